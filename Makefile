@@ -226,7 +226,7 @@ docs: $(DONE)/docs ## Build the documentation into docs/.site; a broken link fai
 
 .PHONY: migrate-schema
 migrate-schema: $(DONE)/dev ## Write priv/migrations/schema.sql anew from the migrations
-	$(RUN) tests.support.schema
+	$(RUN) tests.support.postgres.schema
 
 .PHONY: image
 image: ## Build the container image (needs Docker)

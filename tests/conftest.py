@@ -9,7 +9,7 @@ import pytest
 from hypothesis.internal.conjecture import engine
 
 from progressor.storage.postgres.migrations import migrate
-from tests.support.postgres import Cluster, open_cluster
+from tests.support.postgres.cluster import Cluster, open_cluster
 
 TEMPLATE = "progressor_template"
 

@@ -21,7 +21,7 @@ from tests.chaos.load.notes import Notes
 from tests.chaos.load.processor import NAMESPACE, read_journals
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.chaos.scene import ROOT, SETTINGS, Scene
-from tests.support.history import (
+from tests.support.models.history.history import (
     FAILED,
     Asked,
     Done,
@@ -37,8 +37,8 @@ from tests.support.history import (
     contradictions,
     merged,
 )
-from tests.support.invariants import broken_invariants
-from tests.support.linear import LIVES_MAX, UNDECIDED, explained, together
+from tests.support.models.history.linear import LIVES_MAX, UNDECIDED, explained, together
+from tests.support.storage.doctor.invariants import broken_invariants
 
 LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
 """After the last fault nothing that is due waits longer, on a machine that is free for it."""

@@ -17,9 +17,9 @@ from progressor.storage.postgres.migrations import migrate
 from tests.chaos.load import jobs
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.support.postgres import Cluster, open_cluster
-from tests.support.relay import Relay
-from tests.support.replica import serving
+from tests.support.engine.replica import serving
+from tests.support.postgres.cluster import Cluster, open_cluster
+from tests.support.postgres.relay import Relay
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 30_000)  # Below those that the kernel gives away.

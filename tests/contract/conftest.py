@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
-from tests.support.jobs_storage import JobDesk, job_desk
-from tests.support.storage import Desk, create_namespace, empty, running_desks
+from tests.support.storage.jobs.store import JobStore, job_store
+from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 
 @pytest.fixture(scope="module")
@@ -18,38 +18,38 @@ def clock() -> ManualClock:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desks(database: str, clock: ManualClock) -> AsyncIterator[tuple[Desk, ...]]:
+async def stores(database: str, clock: ManualClock) -> AsyncIterator[tuple[Store, ...]]:
     """Return two replicas on one database."""
     create_namespace(database)
-    async with running_desks(database, count=2, clock=clock) as desks:
-        for each in desks:
+    async with running_stores(database, count=2, clock=clock) as stores:
+        for each in stores:
             await each.beat()
-        yield desks
+        yield stores
 
 
 @pytest.fixture
-def desk(desks: tuple[Desk, ...]) -> Desk:
-    return desks[0]
+def store(stores: tuple[Store, ...]) -> Store:
+    return stores[0]
 
 
 @pytest.fixture
-def other(desks: tuple[Desk, ...]) -> Desk:
-    return desks[1]
+def other(stores: tuple[Store, ...]) -> Store:
+    return stores[1]
 
 
 @pytest.fixture
-def jobs(desk: Desk) -> JobDesk:
-    return job_desk(desk)
+def jobs(store: Store) -> JobStore:
+    return job_store(store)
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     """Return a connection to look at the tables with."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture(autouse=True)
-def _emptied(eye: psycopg.Connection[Any]) -> None:
+def _emptied(observer: psycopg.Connection[Any]) -> None:
     """Begin without processes: what is due is due because of the test."""
-    empty(eye, keep=("namespaces", "replicas"))
+    empty(observer, keep=("namespaces", "replicas"))

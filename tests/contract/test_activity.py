@@ -16,7 +16,13 @@ from progressor.storage.replicas.queues import Queues, QueueWatch
 from progressor.storage.replicas.status import AGE_MAX, Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
-from tests.support.storage import COLLECTING, LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Desk
+from tests.support.storage.store import (
+    COLLECTING,
+    LEASE_TIMEOUT,
+    NAMESPACE,
+    STATEMENT_TIMEOUT,
+    Store,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,14 +60,14 @@ def teller(database: str, clock: ManualClock) -> Iterator[Teller]:
 
 
 @pytest.fixture
-def activities(desk: Desk, clock: ManualClock) -> Activities:
+def activities(store: Store, clock: ManualClock) -> Activities:
     watch = Watch(
-        pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
+        pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
         statement_timeout=STATEMENT_TIMEOUT,
     )  # fmt: skip
     queues = QueueWatch(
-        queues=Queues(pool=desk.pool, clock=clock, statement_timeout=STATEMENT_TIMEOUT),
-        namespaces=desk.namespaces,
+        queues=Queues(pool=store.pool, clock=clock, statement_timeout=STATEMENT_TIMEOUT),
+        namespaces=store.namespaces,
         clock=clock,
     )
     return Activities(watch=watch, queues=queues)
@@ -87,7 +93,7 @@ async def test_a_heartbeat_tells_who_it_is_and_what_was_done(
 
 
 async def test_a_release_before_tells_less_and_one_after_may_tell_more(
-    teller: Teller, activities: Activities, eye: psycopg.Connection[Any]
+    teller: Teller, activities: Activities, observer: psycopg.Connection[Any]
 ) -> None:
     teller.tell({})
     told = {
@@ -95,7 +101,7 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
         "after": [2, 4, 1.5, 7, 6, 5, 0.5, "news"],
         "now": [2, 4, None, 7, 6, 5, 0.5, ["p", 3, 4], "news"],
     }
-    eye.execute(
+    observer.execute(
         "UPDATE progressor.replicas SET facts = %s, step_count = NULL WHERE replica_id = %s",
         (json.dumps(told), TELLER_ID),
     )
@@ -125,9 +131,9 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
 
 
 async def test_what_waits_is_counted_beside(
-    desk: Desk, activities: Activities, clock: ManualClock
+    store: Store, activities: Activities, clock: ManualClock
 ) -> None:
-    await desk.timed(dt.timedelta(hours=1))
+    await store.timed(dt.timedelta(hours=1))
     clock.advance(dt.timedelta(hours=1, seconds=2))
 
     counts = (await activities.read()).counts

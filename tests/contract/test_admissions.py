@@ -13,7 +13,7 @@ from progressor.domain.processes.intent import Complete, Rejected
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from tests.support.clock import ManualClock
-from tests.support.storage import BROKEN, Desk, a_request, dump, fresh_key, success
+from tests.support.storage.store import BROKEN, Store, a_request, dump, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,17 +22,17 @@ STATES = (None, *ProcessStatus)
 CALLS = (TaskType.CALL, TaskType.NOTIFY)
 
 
-async def process_in(desk: Desk, status: ProcessStatus | None) -> ProcessKey:
+async def process_in(store: Store, status: ProcessStatus | None) -> ProcessKey:
     """Return a process in a status, with nothing running unless it is in init."""
     key = fresh_key()
     if status is ProcessStatus.INIT:
-        await desk.start(key)
+        await store.start(key)
     elif status is ProcessStatus.RUNNING:
-        await desk.started(key)
+        await store.started(key)
     elif status is ProcessStatus.ERROR:
-        await desk.broken(key)
+        await store.broken(key)
     elif status is ProcessStatus.FINISHED:
-        await desk.started(key, success(Complete()))
+        await store.started(key, success(Complete()))
     return key
 
 
@@ -40,11 +40,11 @@ class TestEveryCellOfTheTable:
     @pytest.mark.parametrize("status", STATES)
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_is_decided_as_the_domain_decides(
-        self, desk: Desk, task_type: TaskType, status: ProcessStatus | None
+        self, store: Store, task_type: TaskType, status: ProcessStatus | None
     ) -> None:
-        key = await process_in(desk, status)
+        key = await process_in(store, status)
 
-        admission = await desk.admit(a_request(key, task_type))
+        admission = await store.admit(a_request(key, task_type))
 
         assert admission.verdict is decide(task_type, status)
 
@@ -53,7 +53,7 @@ class TestEveryCellOfTheTable:
     @pytest.mark.parametrize("constraints", [None, Constraints(gates={"g": 1})])
     async def test_is_decided_by_its_range_as_well(
         self,
-        desk: Desk,
+        store: Store,
         task_type: TaskType,
         status: ProcessStatus | None,
         constraints: Constraints | None,
@@ -61,23 +61,23 @@ class TestEveryCellOfTheTable:
         if task_type is TaskType.REPAIR:
             constraints = None
         for after in (0, 1):
-            key = await process_in(desk, status)
+            key = await process_in(store, status)
             beyond = HistoryRange(after=after)
 
-            admission = await desk.admit(
+            admission = await store.admit(
                 a_request(key, task_type, history_range=beyond, constraints=constraints)
             )
 
             assert admission.verdict is decide(task_type, status, after=after)
 
-    async def test_joins_the_earlier_task_before_its_range_is_looked_at(self, desk: Desk) -> None:
+    async def test_joins_the_earlier_task_before_its_range_is_looked_at(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=2))
+        await store.started(key, success(events=2))
         asked = a_request(key, idempotency_key="k", history_range=HistoryRange(after=2))
-        admitted = await desk.admit(asked)
+        admitted = await store.admit(asked)
 
-        repeated = await desk.admit(asked)
-        beyond = await desk.admit(
+        repeated = await store.admit(asked)
+        beyond = await store.admit(
             a_request(key, idempotency_key="k", history_range=HistoryRange(after=3))
         )
 
@@ -89,33 +89,33 @@ class TestEveryCellOfTheTable:
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_changes_nothing_where_it_refuses(
         self,
-        desk: Desk,
-        eye: psycopg.Connection[Any],
+        store: Store,
+        observer: psycopg.Connection[Any],
         task_type: TaskType,
         status: ProcessStatus | None,
     ) -> None:
         if decide(task_type, status) is Verdict.ACCEPTED:
             return
-        key = await process_in(desk, status)
-        before = dump(eye)
+        key = await process_in(store, status)
+        before = dump(observer)
 
-        await desk.admit(a_request(key, task_type, idempotency_key="k"))
+        await store.admit(a_request(key, task_type, idempotency_key="k"))
 
-        assert dump(eye) == before
+        assert dump(observer) == before
 
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_has_a_row_for_a_namespace_that_is_not_there(
-        self, desk: Desk, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
-        admission = await desk.admit(a_request(fresh_key("nowhere"), task_type))
+        admission = await store.admit(a_request(fresh_key("nowhere"), task_type))
 
         assert admission.verdict is Verdict.NAMESPACE_NOT_FOUND
 
-    async def test_names_the_process_that_has_failed(self, desk: Desk) -> None:
+    async def test_names_the_process_that_has_failed(self, store: Store) -> None:
         key = fresh_key()
-        broken_by = await desk.broken(key)
+        broken_by = await store.broken(key)
 
-        admission = await desk.admit(a_request(key))
+        admission = await store.admit(a_request(key))
 
         assert admission.process is not None
         assert admission.process.detail == BROKEN.message
@@ -125,13 +125,13 @@ class TestEveryCellOfTheTable:
 class TestAnAcceptedRequest:
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_runs_at_once_where_a_worker_is_reserved(
-        self, desk: Desk, clock: ManualClock, task_type: TaskType
+        self, store: Store, clock: ManualClock, task_type: TaskType
     ) -> None:
         key = fresh_key()
         if task_type is not TaskType.INIT:
-            await desk.started(key, success(events=3))
+            await store.started(key, success(events=3))
         if task_type is TaskType.REPAIR:
-            await desk.settled(await desk.run_task(a_request(key)), BROKEN)
+            await store.settled(await store.run_task(a_request(key)), BROKEN)
         asked = a_request(
             key,
             task_type,
@@ -141,7 +141,7 @@ class TestAnAcceptedRequest:
             history_range=HistoryRange(after=3, limit=2, direction=Direction.BACKWARD),
         )
 
-        running = await desk.run_task(asked)
+        running = await store.run_task(asked)
 
         assert (running.task_type, running.attempt, running.key) == (task_type, 1, key)
         assert (running.args, running.caller_context) == (asked.args, asked.caller_context)
@@ -149,106 +149,106 @@ class TestAnAcceptedRequest:
             asked.trace_context, asked.history_range,
         )  # fmt: skip
         assert running.scheduled_at == running.started_at == clock.now()
-        assert running.process == (await desk.processes.get(key)).process
+        assert running.process == (await store.processes.get(key)).process
 
     @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
     async def test_waits_for_a_worker_where_none_is_reserved(
-        self, desk: Desk, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(desk, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
 
-        admission = await desk.admit(a_request(key, task_type, args=b"x"), run=False)
+        admission = await store.admit(a_request(key, task_type, args=b"x"), run=False)
 
         assert (admission.due_now, admission.running) == (True, None)
-        [claimed] = await desk.claim(key, admission.task_id)
+        [claimed] = await store.claim(key, admission.task_id)
         assert (claimed.task.task_type, claimed.task.args) == (task_type, b"x")
 
     @pytest.mark.parametrize("task_type", CALLS)
-    async def test_waits_behind_the_task_that_runs(self, desk: Desk, task_type: TaskType) -> None:
+    async def test_waits_behind_the_task_that_runs(self, store: Store, task_type: TaskType) -> None:
         key = fresh_key()
-        init = await desk.start(key)
+        init = await store.start(key)
 
-        admission = await desk.admit(a_request(key, task_type))
+        admission = await store.admit(a_request(key, task_type))
 
         assert (admission.due_now, admission.running) == (False, None)
-        assert await desk.claim(key, admission.task_id) == []
-        following = (await desk.settled(init)).next
+        assert await store.claim(key, admission.task_id) == []
+        following = (await store.settled(init)).next
         assert following is not None
         assert following.task_id == admission.task_id
 
-    async def test_waits_behind_a_call_that_waits_for_a_worker(self, desk: Desk) -> None:
-        key = await process_in(desk, ProcessStatus.RUNNING)
-        await desk.admit(a_request(key), run=False)
+    async def test_waits_behind_a_call_that_waits_for_a_worker(self, store: Store) -> None:
+        key = await process_in(store, ProcessStatus.RUNNING)
+        await store.admit(a_request(key), run=False)
 
-        second = await desk.admit(a_request(key))
+        second = await store.admit(a_request(key))
 
         assert (second.due_now, second.running) == (False, None)
 
-    async def test_has_a_higher_id_than_the_one_before(self, desk: Desk) -> None:
+    async def test_has_a_higher_id_than_the_one_before(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        ids = [(await desk.admit(a_request(key))).task_id for _ in range(5)]
+        init = await store.start(key)
+        ids = [(await store.admit(a_request(key))).task_id for _ in range(5)]
 
         assert [init.task_id, *ids] == sorted({init.task_id, *(each or 0 for each in ids)})
 
-    async def test_of_a_start_keeps_the_metadata(self, desk: Desk) -> None:
+    async def test_of_a_start_keeps_the_metadata(self, store: Store) -> None:
         key = fresh_key()
 
-        await desk.start(key, metadata={"a": [1, {"ü": None}]})
+        await store.start(key, metadata={"a": [1, {"ü": None}]})
 
-        assert (await desk.processes.get(key)).process.metadata == {"a": [1, {"ü": None}]}
+        assert (await store.processes.get(key)).process.metadata == {"a": [1, {"ü": None}]}
 
 
 class TestAnIdempotencyKey:
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_joins_the_same_request_to_the_task_that_runs(
-        self, desk: Desk, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(desk, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
         if task_type is TaskType.REPAIR:
-            key = await process_in(desk, ProcessStatus.ERROR)
+            key = await process_in(store, ProcessStatus.ERROR)
         asked = a_request(key, task_type, idempotency_key="once")
-        running = await desk.run_task(asked)
+        running = await store.run_task(asked)
 
-        again = await desk.admit(asked)
+        again = await store.admit(asked)
 
         assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, running.task_id)
         assert (again.ended, again.running) == (None, None)
 
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_is_answered_from_the_task_that_has_ended(
-        self, desk: Desk, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(desk, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
         if task_type is TaskType.REPAIR:
-            key = await process_in(desk, ProcessStatus.ERROR)
+            key = await process_in(store, ProcessStatus.ERROR)
         asked = a_request(key, task_type, idempotency_key="once")
-        await desk.settled(await desk.run_task(asked), success(response=b"yes"))
+        await store.settled(await store.run_task(asked), success(response=b"yes"))
 
-        again = await desk.admit(asked)
+        again = await store.admit(asked)
 
         assert again.ended is not None
         assert (again.ended.status, again.ended.response) == (TaskStatus.FINISHED, b"yes")
 
-    async def test_is_answered_whatever_became_of_the_process(self, desk: Desk) -> None:
-        key = await process_in(desk, ProcessStatus.RUNNING)
+    async def test_is_answered_whatever_became_of_the_process(self, store: Store) -> None:
+        key = await process_in(store, ProcessStatus.RUNNING)
         asked = a_request(key, idempotency_key="once")
-        await desk.settled(await desk.run_task(asked), BROKEN)
+        await store.settled(await store.run_task(asked), BROKEN)
 
-        again = await desk.admit(asked)
+        again = await store.admit(asked)
 
         assert again.ended is not None
         assert again.ended.status is TaskStatus.ERROR
         assert again.ended.error is not None
         assert again.ended.error.message == BROKEN.message
 
-    async def test_gives_a_rejection_again(self, desk: Desk) -> None:
-        key = await process_in(desk, ProcessStatus.RUNNING)
+    async def test_gives_a_rejection_again(self, store: Store) -> None:
+        key = await process_in(store, ProcessStatus.RUNNING)
         asked = a_request(key, idempotency_key="once")
         refusal = Rejected(code=3, message="no", reason="BAD", metadata={"field": "x"})
-        await desk.settled(await desk.run_task(asked), refusal)
+        await store.settled(await store.run_task(asked), refusal)
 
-        again = await desk.admit(asked)
+        again = await store.admit(asked)
 
         assert again.ended is not None
         assert again.ended.error is not None
@@ -256,42 +256,42 @@ class TestAnIdempotencyKey:
         assert again.ended.error.metadata == {"field": "x"}
 
     @pytest.mark.parametrize("task_type", REQUESTS)
-    async def test_is_refused_for_another_request(self, desk: Desk, task_type: TaskType) -> None:
-        key = await process_in(desk, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+    async def test_is_refused_for_another_request(self, store: Store, task_type: TaskType) -> None:
+        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
         if task_type is TaskType.REPAIR:
-            key = await process_in(desk, ProcessStatus.ERROR)
-        await desk.run_task(a_request(key, task_type, idempotency_key="once"))
+            key = await process_in(store, ProcessStatus.ERROR)
+        await store.run_task(a_request(key, task_type, idempotency_key="once"))
 
-        other = await desk.admit(a_request(key, task_type, idempotency_key="once", args=b"other"))
+        other = await store.admit(a_request(key, task_type, idempotency_key="once", args=b"other"))
 
         assert other.verdict is Verdict.KEY_REUSED
 
     @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.NOTIFY, TaskType.REPAIR])
-    async def test_is_refused_for_another_type(self, desk: Desk, task_type: TaskType) -> None:
-        key = await process_in(desk, ProcessStatus.RUNNING)
-        await desk.run_task(a_request(key, idempotency_key="once"))
+    async def test_is_refused_for_another_type(self, store: Store, task_type: TaskType) -> None:
+        key = await process_in(store, ProcessStatus.RUNNING)
+        await store.run_task(a_request(key, idempotency_key="once"))
 
-        other = await desk.admit(a_request(key, task_type, idempotency_key="once"))
+        other = await store.admit(a_request(key, task_type, idempotency_key="once"))
 
         assert other.verdict is Verdict.KEY_REUSED
 
-    async def test_means_something_else_for_another_process(self, desk: Desk) -> None:
-        one, two = await process_in(desk, ProcessStatus.RUNNING), fresh_key()
-        await desk.started(two)
-        await desk.run_task(a_request(one, idempotency_key="once"))
+    async def test_means_something_else_for_another_process(self, store: Store) -> None:
+        one, two = await process_in(store, ProcessStatus.RUNNING), fresh_key()
+        await store.started(two)
+        await store.run_task(a_request(one, idempotency_key="once"))
 
-        running = await desk.run_task(a_request(two, idempotency_key="once", args=b"other"))
+        running = await store.run_task(a_request(two, idempotency_key="once", args=b"other"))
 
         assert running.key == two
 
     async def test_of_a_hundred_equal_starts_at_once_runs_one(
-        self, desk: Desk, other: Desk
+        self, store: Store, other: Store
     ) -> None:
         asked = a_request(fresh_key(), TaskType.INIT, idempotency_key="once")
 
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task((desk, other)[number % 2].admit(asked)) for number in range(100)
+                group.create_task((store, other)[number % 2].admit(asked)) for number in range(100)
             ]
 
         admissions = [task.result() for task in tasks]
@@ -300,41 +300,41 @@ class TestAnIdempotencyKey:
 
     @pytest.mark.parametrize("run", [True, False])
     async def test_notes_every_replica_that_waits_once(
-        self, desk: Desk, other: Desk, run: bool
+        self, store: Store, other: Store, run: bool
     ) -> None:
-        key = await process_in(desk, ProcessStatus.RUNNING)
+        key = await process_in(store, ProcessStatus.RUNNING)
         asked = a_request(key, idempotency_key="once")
-        admission = await desk.admit(asked, run=run)
-        for each in (desk, other, other):
+        admission = await store.admit(asked, run=run)
+        for each in (store, other, other):
             await each.admit(asked)
-        task = admission.running or (await desk.claim(key, admission.task_id))[0].task
+        task = admission.running or (await store.claim(key, admission.task_id))[0].task
 
-        assert sorted((await desk.settled(task)).reply_to) == [1, 2]
+        assert sorted((await store.settled(task)).reply_to) == [1, 2]
 
 
-async def test_a_request_that_nobody_waits_for_names_no_replica(desk: Desk) -> None:
+async def test_a_request_that_nobody_waits_for_names_no_replica(store: Store) -> None:
     key = fresh_key()
-    init = await desk.start(key)
-    await desk.admit(a_request(key, waits=False))
+    init = await store.start(key)
+    await store.admit(a_request(key, waits=False))
 
-    following = (await desk.settled(init)).next
+    following = (await store.settled(init)).next
 
     assert following is not None
-    assert (await desk.settled(following)).reply_to == ()
+    assert (await store.settled(following)).reply_to == ()
 
 
 async def test_a_call_names_its_process_in_a_start_and_a_request_at_once(
-    desk: Desk, other: Desk
+    store: Store, other: Store
 ) -> None:
     """Starts and calls on the same new processes from two replicas: never a lost task."""
     keys = [fresh_key() for _ in range(50)]
     async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(desk.admit(a_request(key, TaskType.INIT))) for key in keys]
+        starts = [group.create_task(store.admit(a_request(key, TaskType.INIT))) for key in keys]
         calls = [group.create_task(other.admit(a_request(key))) for key in keys]
 
     assert all(start.result().running is not None for start in starts)
     for start, call in zip(starts, calls, strict=True):
         init = start.result().running
         assert init is not None
-        following = (await desk.settled(init)).next
+        following = (await store.settled(init)).next
         assert (None if following is None else following.task_id) == call.result().task_id

@@ -21,20 +21,20 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.processes import admissions
 from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
-from tests.support.postgres import open_cluster
-from tests.support.storage import (
+from tests.support.postgres.cluster import open_cluster
+from tests.support.postgres.locks import until_blocked
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     NO_TIME,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     fresh_key,
-    running_desks,
+    running_stores,
     success,
 )
-from tests.support.storage_locks import until_blocked
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,10 +42,10 @@ POISONED_ID = "nul\0"
 LONE_SURROGATE = "\ud800"
 
 
-async def admit_together(desk: Desk, *requests: Any) -> list[Any]:
+async def admit_together(store: Store, *requests: Any) -> list[Any]:
     """Submit before anything is written, so that they share a batch; return results or errors."""
     entries = [admissions.Entry(request, True, EXPIRES_AFTER) for request in requests]
-    futures = [desk.admissions.submit(entry) for entry in entries]
+    futures = [store.admissions.submit(entry) for entry in entries]
     await asyncio.wait(futures)
     return [future.exception() or future.result() for future in futures]
 
@@ -55,18 +55,18 @@ def verdicts(results: list[Any]) -> list[Any]:
 
 
 class TestABatch:
-    async def test_of_128_mixed_settlements_gives_each_its_own(self, desk: Desk) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(128)]
+    async def test_of_128_mixed_settlements_gives_each_its_own(self, store: Store) -> None:
+        tasks = [await store.start(fresh_key()) for _ in range(128)]
         gone = tasks[::8]
         for task in gone:
-            await desk.processes.remove(task.key)
+            await store.processes.remove(task.key)
         outcomes = (
             success(events=3), success(SetTimer(after=NO_TIME)), success(UnsetTimer()),
             success(Complete()), success(RemoveProcess()), BROKEN, UNREACHABLE, success(),
         )  # fmt: skip
 
         futures = [
-            desk.settlements.submit(desk.entry(task, outcomes[number * 7 % 8]))
+            store.settlements.submit(store.entry(task, outcomes[number * 7 % 8]))
             for number, task in enumerate(tasks)
         ]
         written = [await future for future in futures]
@@ -78,18 +78,18 @@ class TestABatch:
                 assert each.process.key == task.key
                 assert each.next is None or each.next.key == task.key
 
-    async def test_of_128_mixed_requests_gives_each_its_own(self, desk: Desk) -> None:
+    async def test_of_128_mixed_requests_gives_each_its_own(self, store: Store) -> None:
         running = [fresh_key() for _ in range(32)]
         broken = [fresh_key() for _ in range(32)]
         absent = [fresh_key() for _ in range(32)]
         nowhere = [fresh_key("nowhere") for _ in range(32)]
         for key in running:
-            await desk.started(key)
+            await store.started(key)
         for key in broken:
-            await desk.broken(key)
+            await store.broken(key)
         mixed = [key for four in zip(running, broken, absent, nowhere, strict=True) for key in four]
 
-        results = await admit_together(desk, *(a_request(key) for key in mixed))
+        results = await admit_together(store, *(a_request(key) for key in mixed))
 
         assert verdicts(results) == 32 * [
             Verdict.ACCEPTED,
@@ -99,14 +99,14 @@ class TestABatch:
         ]
         assert [each.running.key for each in results[::4]] == running
 
-    async def test_of_starts_gives_new_and_known_ones_their_own(self, desk: Desk) -> None:
+    async def test_of_starts_gives_new_and_known_ones_their_own(self, store: Store) -> None:
         known = [fresh_key() for _ in range(4)]
         for key in known:
-            await desk.start(key, idempotency_key="once")
+            await store.start(key, idempotency_key="once")
         new = [fresh_key() for _ in range(4)]
 
         results = await admit_together(
-            desk,
+            store,
             *(a_request(key, TaskType.INIT, idempotency_key="once") for key in new),
             a_request(known[0], TaskType.INIT, idempotency_key="once"),
             a_request(known[1], TaskType.INIT, idempotency_key="once", args=b"other"),
@@ -126,38 +126,40 @@ class TestAPoisonedItem:
     @pytest.mark.parametrize("poisoned_id", [POISONED_ID, LONE_SURROGATE])
     @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
     async def test_is_refused_alone(
-        self, desk: Desk, task_type: TaskType, poisoned_id: str
+        self, store: Store, task_type: TaskType, poisoned_id: str
     ) -> None:
         keys = [fresh_key() for _ in range(20)]
         if task_type is TaskType.CALL:
             for key in keys:
-                await desk.started(key)
+                await store.started(key)
         poisoned = ProcessKey(0, keys[0].namespace, poisoned_id)
         mixed = [*keys[:7], poisoned, *keys[7:]]
 
-        results = await admit_together(desk, *(a_request(key, task_type) for key in mixed))
+        results = await admit_together(store, *(a_request(key, task_type) for key in mixed))
 
         assert isinstance(results[7], errors.StorageRefusedError)
         assert {each.verdict for each in results[:7] + results[8:]} == {Verdict.ACCEPTED}
 
-    async def test_may_be_a_number_that_no_column_holds(self, desk: Desk) -> None:
+    async def test_may_be_a_number_that_no_column_holds(self, store: Store) -> None:
         good, bad = fresh_key(), fresh_key()
         outside = ProcessKey(1 << 20, bad.namespace, bad.process_id)
 
         results = await admit_together(
-            desk, a_request(good, TaskType.INIT), a_request(outside, TaskType.INIT)
+            store, a_request(good, TaskType.INIT), a_request(outside, TaskType.INIT)
         )
 
         assert results[0].verdict is Verdict.ACCEPTED
         assert isinstance(results[1], errors.StorageRefusedError)
 
-    async def test_among_settlements_leaves_its_lease_for_another_answer(self, desk: Desk) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(9)]
+    async def test_among_settlements_leaves_its_lease_for_another_answer(
+        self, store: Store
+    ) -> None:
+        tasks = [await store.start(fresh_key()) for _ in range(9)]
         poison = success(SetTimer(after=dt.timedelta.max))
         outcomes = [poison if number == 4 else success() for number in range(9)]
 
         futures = [
-            desk.settlements.submit(desk.entry(task, outcome))
+            store.settlements.submit(store.entry(task, outcome))
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
         await asyncio.wait(futures)
@@ -165,13 +167,13 @@ class TestAPoisonedItem:
         assert [future.exception() is None for future in futures] == [
             number != 4 for number in range(9)
         ]
-        await desk.settled(tasks[4], BROKEN)
+        await store.settled(tasks[4], BROKEN)
 
-    async def test_leaves_the_lane_to_those_that_come_after(self, desk: Desk) -> None:
+    async def test_leaves_the_lane_to_those_that_come_after(self, store: Store) -> None:
         poisoned = ProcessKey(0, "orders", POISONED_ID)
-        await admit_together(desk, a_request(poisoned))
+        await admit_together(store, a_request(poisoned))
 
-        assert (await desk.start(fresh_key())).attempt == 1
+        assert (await store.start(fresh_key())).attempt == 1
 
 
 def _raise_on_sent() -> None:
@@ -192,42 +194,42 @@ class TestAnItemWhoseColumnsCannotBeBuilt:
     @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
     @pytest.mark.parametrize("why", SPOILT)
     async def test_is_refused_alone_as_a_request(
-        self, desk: Desk, task_type: TaskType, why: str, *, gated: bool
+        self, store: Store, task_type: TaskType, why: str, *, gated: bool
     ) -> None:
         keys = [fresh_key() for _ in range(9)]
         if task_type is TaskType.CALL:
             for key in keys:
-                await desk.started(key)
+                await store.started(key)
         constraints = Constraints(gates={keys[0].process_id: 100}) if gated else None
         asked = [a_request(key, task_type, constraints=constraints) for key in keys]
         asked[4] = dataclasses.replace(asked[4], **SPOILT[why])
 
-        results = await admit_together(desk, *asked)
-        later = await admit_together(desk, a_request(fresh_key(), TaskType.INIT))
+        results = await admit_together(store, *asked)
+        later = await admit_together(store, a_request(fresh_key(), TaskType.INIT))
 
         assert isinstance(results[4], errors.StorageRefusedError)
         assert set(verdicts(results[:4] + results[5:] + later)) == {Verdict.ACCEPTED}
 
-    async def test_is_refused_alone_as_a_job(self, desk: Desk) -> None:
+    async def test_is_refused_alone_as_a_job(self, store: Store) -> None:
         asked = [
             a_request(fresh_key(), TaskType.INIT, led_by=Leadership.PROCESSOR) for _ in range(5)
         ]
         asked[2] = dataclasses.replace(asked[2], job_options=object())  # type: ignore[arg-type]
 
-        results = await admit_together(desk, *asked)
+        results = await admit_together(store, *asked)
 
         assert isinstance(results[2], errors.StorageRefusedError)
         assert set(verdicts(results[:2] + results[3:])) == {Verdict.ACCEPTED}
 
     async def test_is_refused_alone_where_the_callback_of_its_sending_fails(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
         keys = [fresh_key() for _ in range(3)]
         entries = [
             admissions.Entry(a_request(key, TaskType.INIT), True, EXPIRES_AFTER) for key in keys
         ]
         entries[1] = dataclasses.replace(entries[1], on_sent=_raise_on_sent)
-        futures = [desk.admissions.submit(entry) for entry in entries]
+        futures = [store.admissions.submit(entry) for entry in entries]
         await asyncio.wait(futures)
 
         assert [type(future.exception()) for future in futures] == [
@@ -246,11 +248,11 @@ class TestAnItemWhoseColumnsCannotBeBuilt:
         ids=["response", "metadata", "timer", "history range", "code"],
     )
     async def test_is_refused_alone_as_a_settlement_and_can_still_be_broken(
-        self, desk: Desk, spoilt: Any
+        self, store: Store, spoilt: Any
     ) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(9)]
+        tasks = [await store.start(fresh_key()) for _ in range(9)]
         futures = [
-            desk.settlements.submit(desk.entry(task, spoilt if number == 4 else success()))
+            store.settlements.submit(store.entry(task, spoilt if number == 4 else success()))
             for number, task in enumerate(tasks)
         ]
         await asyncio.wait(futures)
@@ -258,16 +260,16 @@ class TestAnItemWhoseColumnsCannotBeBuilt:
         assert [type(future.exception()) for future in futures] == [
             errors.StorageRefusedError if number == 4 else type(None) for number in range(9)
         ]
-        await desk.settled(tasks[4], BROKEN)
+        await store.settled(tasks[4], BROKEN)
 
-    async def test_is_refused_alone_as_a_read(self, desk: Desk) -> None:
+    async def test_is_refused_alone_as_a_read(self, store: Store) -> None:
         keys = [fresh_key() for _ in range(3)]
         for key in keys:
-            await desk.started(key)
+            await store.started(key)
         spoilt = dataclasses.replace(keys[1], slot=object())  # type: ignore[arg-type]
 
         results = await asyncio.gather(
-            *(desk.processes.get(key) for key in (keys[0], spoilt, keys[2])),
+            *(store.processes.get(key) for key in (keys[0], spoilt, keys[2])),
             return_exceptions=True,
         )
 
@@ -277,13 +279,13 @@ class TestAnItemWhoseColumnsCannotBeBuilt:
 
 
 class TestOneProcess:
-    async def test_has_its_crowd_admitted_in_the_order_of_submission(self, desk: Desk) -> None:
+    async def test_has_its_crowd_admitted_in_the_order_of_submission(self, store: Store) -> None:
         keys = [fresh_key() for _ in range(3)]
         for key in keys:
-            await desk.started(key)
+            await store.started(key)
         crowd = [keys[number % 3] for number in range(150)]
 
-        results = await admit_together(desk, *(a_request(key) for key in crowd))
+        results = await admit_together(store, *(a_request(key) for key in crowd))
 
         for first in range(3):
             ids = [each.task_id for each in results[first::3]]
@@ -293,7 +295,7 @@ class TestOneProcess:
     async def test_has_its_crowd_in_one_batch(self, database: str, clock: ManualClock) -> None:
         sizes: list[int] = []
         key = fresh_key()
-        async with running_desks(
+        async with running_stores(
             database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             await lone.started(key)
@@ -310,7 +312,7 @@ class TestOneProcess:
         sizes: list[int] = []
         key = fresh_key()
         asked = a_request(key, idempotency_key="once")
-        async with running_desks(
+        async with running_stores(
             database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             await lone.started(key)
@@ -326,7 +328,7 @@ class TestOneProcess:
         self, database: str, clock: ManualClock, task_type: TaskType | None
     ) -> None:
         sizes: list[int] = []
-        async with running_desks(
+        async with running_stores(
             database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             task = await lone.start(fresh_key())
@@ -340,21 +342,21 @@ class TestOneProcess:
         assert sizes == [1, 1]
 
     async def test_serves_two_thousand_calls_of_a_crowd_each_once(
-        self, desk: Desk, other: Desk
+        self, store: Store, other: Store
     ) -> None:
         """Ten processes, two replicas, submitters that do not know of each other."""
         keys = [fresh_key() for _ in range(10)]
         for key in keys:
-            await desk.started(key)
+            await store.started(key)
         served: Counter[int] = Counter()
 
         async def carry(task: RunningTask | None) -> None:
             while task is not None:
                 served[task.task_id] += 1
-                task = (await desk.settled(task, success(events=1))).next
+                task = (await store.settled(task, success(events=1))).next
 
         async def call(number: int) -> int | None:
-            asked = (desk, other)[number % 2]
+            asked = (store, other)[number % 2]
             admission = await asked.admit(a_request(keys[number % 10]))
             await carry(admission.running)
             return admission.task_id
@@ -363,17 +365,17 @@ class TestOneProcess:
             calls = [group.create_task(call(number)) for number in range(2000)]
 
         assert served == Counter(task.result() for task in calls)
-        ends = [(await desk.processes.get(key)).process.last_event_id for key in keys]
+        ends = [(await store.processes.get(key)).process.last_event_id for key in keys]
         assert ends == 10 * [200]
 
 
 class TestARaceForTheLocks:
     async def test_a_call_sees_only_a_process_that_it_has_locked(
-        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any], database: str
+        self, store: Store, other: Store, observer: psycopg.Connection[Any], database: str
     ) -> None:
         """Or it would look at the running row that a settlement is just about to delete."""
         locked, late = fresh_key(), fresh_key()
-        await desk.started(locked)
+        await store.started(locked)
         with psycopg.connect(database) as holder:
             holder.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
@@ -381,9 +383,9 @@ class TestARaceForTheLocks:
             )
             async with asyncio.TaskGroup() as group:
                 together = group.create_task(
-                    admit_together(desk, a_request(locked), a_request(late))
+                    admit_together(store, a_request(locked), a_request(late))
                 )
-                await until_blocked(eye)
+                await until_blocked(observer)
                 await other.start(late)
                 holder.rollback()
 
@@ -391,13 +393,13 @@ class TestARaceForTheLocks:
 
     @pytest.mark.parametrize("rounds", [40])
     async def test_no_call_is_lost_to_the_settlement_before_it(
-        self, desk: Desk, other: Desk, rounds: int
+        self, store: Store, other: Store, rounds: int
     ) -> None:
         for _ in range(rounds):
             key = fresh_key()
-            init = await desk.start(key)
+            init = await store.start(key)
             async with asyncio.TaskGroup() as group:
-                settling = group.create_task(desk.settled(init))
+                settling = group.create_task(store.settled(init))
                 calling = group.create_task(other.admit(a_request(key)))
             found = settling.result().next
             runs = found or calling.result().running
@@ -405,25 +407,25 @@ class TestARaceForTheLocks:
             assert runs.task_id == calling.result().task_id
 
     async def test_a_namespace_is_deleted_before_a_start_or_not_at_all(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         for number in range(20):
             name = f"short-lived-{number}"
-            eye.execute(
+            observer.execute(
                 "INSERT INTO progressor.namespaces VALUES (%s, 1, '{}', now(), now())", [name]
             )
             async with asyncio.TaskGroup() as group:
-                deletion = group.create_task(_deleted(desk, name))
+                deletion = group.create_task(_deleted(store, name))
                 start = group.create_task(
-                    desk.admit(a_request(process_key(name, "p"), TaskType.INIT))
+                    store.admit(a_request(process_key(name, "p"), TaskType.INIT))
                 )
             accepted = start.result().verdict is Verdict.ACCEPTED
             assert accepted is not deletion.result()
 
 
-async def _deleted(desk: Desk, name: str) -> bool:
+async def _deleted(store: Store, name: str) -> bool:
     try:
-        await desk.namespaces.delete(name)
+        await store.namespaces.delete(name)
     except errors.NamespaceNotEmptyError:
         return False
     return True
@@ -439,39 +441,39 @@ class TestWithoutPostgres:
             migrate(conninfo)
             create_namespace(conninfo)
             clock = ManualClock()
-            async with running_desks(conninfo, clock=clock, commit=commit) as [desk]:
-                awaited, forgotten = await desk.start(fresh_key()), await desk.start(fresh_key())
+            async with running_stores(conninfo, clock=clock, commit=commit) as [store]:
+                awaited, forgotten = await store.start(fresh_key()), await store.start(fresh_key())
                 own.kill()
-                settling = desk.settlements.submit(desk.entry(awaited))
-                given_up = desk.settlements.submit(desk.entry(forgotten))
+                settling = store.settlements.submit(store.entry(awaited))
+                given_up = store.settlements.submit(store.entry(forgotten))
                 given_up.cancel()
 
                 with pytest.raises(errors.StorageUnavailableError):
-                    await desk.start(fresh_key())
+                    await store.start(fresh_key())
                 assert not settling.done()
                 await asyncio.to_thread(own.restart)
 
                 assert isinstance(await settling, Written)
 
             # The other one cannot be awaited, but its replica does not end before it is written.
-            async with running_desks(conninfo, clock=clock) as [desk]:
-                process = (await desk.processes.get(forgotten.key)).process
+            async with running_stores(conninfo, clock=clock) as [store]:
+                process = (await store.processes.get(forgotten.key)).process
                 assert process.status == "running"
 
     async def test_a_full_queue_refuses_requests_and_takes_settlements(
         self, database: str, clock: ManualClock
     ) -> None:
         create_namespace(database)
-        async with running_desks(
+        async with running_stores(
             make_conninfo(database), clock=clock, commit=Commit(queue_max=2, gather=NO_TIME)
-        ) as [desk]:
-            tasks = [await desk.start(fresh_key()) for _ in range(5)]
+        ) as [store]:
+            tasks = [await store.start(fresh_key()) for _ in range(5)]
             entries = [admissions.Entry(a_request(task.key), True, EXPIRES_AFTER) for task in tasks]
 
-            accepted = [desk.admissions.submit(entry) for entry in entries[:2]]
+            accepted = [store.admissions.submit(entry) for entry in entries[:2]]
             with pytest.raises(errors.OverloadedError):
-                desk.admissions.submit(entries[2])
-            settling = [desk.settlements.submit(desk.entry(task)) for task in tasks]
+                store.admissions.submit(entries[2])
+            settling = [store.settlements.submit(store.entry(task)) for task in tasks]
 
             await asyncio.wait(accepted)
             await asyncio.wait(settling)

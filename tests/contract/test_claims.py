@@ -12,13 +12,13 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, TaskStatus, TaskType
 from progressor.storage.processes.claims import Room, Wanted
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     EXPIRES_AFTER,
     GRACE,
     LEASE_TIMEOUT,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     fresh_key,
     success,
@@ -32,56 +32,56 @@ HOUR = dt.timedelta(hours=1)
 
 class TestByTheirIds:
     async def test_a_due_task_is_leased_with_all_that_a_step_needs(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=2, aux_state=b"s", metadata={"m": 1}))
+        await store.started(key, success(events=2, aux_state=b"s", metadata={"m": 1}))
         asked = a_request(key, args=b"a", caller_context={"who": "me"})
-        admission = await desk.admit(asked, run=False)
+        admission = await store.admit(asked, run=False)
 
-        [claimed] = await desk.claim(key, admission.task_id)
+        [claimed] = await store.claim(key, admission.task_id)
 
         task = claimed.task
         assert (task.args, task.caller_context, task.attempt) == (b"a", {"who": "me"}, 1)
-        assert task.process == (await desk.processes.get(key)).process
+        assert task.process == (await store.processes.get(key)).process
         assert (task.started_at, task.first_started_at) == (clock.now(), clock.now())
 
-    async def test_a_task_is_leased_once(self, desk: Desk, other: Desk) -> None:
-        key, timer = await desk.timed(NO_TIME)
+    async def test_a_task_is_leased_once(self, store: Store, other: Store) -> None:
+        key, timer = await store.timed(NO_TIME)
 
         async with asyncio.TaskGroup() as group:
-            claims = [group.create_task(each.claim(key, timer)) for each in (desk, other) * 10]
+            claims = [group.create_task(each.claim(key, timer)) for each in (store, other) * 10]
 
         assert sum(len(claim.result()) for claim in claims) == 1
 
     async def test_a_timer_is_not_leased_a_microsecond_early(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, timer = await desk.timed(SECOND)
+        key, timer = await store.timed(SECOND)
         clock.advance(SECOND - dt.timedelta(microseconds=1))
-        assert await desk.claim(key, timer) == []
+        assert await store.claim(key, timer) == []
 
         clock.advance(dt.timedelta(microseconds=1))
-        assert len(await desk.claim(key, timer)) == 1
+        assert len(await store.claim(key, timer)) == 1
 
     async def test_a_task_knows_since_when_it_was_due_and_how_long_its_claim_took(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, timer = await desk.timed(SECOND)
+        key, timer = await store.timed(SECOND)
         due_at = clock.now() + SECOND
         clock.advance(HOUR)
 
-        [claimed] = await desk.claim(key, timer)
+        [claimed] = await store.claim(key, timer)
 
         assert claimed.task.claim == Claim(due_at, clock.now(), clock.now())
 
-    async def test_a_task_that_is_gone_is_left_out(self, desk: Desk) -> None:
-        key, timer = await desk.timed(NO_TIME)
-        kept, kept_timer = await desk.timed(NO_TIME)
-        await desk.processes.remove(key)
+    async def test_a_task_that_is_gone_is_left_out(self, store: Store) -> None:
+        key, timer = await store.timed(NO_TIME)
+        kept, kept_timer = await store.timed(NO_TIME)
+        await store.processes.remove(key)
 
-        claimed = await desk.claims.claim_tasks(
-            desk.pool,
+        claimed = await store.claims.claim_tasks(
+            store.pool,
             [
                 Wanted(key=key, task_id=timer, expires_after=EXPIRES_AFTER),
                 Wanted(key=kept, task_id=kept_timer, expires_after=EXPIRES_AFTER),
@@ -91,339 +91,339 @@ class TestByTheirIds:
         assert [each.task.key for each in claimed] == [kept]
 
     async def test_the_lease_lasts_as_long_as_the_step_may_take(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, timer = await desk.timed(NO_TIME, step_timeout=SECOND)
-        await desk.claim(key, timer)
+        key, timer = await store.timed(NO_TIME, step_timeout=SECOND)
+        await store.claim(key, timer)
 
         clock.advance(SECOND + GRACE)
-        await desk.beat()
-        assert await desk.find_zombies() == ()
+        await store.beat()
+        assert await store.find_zombies() == ()
 
         clock.advance(dt.timedelta(microseconds=1))
-        assert [each.task_id for each in await desk.find_zombies()] == [timer]
+        assert [each.task_id for each in await store.find_zombies()] == [timer]
 
 
 class TestByTheirTime:
     async def test_the_longest_overdue_go_first_and_no_more_than_there_is_room_for(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        timers = [await desk.timed(each * SECOND) for each in (3, 1, 4, 2)]
+        timers = [await store.timed(each * SECOND) for each in (3, 1, 4, 2)]
         clock.advance(HOUR)
 
-        claimed = await desk.claim_due(limit=2)
+        claimed = await store.claim_due(limit=2)
 
         assert {each.task.task_id for each in claimed} == {timers[1][1], timers[3][1]}
 
     @pytest.mark.parametrize("requests_first", [False, True])
     async def test_requests_and_all_that_is_due_take_turns(
-        self, desk: Desk, clock: ManualClock, requests_first: bool
+        self, store: Store, clock: ManualClock, requests_first: bool
     ) -> None:
-        timers = [(await desk.timed(each * SECOND))[1] for each in range(4)]
+        timers = [(await store.timed(each * SECOND))[1] for each in range(4)]
         calls = []
         clock.advance(HOUR)
         for _ in range(3):
             key = fresh_key()
-            await desk.started(key)
-            calls.append((await desk.admit(a_request(key), run=False)).task_id)
+            await store.started(key)
+            calls.append((await store.admit(a_request(key), run=False)).task_id)
             clock.advance(SECOND)
 
         taken = [
-            {each.task.task_id for each in await desk.claim_due(limit=3, requests_first=turn)}
+            {each.task.task_id for each in await store.claim_due(limit=3, requests_first=turn)}
             for turn in (requests_first, not requests_first)
         ]
 
         first_two = {timers[0], calls[0]}
         assert taken[0] - first_two == ({calls[1]} if requests_first else {timers[1]})
         assert len(taken[1] & set(timers)) + len(taken[0] & set(timers)) == 3
-        [last] = await desk.claim_due()
+        [last] = await store.claim_due()
         assert last.task.task_id in {timers[3], calls[2]}
 
     async def test_places_that_no_request_wants_go_to_timers_and_the_other_way_round(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
-        timers = {(await desk.timed(NO_TIME))[1] for _ in range(3)}
-        only_timers = {each.task.task_id for each in await desk.claim_due(limit=3)}
+        timers = {(await store.timed(NO_TIME))[1] for _ in range(3)}
+        only_timers = {each.task.task_id for each in await store.claim_due(limit=3)}
         calls = set()
         for _ in range(3):
             key = fresh_key()
-            await desk.started(key)
-            calls.add((await desk.admit(a_request(key), run=False)).task_id)
-        only_calls = {each.task.task_id for each in await desk.claim_due(limit=3)}
+            await store.started(key)
+            calls.add((await store.admit(a_request(key), run=False)).task_id)
+        only_calls = {each.task.task_id for each in await store.claim_due(limit=3)}
 
         assert (only_timers, only_calls) == (timers, calls)
 
     async def test_what_is_not_overdue_enough_is_left_to_who_set_it(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        await desk.timed(NO_TIME)
+        await store.timed(NO_TIME)
         clock.advance(SECOND)
 
-        assert await desk.claim_due(overdue=SECOND + dt.timedelta(microseconds=1)) == []
-        assert len(await desk.claim_due(overdue=SECOND)) == 1
+        assert await store.claim_due(overdue=SECOND + dt.timedelta(microseconds=1)) == []
+        assert len(await store.claim_due(overdue=SECOND)) == 1
 
-    async def test_two_replicas_share_without_overlap(self, desk: Desk, other: Desk) -> None:
-        timers = {(await desk.timed(NO_TIME))[1] for _ in range(40)}
+    async def test_two_replicas_share_without_overlap(self, store: Store, other: Store) -> None:
+        timers = {(await store.timed(NO_TIME))[1] for _ in range(40)}
 
         async with asyncio.TaskGroup() as group:
-            claims = [group.create_task(each.claim_due(limit=15)) for each in (desk, other) * 2]
+            claims = [group.create_task(each.claim_due(limit=15)) for each in (store, other) * 2]
 
         claimed = [each.task.task_id for claim in claims for each in claim.result()]
         assert len(claimed) == len(set(claimed))
         assert set(claimed) <= timers
 
     async def test_a_locked_process_is_passed_over_unless_it_is_waited_for(
-        self, desk: Desk, database: str
+        self, store: Store, database: str
     ) -> None:
-        locked, free = await desk.timed(NO_TIME), await desk.timed(NO_TIME)
+        locked, free = await store.timed(NO_TIME), await store.timed(NO_TIME)
         with psycopg.connect(database) as holder:
             holder.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
                 [locked[0].process_id],
             )
 
-            passing = await desk.claim_due(wait=False)
+            passing = await store.claim_due(wait=False)
             holder.rollback()
 
         assert [each.task.task_id for each in passing] == [free[1]]
-        assert [each.task.task_id for each in await desk.claim_due()] == [locked[1]]
+        assert [each.task.task_id for each in await store.claim_due()] == [locked[1]]
 
-    async def test_each_namespace_has_room_of_its_own(self, desk: Desk) -> None:
-        timers = [await desk.timed(NO_TIME) for _ in range(3)]
+    async def test_each_namespace_has_room_of_its_own(self, store: Store) -> None:
+        timers = [await store.timed(NO_TIME) for _ in range(3)]
         rooms = [
             Room(namespace="elsewhere", limit=5, expires_after=EXPIRES_AFTER),
             Room(namespace="orders", limit=2, expires_after=EXPIRES_AFTER),
         ]
 
-        claimed = await desk.claims.claim_due(desk.pool, rooms, overdue=NO_TIME, wait=True)
+        claimed = await store.claims.claim_due(store.pool, rooms, overdue=NO_TIME, wait=True)
 
         assert len(claimed) == 2 < len(timers)
 
-    async def test_only_the_head_of_a_line_is_due(self, desk: Desk) -> None:
+    async def test_only_the_head_of_a_line_is_due(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        head = await desk.admit(a_request(key))
-        await desk.admit(a_request(key))
-        await desk.settled(init, continues=False)
+        init = await store.start(key)
+        head = await store.admit(a_request(key))
+        await store.admit(a_request(key))
+        await store.settled(init, continues=False)
 
-        assert [each.task.task_id for each in await desk.claim_due()] == [head.task_id]
-        assert await desk.claim_due() == []
+        assert [each.task.task_id for each in await store.claim_due()] == [head.task_id]
+        assert await store.claim_due() == []
 
 
 class TestOfADamagedLine:
     """Rows that only damage leaves behind, which the doctor reports, block no other claim."""
 
     async def two_due(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> tuple[ProcessKey, list[int]]:
         """Return a process with two calls that are due, the first in line first."""
         key = fresh_key()
-        init = await desk.start(key)
-        calls = [(await desk.admit(a_request(key))).task_id for _ in range(2)]
-        await desk.settled(init, continues=False)
-        eye.execute(
+        init = await store.start(key)
+        calls = [(await store.admit(a_request(key))).task_id for _ in range(2)]
+        await store.settled(init, continues=False)
+        observer.execute(
             "UPDATE progressor.schedule SET due_at = coalesce(due_at, %s) WHERE process_id = %s",
-            [desk.clock.now() - SECOND, key.process_id],
+            [store.clock.now() - SECOND, key.process_id],
         )
         return key, [call for call in calls if call is not None]
 
     async def test_of_two_due_tasks_of_a_process_the_first_in_line_is_claimed(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        _, calls = await self.two_due(desk, eye)
-        _, timer = await desk.timed(NO_TIME)
+        _, calls = await self.two_due(store, observer)
+        _, timer = await store.timed(NO_TIME)
 
-        claimed = await desk.claim_due()
+        claimed = await store.claim_due()
 
         assert {each.task.task_id for each in claimed} == {calls[0], timer}
 
     async def test_the_doctor_reports_the_other_until_it_has_had_its_turn(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        _, calls = await self.two_due(desk, eye)
-        [first] = await desk.claim_due()
-        reported = broken_invariants(eye, now=desk.clock.now())
-        await desk.settled(first.task, continues=False)
+        _, calls = await self.two_due(store, observer)
+        [first] = await store.claim_due()
+        reported = broken_invariants(observer, now=store.clock.now())
+        await store.settled(first.task, continues=False)
 
-        [second] = await desk.claim_due()
+        [second] = await store.claim_due()
 
         assert list(reported) == ["what_waits_has_one_way_on"]
         assert second.task.task_id == calls[1]
-        assert broken_invariants(eye, now=desk.clock.now()) == {}
+        assert broken_invariants(observer, now=store.clock.now()) == {}
 
     async def test_of_two_wanted_tasks_of_a_process_one_is_claimed(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        key, calls = await self.two_due(desk, eye)
-        other_key, timer = await desk.timed(NO_TIME)
+        key, calls = await self.two_due(store, observer)
+        other_key, timer = await store.timed(NO_TIME)
         wanted = [
             Wanted(key=each, task_id=task_id, expires_after=EXPIRES_AFTER)
             for each, task_id in [(key, calls[1]), (key, calls[0]), (other_key, timer)]
         ]
 
-        claimed = await desk.claims.claim_tasks(desk.pool, wanted)
+        claimed = await store.claims.claim_tasks(store.pool, wanted)
 
         assert {each.task.task_id for each in claimed} == {calls[0], timer}
 
     async def test_a_due_task_that_has_ended_is_not_begun_again(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        ended, task_id = await desk.timed(NO_TIME)
-        _, timer = await desk.timed(NO_TIME)
-        eye.execute(
+        ended, task_id = await store.timed(NO_TIME)
+        _, timer = await store.timed(NO_TIME)
+        observer.execute(
             "UPDATE progressor.tasks SET status = 'finished', finished_at = %s"
             " WHERE process_id = %s AND task_id = %s",
-            [desk.clock.now(), ended.process_id, task_id],
+            [store.clock.now(), ended.process_id, task_id],
         )
 
-        assert [each.task.task_id for each in await desk.claim_due()] == [timer]
-        assert await desk.task_status(ended, task_id) is TaskStatus.FINISHED
+        assert [each.task.task_id for each in await store.claim_due()] == [timer]
+        assert await store.task_status(ended, task_id) is TaskStatus.FINISHED
 
 
 class TestUpcoming:
-    async def upcoming(self, desk: Desk, horizon: dt.timedelta = HOUR) -> list[int]:
+    async def upcoming(self, store: Store, horizon: dt.timedelta = HOUR) -> list[int]:
         room = Room(namespace="orders", limit=10, expires_after=EXPIRES_AFTER)
-        found, _ = await desk.claims.find_upcoming(
-            desk.pool, [room], horizon=horizon, lease_timeout=LEASE_TIMEOUT
+        found, _ = await store.claims.find_upcoming(
+            store.pool, [room], horizon=horizon, lease_timeout=LEASE_TIMEOUT
         )
         return [due.task_id for due in found]
 
-    async def test_are_those_that_this_replica_has_set(self, desk: Desk, other: Desk) -> None:
+    async def test_are_those_that_this_replica_has_set(self, store: Store, other: Store) -> None:
         await other.beat()
-        own, _others = await desk.timed(SECOND), await other.timed(SECOND)
+        own, _others = await store.timed(SECOND), await other.timed(SECOND)
 
-        assert await self.upcoming(desk) == [own[1]]
+        assert await self.upcoming(store) == [own[1]]
 
     async def test_are_those_of_a_replica_that_is_gone(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         orphan = await other.timed(HOUR)
         clock.advance(2 * LEASE_TIMEOUT)
 
-        assert await self.upcoming(desk) == [orphan[1]]
+        assert await self.upcoming(store) == [orphan[1]]
         await other.beat()
-        await desk.beat()
+        await store.beat()
 
-    async def test_are_none_beyond_the_horizon(self, desk: Desk) -> None:
-        await desk.timed(2 * SECOND)
+    async def test_are_none_beyond_the_horizon(self, store: Store) -> None:
+        await store.timed(2 * SECOND)
 
-        assert await self.upcoming(desk, SECOND) == []
+        assert await self.upcoming(store, SECOND) == []
 
 
 class TestZombies:
     async def test_are_the_leases_of_a_silent_replica(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
-        await desk.beat()
+        await store.beat()
         await other.beat()
-        lost, held = await other.start(fresh_key()), await desk.start(fresh_key())
+        lost, held = await other.start(fresh_key()), await store.start(fresh_key())
         clock.advance(LEASE_TIMEOUT)
-        await desk.beat()
-        assert await desk.find_zombies() == ()
+        await store.beat()
+        assert await store.find_zombies() == ()
 
         clock.advance(dt.timedelta(microseconds=1))
-        zombies = await desk.find_zombies()
+        zombies = await store.find_zombies()
 
         assert [(each.task_id, each.cause) for each in zombies] == [(lost.task_id, "silent")]
         assert zombies[0].first_started_at == lost.first_started_at
         assert held.task_id not in {each.task_id for each in zombies}
         await other.beat()
 
-    async def test_are_the_leases_of_a_replica_that_has_left(self, desk: Desk) -> None:
-        await desk.beat()
-        lost = await desk.start(fresh_key())
-        await desk.replicas.retire(desk.replica_id)
+    async def test_are_the_leases_of_a_replica_that_has_left(self, store: Store) -> None:
+        await store.beat()
+        lost = await store.start(fresh_key())
+        await store.replicas.retire(store.replica_id)
 
-        assert [each.token for each in await desk.find_zombies()] == [lost.token]
-        await desk.beat()
+        assert [each.token for each in await store.find_zombies()] == [lost.token]
+        await store.beat()
 
-    async def test_are_told_with_the_trace_of_their_tasks(self, desk: Desk) -> None:
-        await desk.beat()
-        await desk.start(fresh_key(), trace_context={"traceparent": "00-1"})
-        await desk.start(fresh_key())
-        await desk.replicas.retire(desk.replica_id)
+    async def test_are_told_with_the_trace_of_their_tasks(self, store: Store) -> None:
+        await store.beat()
+        await store.start(fresh_key(), trace_context={"traceparent": "00-1"})
+        await store.start(fresh_key())
+        await store.replicas.retire(store.replica_id)
 
-        zombies = await desk.find_zombies()
+        zombies = await store.find_zombies()
 
         assert [each.trace_context for each in zombies] == [{"traceparent": "00-1"}, {}]
-        await desk.beat()
+        await store.beat()
 
-    async def test_are_steps_that_overran(self, desk: Desk, clock: ManualClock) -> None:
-        await desk.start(fresh_key())
+    async def test_are_steps_that_overran(self, store: Store, clock: ManualClock) -> None:
+        await store.start(fresh_key())
         clock.advance(EXPIRES_AFTER + dt.timedelta(microseconds=1))
-        await desk.beat()
+        await store.beat()
 
-        assert [each.cause for each in await desk.find_zombies()] == ["overrun"]
+        assert [each.cause for each in await store.find_zombies()] == ["overrun"]
 
     async def test_are_leases_that_their_own_replica_does_not_know(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        known, stray = await desk.start(fresh_key()), await desk.start(fresh_key())
+        known, stray = await store.start(fresh_key()), await store.start(fresh_key())
         clock.advance(LEASE_TIMEOUT + SECOND)
-        await desk.beat()
+        await store.beat()
 
-        zombies = await desk.find_zombies(known=[known.token])
+        zombies = await store.find_zombies(known=[known.token])
 
         assert [(each.task_id, each.cause) for each in zombies] == [(stray.task_id, "unknown")]
 
     async def test_are_found_oldest_first_and_no_more_than_asked_for(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         lost = []
         for _ in range(3):
-            lost.append(await desk.start(fresh_key()))
+            lost.append(await store.start(fresh_key()))
             clock.advance(SECOND)
         clock.advance(HOUR)
 
-        zombies = await desk.find_zombies(limit=2)
+        zombies = await store.find_zombies(limit=2)
 
         assert [each.task_id for each in zombies] == [each.task_id for each in lost[:2]]
-        await desk.beat()
+        await store.beat()
 
     async def test_are_collected_once_by_whoever_is_first(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
-        await desk.start(fresh_key())
+        await store.start(fresh_key())
         clock.advance(HOUR)
-        [zombie] = await desk.find_zombies()
+        [zombie] = await store.find_zombies()
 
         async with asyncio.TaskGroup() as group:
             collected = [
-                group.create_task(each.collect(zombie, Lost())) for each in (desk, other) * 3
+                group.create_task(each.collect(zombie, Lost())) for each in (store, other) * 3
             ]
 
         written = [task.result() for task in collected]
         assert sum(type(each).__name__ == "Written" for each in written) == 1
-        [again] = await desk.claim_due()
+        [again] = await store.claim_due()
         assert again.task.attempt == 2
 
     async def test_of_a_repair_tell_what_broke_the_process(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        broken_by = await desk.broken(key)
-        await desk.run_task(a_request(key, TaskType.REPAIR))
+        broken_by = await store.broken(key)
+        await store.run_task(a_request(key, TaskType.REPAIR))
         clock.advance(HOUR)
 
-        [zombie] = await desk.find_zombies()
-        await desk.beat()
+        [zombie] = await store.find_zombies()
+        await store.beat()
 
         assert (zombie.task_type, zombie.broken_by) == (TaskType.REPAIR, broken_by)
 
     async def test_of_a_call_keep_its_place_and_wake_the_line(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.started(key)
-        call = await desk.run_task(a_request(key))
-        later = await desk.admit(a_request(key, TaskType.NOTIFY))
+        await store.started(key)
+        call = await store.run_task(a_request(key))
+        later = await store.admit(a_request(key, TaskType.NOTIFY))
         clock.advance(HOUR)
 
-        [zombie] = await desk.find_zombies()
-        await desk.collect(zombie, Released())
+        [zombie] = await store.find_zombies()
+        await store.collect(zombie, Released())
 
-        [again] = await desk.claim_due()
+        [again] = await store.claim_due()
         assert (again.task.task_id, again.task.attempt) == (call.task_id, 1)
-        following = (await desk.settled(again.task)).next
+        following = (await store.settled(again.task)).next
         assert following is not None
         assert following.task_id == later.task_id

@@ -18,38 +18,38 @@ from progressor.domain.schedules.schedule import (
     StartTarget,
 )
 from tests.support.clock import ManualClock
-from tests.support.schedules import (
+from tests.support.storage.schedules import (
     MINUTE,
-    ScheduleDesk,
+    ScheduleStore,
     a_spec,
     process_of,
-    schedule_desk,
+    schedule_store,
 )
-from tests.support.storage import BROKEN, Desk, count, success
+from tests.support.storage.store import BROKEN, Store, count, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Eye = psycopg.Connection[Any]
+Observer = psycopg.Connection[Any]
 LEASE = dt.timedelta(seconds=5)
 
 
 @pytest.fixture
-def timetable(desk: Desk) -> ScheduleDesk:
-    return schedule_desk(desk)
+def timetable(store: Store) -> ScheduleStore:
+    return schedule_store(store)
 
 
 @pytest.fixture
-def rival(other: Desk) -> ScheduleDesk:
-    return schedule_desk(other)
+def rival(other: Store) -> ScheduleStore:
+    return schedule_store(other)
 
 
-async def end(desk: Desk, firing: Firing, *, well: bool = True) -> None:
+async def end(store: Store, firing: Firing, *, well: bool = True) -> None:
     """End what a firing has started."""
-    [claimed] = await desk.claim(process_of(firing), firing.task_id)
-    await desk.settled(claimed.task, success(Complete(result=b"")) if well else BROKEN)
+    [claimed] = await store.claim(process_of(firing), firing.task_id)
+    await store.settled(claimed.task, success(Complete(result=b"")) if well else BROKEN)
 
 
-async def fired(timetable: ScheduleDesk, clock: ManualClock, schedule: Schedule) -> Firing:
+async def fired(timetable: ScheduleStore, clock: ManualClock, schedule: Schedule) -> Firing:
     """Let the next minute come, and return the firing of it."""
     clock.advance(MINUTE)
     assert await timetable.fire_due() == ["started"]
@@ -57,7 +57,7 @@ async def fired(timetable: ScheduleDesk, clock: ManualClock, schedule: Schedule)
 
 
 async def test_a_schedule_fires_at_its_next_instant_and_not_before(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create()
     assert schedule.upcoming is not None
@@ -70,7 +70,7 @@ async def test_a_schedule_fires_at_its_next_instant_and_not_before(
     assert firing.state is FiringState.RUNNING
     assert firing.instant == schedule.upcoming.instant
     assert firing.process_id == f"{schedule.key.schedule_id}/{clock.now():%Y-%m-%dT%H:%M:%S}Z"
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert again.started_count == 1
     assert again.upcoming is not None
@@ -79,7 +79,7 @@ async def test_a_schedule_fires_at_its_next_instant_and_not_before(
 
 
 async def test_what_is_started_gets_all_that_the_schedule_says(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     target = StartTarget(
         template="made-{instant}", args=b"args", caller_context={"a": "b"}, metadata={"n": 1}
@@ -88,7 +88,7 @@ async def test_what_is_started_gets_all_that_the_schedule_says(
 
     firing = await fired(timetable, clock, schedule)
 
-    [claimed] = await desk.claim(process_of(firing), firing.task_id)
+    [claimed] = await store.claim(process_of(firing), firing.task_id)
     assert firing.process_id == f"made-{clock.now():%Y-%m-%dT%H:%M:%S}Z"
     assert claimed.task.task_type is TaskType.INIT
     assert (claimed.task.args, claimed.task.caller_context) == (b"args", {"a": "b"})
@@ -96,17 +96,17 @@ async def test_what_is_started_gets_all_that_the_schedule_says(
 
 
 async def test_what_is_started_is_told_as_due(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
 
     firing = await fired(timetable, clock, schedule)
 
-    assert desk.told[-1].due == ((process_of(firing), firing.task_id),)
+    assert store.told[-1].due == ((process_of(firing), firing.task_id),)
 
 
 async def test_two_replicas_that_come_together_fire_once(
-    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     for _ in range(30):
         await timetable.create()
@@ -114,11 +114,11 @@ async def test_two_replicas_that_come_together_fire_once(
     await asyncio.gather(*(each.fire_due() for each in (timetable, rival) * 4))
 
     assert len(timetable.fired) + len(rival.fired) == 30
-    assert count(eye, "processes") == count(eye, "firings") == 30
+    assert count(observer, "processes") == count(observer, "firings") == 30
 
 
 async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
-    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     """Not even where neither what was started nor the record of it is there any more."""
     schedule = await timetable.create()
@@ -127,18 +127,18 @@ async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
     clock.advance(2 * LEASE)
     assert await rival.fire_due() == ["started"]
     [firing] = await rival.last(schedule)
-    await rival.desk.processes.remove(process_of(firing))
-    eye.execute("DELETE FROM progressor.firings")
+    await rival.store.processes.remove(process_of(firing))
+    observer.execute("DELETE FROM progressor.firings")
 
     item = timetable.scan.planned(claimed)
     assert item is not None
     [done] = await timetable.schedule_runs.fire([item])
     assert done.verdict == "changed"
-    assert count(eye, "processes") == count(eye, "firings") == 0
+    assert count(observer, "processes") == count(observer, "firings") == 0
 
 
 async def test_a_claim_keeps_others_away_until_it_has_run_out(
-    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock
 ) -> None:
     await timetable.create()
     clock.advance(MINUTE)
@@ -152,24 +152,24 @@ async def test_a_claim_keeps_others_away_until_it_has_run_out(
 
 
 async def test_an_instant_that_was_fired_before_takes_the_schedule_on_and_starts_nothing(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create()
     firing = await fired(timetable, clock, schedule)
-    eye.execute(
+    observer.execute(
         "UPDATE progressor.schedules s SET next_instant = f.instant, next_at = f.due_at"
         " FROM progressor.firings f WHERE f.schedule_id = s.schedule_id"
     )
 
     assert await timetable.fire_due() == ["known"]
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert again.upcoming is not None
     assert again.upcoming.instant == firing.instant + MINUTE
 
 
 async def test_jitter_puts_a_firing_off_but_not_its_instant(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(jitter=MINUTE))
     assert schedule.upcoming is not None
@@ -187,7 +187,7 @@ async def test_jitter_puts_a_firing_off_but_not_its_instant(
 
 
 async def test_a_downtime_is_made_up_for_within_the_window_and_counted_beyond(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     spec = a_spec(overlap_policy=OverlapPolicy.ALLOW, catch_up_window=3 * MINUTE)
     schedule = await timetable.create(spec)
@@ -204,7 +204,7 @@ async def test_a_downtime_is_made_up_for_within_the_window_and_counted_beyond(
 
 
 async def test_a_schedule_that_has_ended_is_due_no_more(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(end_at=clock.now() + MINUTE))
     await fired(timetable, clock, schedule)
@@ -224,9 +224,9 @@ async def test_a_schedule_that_has_ended_is_due_no_more(
     ],
 )
 async def test_a_firing_meets_one_that_is_at_work(
-    timetable: ScheduleDesk,
+    timetable: ScheduleStore,
     clock: ManualClock,
-    eye: Eye,
+    observer: Observer,
     policy: OverlapPolicy,
     verdict: str,
     process_count: int,
@@ -236,7 +236,7 @@ async def test_a_firing_meets_one_that_is_at_work(
     clock.advance(MINUTE)
     assert await timetable.fire_due() == [verdict]
 
-    assert count(eye, "processes") == process_count
+    assert count(observer, "processes") == process_count
     first = (await timetable.last(schedule))[0]
     is_cancelled = policy is OverlapPolicy.CANCEL_PREVIOUS
     assert (first.state is FiringState.CANCELLED) is is_cancelled
@@ -248,8 +248,8 @@ async def test_a_firing_meets_one_that_is_at_work(
     [("done", FiringState.DONE), ("broken", FiringState.FAILED), ("gone", FiringState.GONE)],
 )
 async def test_a_firing_starts_once_the_one_before_has_ended(
-    timetable: ScheduleDesk,
-    desk: Desk,
+    timetable: ScheduleStore,
+    store: Store,
     clock: ManualClock,
     policy: OverlapPolicy,
     how: str,
@@ -258,9 +258,9 @@ async def test_a_firing_starts_once_the_one_before_has_ended(
     schedule = await timetable.create(a_spec(overlap_policy=policy))
     firing = await fired(timetable, clock, schedule)
     if how == "gone":
-        await desk.processes.remove(process_of(firing))
+        await store.processes.remove(process_of(firing))
     else:
-        await end(desk, firing, well=how == "done")
+        await end(store, firing, well=how == "done")
     [seen] = await timetable.last(schedule)
     assert (seen.state, seen.ended_at) == (state, None)
 
@@ -272,7 +272,7 @@ async def test_a_firing_starts_once_the_one_before_has_ended(
 
 
 async def test_one_firing_waits_and_starts_when_the_one_before_has_ended(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
     firing = await fired(timetable, clock, schedule)
@@ -280,7 +280,7 @@ async def test_one_firing_waits_and_starts_when_the_one_before_has_ended(
     assert await timetable.fire_due() == ["queued", "skipped"]
     assert await timetable.look_at_queue() == []
 
-    await end(desk, firing)
+    await end(store, firing)
     assert await timetable.look_at_queue() == ["started"]
 
     assert await timetable.states(schedule) == ["done", "running", "skipped"]
@@ -291,22 +291,26 @@ async def test_one_firing_waits_and_starts_when_the_one_before_has_ended(
 
 
 async def test_two_replicas_start_what_was_queued_once(
-    timetable: ScheduleDesk, rival: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore,
+    rival: ScheduleStore,
+    store: Store,
+    clock: ManualClock,
+    observer: Observer,
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
     firing = await fired(timetable, clock, schedule)
     clock.advance(MINUTE)
     await timetable.fire_due()
-    await end(desk, firing)
+    await end(store, firing)
 
     await asyncio.gather(*(each.scan.scan() for each in (timetable, rival) * 4))
 
-    assert count(eye, "processes") == 2
+    assert count(observer, "processes") == 2
     assert (await timetable.schedules.get(schedule.key)).started_count == 2
 
 
 async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
-    timetable: ScheduleDesk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    timetable: ScheduleStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("progressor.runtime.schedules.scan.QUEUED_MAX", 2)
     made = [
@@ -316,7 +320,7 @@ async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
     await timetable.fire_due()
     for schedule in made:
         first = (await timetable.last(schedule))[0]
-        await timetable.desk.processes.remove(process_of(first))
+        await timetable.store.processes.remove(process_of(first))
 
     started = [len(await timetable.look_at_queue()) for _ in range(4)]
 
@@ -324,7 +328,7 @@ async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
 
 
 async def test_what_somebody_keeps_locked_holds_up_no_other(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye, database: str
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer, database: str
 ) -> None:
     kept, *_ = [await timetable.create() for _ in range(3)]
     clock.advance(MINUTE)
@@ -336,11 +340,11 @@ async def test_what_somebody_keeps_locked_holds_up_no_other(
         assert await timetable.fire_due() == ["started"] * 2
 
     assert await timetable.fire_due() == ["started"]
-    assert count(eye, "processes") == 3
+    assert count(observer, "processes") == 3
 
 
 async def test_an_interval_fires_as_often_as_it_says(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     every = IntervalTimes(dt.timedelta(seconds=20), clock.now())
     spec = a_spec(times=every, overlap_policy=OverlapPolicy.ALLOW)
@@ -355,7 +359,7 @@ async def test_an_interval_fires_as_often_as_it_says(
 
 
 async def test_lateness_and_verdicts_are_counted(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     await timetable.create()
     clock.advance(2 * MINUTE + dt.timedelta(seconds=3))

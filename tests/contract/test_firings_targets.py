@@ -19,23 +19,23 @@ from progressor.domain.schedules.schedule import (
     StartTarget,
 )
 from tests.support.clock import ManualClock
-from tests.support.schedules import (
+from tests.support.storage.schedules import (
     MINUTE,
-    ScheduleDesk,
+    ScheduleStore,
     a_spec,
     process_of,
-    schedule_desk,
+    schedule_store,
 )
-from tests.support.storage import BROKEN, Desk, a_request, count, fresh_key, success
+from tests.support.storage.store import BROKEN, Store, a_request, count, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Eye = psycopg.Connection[Any]
+Observer = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def timetable(desk: Desk) -> ScheduleDesk:
-    return schedule_desk(desk)
+def timetable(store: Store) -> ScheduleStore:
+    return schedule_store(store)
 
 
 def refusal(reason: str, message: str) -> TaskError:
@@ -43,10 +43,10 @@ def refusal(reason: str, message: str) -> TaskError:
 
 
 async def test_a_call_and_a_notify_run_on_their_process(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     schedules = [
         await timetable.create(
             a_spec(CallTarget(task_type=task_type, process_id=key.process_id, args=b"tick"))
@@ -57,21 +57,21 @@ async def test_a_call_and_a_notify_run_on_their_process(
     assert await timetable.fire_due() == ["started", "started"]
 
     firings = [(await timetable.last(each))[0] for each in schedules]
-    claimed = await desk.claim_due()
+    claimed = await store.claim_due()
     assert [each.task.task_id for each in claimed] == [min(it.task_id or 0 for it in firings)]
     assert claimed[0].task.args == b"tick"
-    written = await desk.settled(claimed[0].task)
+    written = await store.settled(claimed[0].task)
     assert written.next is not None
-    await desk.settled(written.next)
+    await store.settled(written.next)
     assert [await timetable.states(each) for each in schedules] == [["done"], ["done"]]
 
 
 async def test_a_call_that_waits_is_cancelled_for_the_next_one(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
-    busy = await desk.run_task(a_request(key))
+    await store.started(key)
+    busy = await store.run_task(a_request(key))
     target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id)
     schedule = await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.CANCEL_PREVIOUS))
     clock.advance(2 * MINUTE)
@@ -79,18 +79,18 @@ async def test_a_call_that_waits_is_cancelled_for_the_next_one(
     assert await timetable.fire_due() == ["started", "started"]
 
     assert await timetable.states(schedule) == ["cancelled", "running"]
-    await desk.settled(busy)
+    await store.settled(busy)
 
 
 async def test_what_cannot_be_started_is_refused_and_told(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     absent = CallTarget(task_type=TaskType.CALL, process_id="absent")
     call = await timetable.create(a_spec(absent))
     key = fresh_key()
     taken = await timetable.create(a_spec(StartTarget(template=key.process_id + "{instant}")))
     instant = f"{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await desk.started(process_key("orders", key.process_id + instant))
+    await store.started(process_key("orders", key.process_id + instant))
     clock.advance(MINUTE)
 
     assert await timetable.fire_due() == ["refused", "refused"]
@@ -113,10 +113,10 @@ async def test_what_cannot_be_started_is_refused_and_told(
 
 
 async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     beyond = HistoryRange(after=1)
     target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id, history_range=beyond)
     schedule = await timetable.create(a_spec(target))
@@ -140,10 +140,15 @@ async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
     ],
 )
 async def test_a_process_that_takes_no_request_refuses_the_firing(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, outcome: Outcome, reason: str, why: str
+    timetable: ScheduleStore,
+    store: Store,
+    clock: ManualClock,
+    outcome: Outcome,
+    reason: str,
+    why: str,
 ) -> None:
     key = fresh_key()
-    await desk.started(key, outcome)
+    await store.started(key, outcome)
     schedule = await timetable.create(
         a_spec(CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id))
     )
@@ -156,13 +161,13 @@ async def test_a_process_that_takes_no_request_refuses_the_firing(
 
 
 async def test_a_job_of_an_id_that_is_taken_is_refused(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
     target = JobTarget(template=key.process_id + "{instant}", nodes=(NodeSpec(name="a"),))
     schedule = await timetable.create(a_spec(target))
     process_id = f"{key.process_id}{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await desk.started(process_key("orders", process_id))
+    await store.started(process_key("orders", process_id))
     clock.advance(MINUTE)
 
     assert await timetable.fire_due() == ["refused"]
@@ -175,11 +180,11 @@ async def test_a_job_of_an_id_that_is_taken_is_refused(
 
 
 async def test_a_long_detail_of_a_process_is_told_in_part(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
-    await desk.processes.halt(key, "x" * 1000)
+    await store.started(key)
+    await store.processes.halt(key, "x" * 1000)
     schedule = await timetable.create(
         a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
     )
@@ -192,14 +197,14 @@ async def test_a_long_detail_of_a_process_is_told_in_part(
 
 
 async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
     clock.advance(MINUTE)
     await timetable.fire_due()
     [first] = await timetable.last(schedule)
-    eye.execute("DELETE FROM progressor.firings")
-    eye.execute(
+    observer.execute("DELETE FROM progressor.firings")
+    observer.execute(
         "UPDATE progressor.schedules SET next_instant = %s, next_at = %s, fingerprint = 'other'",
         [first.instant, first.due_at],
     )
@@ -214,44 +219,44 @@ async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
 
 
 async def test_a_refused_firing_takes_no_other_with_it(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     key = fresh_key()
     for target in (key.process_id, "absent"):
         await timetable.create(a_spec(CallTarget(task_type=TaskType.CALL, process_id=target)))
-    await timetable.desk.started(key)
+    await timetable.store.started(key)
     clock.advance(MINUTE)
 
     assert sorted(await timetable.fire_due()) == ["refused", "started"]
 
 
 async def test_two_schedules_may_call_one_process_at_one_instant(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
     for _ in range(3):
         await timetable.create(a_spec(target))
     clock.advance(MINUTE)
 
     assert await timetable.fire_due() == ["started"] * 3
-    assert count(eye, "schedule") == 3
+    assert count(observer, "schedule") == 3
 
 
 async def test_two_schedules_may_not_start_one_process(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     for _ in range(2):
         await timetable.create(a_spec(StartTarget(template="the one at {instant}")))
     clock.advance(MINUTE)
 
     assert sorted(await timetable.fire_due()) == ["refused", "started"]
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
 
 
 async def test_a_job_is_submitted_with_its_graph(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer
 ) -> None:
     nodes = (NodeSpec(name="a", args=b"1"), NodeSpec(name="b", predecessors=("a",)))
     schedule = await timetable.create(a_spec(JobTarget(nodes=nodes)))
@@ -259,11 +264,11 @@ async def test_a_job_is_submitted_with_its_graph(
     assert await timetable.fire_due() == ["started"]
 
     [firing] = await timetable.last(schedule)
-    row = eye.execute(
+    row = observer.execute(
         "SELECT led_by, job_options->>'scheduled' FROM progressor.processes"
     ).fetchone()
     assert row == ("engine", "true")
-    [claimed] = await desk.claim(process_of(firing), firing.task_id)
+    [claimed] = await store.claim(process_of(firing), firing.task_id)
     assert claimed.task.args
     assert await timetable.schedules.get(schedule.key) is not None
     assert (await timetable.schedules.get(schedule.key)).spec == schedule.spec
@@ -271,33 +276,35 @@ async def test_a_job_is_submitted_with_its_graph(
 
 @pytest.mark.parametrize("kind", ["start", "call"])
 async def test_what_has_constraints_waits_for_them(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye, kind: str
+    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer, kind: str
 ) -> None:
     constraints = Constraints(gates={"one": 1})
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     target: StartTarget | CallTarget = StartTarget(constraints=constraints)
     if kind == "call":
         target = CallTarget(
             task_type=TaskType.CALL, process_id=key.process_id, constraints=constraints
         )
     await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.ALLOW))
-    told_before = len(desk.told)
+    told_before = len(store.told)
     clock.advance(2 * MINUTE)
 
     assert await timetable.fire_due() == ["started", "started"]
 
-    states = eye.execute("SELECT state::text FROM progressor.gated ORDER BY task_id").fetchall()
+    states = observer.execute(
+        "SELECT state::text FROM progressor.gated ORDER BY task_id"
+    ).fetchall()
     assert states == [("available",), ("gates",) if kind == "start" else ("process",)]
-    assert len({task for each in desk.told[told_before:] for task in each.due}) == 1
+    assert len({task for each in store.told[told_before:] for task in each.due}) == 1
 
 
 @pytest.mark.parametrize("kind", ["start", "call"])
 async def test_a_gate_that_is_not_there_refuses_the_firing_alone(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, kind: str
+    timetable: ScheduleStore, store: Store, clock: ManualClock, kind: str
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     made = []
     for gates in ({"missing": None}, {"made": 1}):
         target: StartTarget | CallTarget = StartTarget(constraints=Constraints(gates=gates))

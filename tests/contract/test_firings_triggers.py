@@ -26,45 +26,45 @@ from progressor.domain.schedules.schedule import (
     decide,
 )
 from tests.support.clock import ManualClock
-from tests.support.schedules import (
+from tests.support.storage.schedules import (
     MINUTE,
-    ScheduleDesk,
+    ScheduleStore,
     a_spec,
     fresh_schedule_key,
-    schedule_desk,
+    schedule_store,
 )
-from tests.support.storage import NAMESPACE, Desk, count
+from tests.support.storage.store import NAMESPACE, Store, count
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Eye = psycopg.Connection[Any]
+Observer = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def timetable(desk: Desk) -> ScheduleDesk:
-    return schedule_desk(desk)
+def timetable(store: Store) -> ScheduleStore:
+    return schedule_store(store)
 
 
 @pytest.fixture
-def rival(other: Desk) -> ScheduleDesk:
-    return schedule_desk(other)
+def rival(other: Store) -> ScheduleStore:
+    return schedule_store(other)
 
 
 async def test_a_trigger_fires_now_whether_or_not_the_schedule_is_paused(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(paused=True)
 
     firing = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key=None)
 
     assert (firing.instant, firing.state) == (clock.now(), FiringState.RUNNING)
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert (again.upcoming, again.started_count) == (None, 1)
 
 
 async def test_a_trigger_leaves_what_is_due_as_it_is(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE / 2)
@@ -79,7 +79,7 @@ async def test_a_trigger_leaves_what_is_due_as_it_is(
 
 
 async def test_a_trigger_with_a_key_fires_once(
-    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
     first = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
@@ -88,11 +88,11 @@ async def test_a_trigger_with_a_key_fires_once(
     second = await rival.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
 
     assert second.instant == first.instant
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
 
 
 async def test_triggers_of_one_key_at_once_fire_once(
-    timetable: ScheduleDesk, rival: ScheduleDesk, eye: Eye
+    timetable: ScheduleStore, rival: ScheduleStore, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
 
@@ -104,7 +104,7 @@ async def test_triggers_of_one_key_at_once_fire_once(
     )
 
     assert len({each.instant for each in found}) == 1
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
 
 
 class TickingClock(ManualClock):
@@ -115,8 +115,10 @@ class TickingClock(ManualClock):
         return super().pinned()
 
 
-async def test_triggers_of_one_key_at_different_instants_fire_once(desk: Desk, eye: Eye) -> None:
-    ticking = schedule_desk(dataclasses.replace(desk, clock=TickingClock(desk.clock.now())))
+async def test_triggers_of_one_key_at_different_instants_fire_once(
+    store: Store, observer: Observer
+) -> None:
+    ticking = schedule_store(dataclasses.replace(store, clock=TickingClock(store.clock.now())))
     schedule = await ticking.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
 
     found = await asyncio.gather(
@@ -127,11 +129,11 @@ async def test_triggers_of_one_key_at_different_instants_fire_once(desk: Desk, e
     )
 
     assert len({each.instant for each in found}) == 1
-    assert count(eye, "processes") == 1
+    assert count(observer, "processes") == 1
 
 
 async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
-    timetable: ScheduleDesk,
+    timetable: ScheduleStore,
 ) -> None:
     with pytest.raises(job_errors.ScheduleNotFoundError):
         await timetable.schedule_runs.trigger(
@@ -143,7 +145,7 @@ async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
 @pytest.mark.parametrize("is_at_work", [False, True])
 @pytest.mark.parametrize("policy", OverlapPolicy)
 async def test_what_becomes_of_a_firing_is_what_the_table_says(
-    timetable: ScheduleDesk,
+    timetable: ScheduleStore,
     clock: ManualClock,
     policy: OverlapPolicy,
     is_at_work: bool,
@@ -161,7 +163,7 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
     if has_queued:
         assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is FiringState.QUEUED
     if not is_at_work:
-        await timetable.desk.processes.remove(process_key("orders", first.process_id or ""))
+        await timetable.store.processes.remove(process_key("orders", first.process_id or ""))
 
     firing = await trigger(policy)
 
@@ -192,11 +194,11 @@ CALLED = "called"
     ids=["start", "gated start", "job", "call", "gated call"],
 )
 async def test_what_a_trigger_starts_goes_on_with_its_trace(
-    timetable: ScheduleDesk, desk: Desk, eye: Eye, target: Target
+    timetable: ScheduleStore, store: Store, observer: Observer, target: Target
 ) -> None:
     context = {"traceparent": f"00-{1:032x}-{2:016x}-01"}
     if isinstance(target, CallTarget):
-        await desk.started(process_key(NAMESPACE.name, CALLED))
+        await store.started(process_key(NAMESPACE.name, CALLED))
     schedule = await timetable.create(a_spec(target))
 
     firing = await timetable.schedule_runs.trigger(
@@ -205,4 +207,4 @@ async def test_what_a_trigger_starts_goes_on_with_its_trace(
 
     assert firing.state is FiringState.RUNNING
     query = "SELECT trace_context FROM progressor.tasks WHERE task_id = %s"
-    assert eye.execute(query, [firing.task_id]).fetchall() == [(context,)]
+    assert observer.execute(query, [firing.task_id]).fetchall() == [(context,)]

@@ -8,17 +8,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.invariants import Past, broken_invariants
-from tests.support.population import populate
-from tests.support.storage import Desk
+from tests.support.storage.doctor.invariants import Past, broken_invariants
+from tests.support.storage.population import populate
+from tests.support.storage.store import Store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_all_hold_over_what_storage_writes(desk: Desk, eye: psycopg.Connection[Any]) -> None:
-    await populate(desk)
+async def test_all_hold_over_what_storage_writes(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    await populate(store)
 
-    assert broken_invariants(eye) == {}
+    assert broken_invariants(observer) == {}
 
 
 @pytest.mark.parametrize(
@@ -31,14 +33,14 @@ async def test_all_hold_over_what_storage_writes(desk: Desk, eye: psycopg.Connec
     ],
 )
 async def test_the_past_does_not_change(
-    desk: Desk, eye: psycopg.Connection[Any], violation: str
+    store: Store, observer: psycopg.Connection[Any], violation: str
 ) -> None:
-    await populate(desk)
+    await populate(store)
     past = Past()
-    assert past.look(eye) == []
+    assert past.look(observer) == []
 
-    with eye.transaction(force_rollback=True):
-        eye.execute(violation.encode())
-        changed = past.look(eye)
+    with observer.transaction(force_rollback=True):
+        observer.execute(violation.encode())
+        changed = past.look(observer)
 
     assert changed != []

@@ -12,9 +12,9 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import NodeState, TaskError
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, begun
+from tests.support.storage.store import (
     NO_TIME,
     success,
 )
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_cancelled_job_starts_nothing_more(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs)
 
@@ -33,15 +33,15 @@ async def test_a_cancelled_job_starts_nothing_more(
         JobState.CANCELLED, "not needed", clock.now(),
     )  # fmt: skip
     assert job.counts == NodeCounts(running=1, cancelled=3)
-    view = await jobs.desk.processes.get(leader)
+    view = await jobs.store.processes.get(leader)
     assert view.process.status is ProcessStatus.FINISHED
     with pytest.raises(job_errors.JobEndedError):
         await jobs.jobs.cancel(leader, "again")
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_follower_without_a_step_in_hand_is_stopped(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs)
     await jobs.jobs.cancel(leader, "why")
@@ -56,16 +56,16 @@ async def test_a_follower_without_a_step_in_hand_is_stopped(
         NodeState.CANCELLED,
         TaskError(code=10, reason="JOB_CANCELLED", message="why"),
     )
-    view = await jobs.desk.processes.get(node.follower)
+    view = await jobs.store.processes.get(node.follower)
     assert (view.process.status, view.process.detail) == (
         ProcessStatus.ERROR, "JOB_CANCELLED: why",
     )  # fmt: skip
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs)
     tasks = await jobs.claim()
@@ -80,10 +80,10 @@ async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
     assert written.next is None
     assert (await jobs.states(leader))["a"] == "cancelled"
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
-async def test_a_follower_that_completes_after_all_is_done(jobs: JobDesk) -> None:
+async def test_a_follower_that_completes_after_all_is_done(jobs: JobStore) -> None:
     leader = await begun(jobs)
     tasks = await jobs.claim()
     await jobs.jobs.cancel(leader, "why")
@@ -94,7 +94,7 @@ async def test_a_follower_that_completes_after_all_is_done(jobs: JobDesk) -> Non
     assert (await jobs.job_state(leader)) == "cancelled"
 
 
-async def test_a_step_of_the_leader_is_fenced_off(jobs: JobDesk) -> None:
+async def test_a_step_of_the_leader_is_fenced_off(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
     await jobs.end(await jobs.claim(), "a")
     [join] = (await jobs.claim()).values()
@@ -106,7 +106,7 @@ async def test_a_step_of_the_leader_is_fenced_off(jobs: JobDesk) -> None:
 
 
 async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g1": 1}))
     await jobs.jobs.tend(leader)
@@ -115,6 +115,6 @@ async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
     tended = await jobs.jobs.tend(leader)
 
     assert tended.stopped == 2
-    gate = await jobs.desk.gates.get("orders", "g1")
+    gate = await jobs.store.gates.get("orders", "g1")
     assert (gate.gate.held, gate.line) == (0, ())
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}

@@ -5,16 +5,16 @@ import asyncio
 import psycopg
 import pytest
 
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import JobDesk
-from tests.support.storage import fresh_key
+from tests.support.models.jobs.graphs import specs
+from tests.support.storage.jobs.store import JobStore
+from tests.support.storage.store import fresh_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _HOLD = "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE"
 
 
-async def test_a_held_leader_keeps_the_nodes_of_no_other_job(jobs: JobDesk, database: str) -> None:
+async def test_a_held_leader_keeps_the_nodes_of_no_other_job(jobs: JobStore, database: str) -> None:
     held, free = fresh_key(), fresh_key()
     await jobs.submit(held, specs({"a": ()}))
     await jobs.submit(free, specs({"b": ()}))
@@ -32,7 +32,7 @@ async def test_a_held_leader_keeps_the_nodes_of_no_other_job(jobs: JobDesk, data
     assert await jobs.states(held) == {"a": "done"}
 
 
-async def test_a_held_node_keeps_none_of_its_own_job(jobs: JobDesk, database: str) -> None:
+async def test_a_held_node_keeps_none_of_its_own_job(jobs: JobStore, database: str) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs({"a": (), "b": (), "c": ("b",)}))
     tasks = await jobs.claim()

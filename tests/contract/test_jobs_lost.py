@@ -14,10 +14,10 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskError
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import Graph, specs
-from tests.support.jobs_storage import DONE, JobDesk, begun, collecting
-from tests.support.storage import NO_TIME, success
+from tests.support.models.jobs.graphs import Graph, specs
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, begun, collecting
+from tests.support.storage.store import NO_TIME, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +32,7 @@ HOUR = dt.timedelta(hours=1)
 FAILED_WITH_IT = TaskError(code=10, reason="JOB_FAILED", message=WHY)
 
 
-async def at_work(jobs: JobDesk) -> tuple[ProcessKey, dict[str, RunningTask]]:
+async def at_work(jobs: JobStore) -> tuple[ProcessKey, dict[str, RunningTask]]:
     """Return a job of a schedule: two nodes have a step in hand, one waits for its timer."""
     leader = await begun(jobs, WIDE, options=SCHEDULED)
     tasks = await jobs.claim()
@@ -40,13 +40,13 @@ async def at_work(jobs: JobDesk) -> tuple[ProcessKey, dict[str, RunningTask]]:
     return leader, tasks
 
 
-async def lose(jobs: JobDesk, clock: ManualClock, task: RunningTask) -> None:
+async def lose(jobs: JobStore, clock: ManualClock, task: RunningTask) -> None:
     """Collect a lease whose replica was lost."""
-    await jobs.desk.settlements.submit(collecting(task, clock.now()))
+    await jobs.store.settlements.submit(collecting(task, clock.now()))
 
 
 async def test_the_job_and_all_that_was_not_started_fail_at_once(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
 
@@ -58,14 +58,14 @@ async def test_the_job_and_all_that_was_not_started_fail_at_once(
     assert page.job.counts == NodeCounts(running=2, failed=4)
     assert errors["lost"] == TaskError(code=10, reason="ZOMBIE", message="zombie detected")
     assert [errors[name] for name in UNSTARTED] == [FAILED_WITH_IT] * 3
-    found = await jobs.desk.processes.get(leader)
+    found = await jobs.store.processes.get(leader)
     assert (found.process.status, found.process.detail) == (ProcessStatus.ERROR, f"ZOMBIE: {WHY}")
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
@@ -75,15 +75,15 @@ async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
     page = await jobs.jobs.read(leader, payloads=False)
     idle = {node.name: node for node in page.nodes}["idle"]
     assert (str(idle.state), idle.error) == ("failed", FAILED_WITH_IT)
-    found = await jobs.desk.processes.get(idle.follower)
+    found = await jobs.store.processes.get(idle.follower)
     assert (found.process.status, found.process.detail) == (
         ProcessStatus.ERROR, f"JOB_FAILED: {WHY}",
     )  # fmt: skip
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
@@ -97,13 +97,13 @@ async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
     assert before["busy"] == "running"
     assert written.next is None
     assert (await jobs.states(leader))["busy"] == "failed"
-    assert (await jobs.desk.processes.get(tasks["busy"].key)).process.last_event_id == 1
+    assert (await jobs.store.processes.get(tasks["busy"].key)).process.last_event_id == 1
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
@@ -116,29 +116,29 @@ async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
     }  # fmt: skip
     assert await jobs.job_state(leader) == "failed"
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_node_that_completes_in_the_same_batch_starts_no_other(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     done = await jobs.entry(tasks["busy"], DONE)
 
     await asyncio.gather(
-        jobs.desk.settlements.submit(done),
-        jobs.desk.settlements.submit(collecting(tasks["lost"], clock.now())),
+        jobs.store.settlements.submit(done),
+        jobs.store.settlements.submit(collecting(tasks["lost"], clock.now())),
     )
 
     states = await jobs.states(leader)
     assert states["busy"] == "done"
     assert {states[name] for name in UNSTARTED} == {"failed"}
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_leader_that_is_lost_fails_all_nodes(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()}, options=SCHEDULED)
     await jobs.end(await jobs.claim(), "a")
@@ -156,11 +156,11 @@ async def test_a_leader_that_is_lost_fails_all_nodes(
 
     assert await jobs.job_state(leader) == "failed"
     assert (await jobs.states(leader)) == {"a": "done"}
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_lease_that_was_settled_meanwhile_fails_nothing(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     await jobs.settled(tasks["lost"], DONE)
@@ -169,11 +169,11 @@ async def test_a_lease_that_was_settled_meanwhile_fails_nothing(
 
     assert await jobs.job_state(leader) == "running"
     assert (await jobs.states(leader))["behind-lost"] == "running"
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_job_above_fails_as_a_whole_too(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"inner": (), "other": (), "after": ("other",)}, options=SCHEDULED)
     tasks = await jobs.claim()
@@ -184,7 +184,7 @@ async def test_a_job_above_fails_as_a_whole_too(
 
     await lose(jobs, clock, below["lost"])
     at_once = await jobs.states(inner)
-    invariants = broken_invariants(eye, now=clock.now())
+    invariants = broken_invariants(observer, now=clock.now())
     await jobs.tend(inner)
     await jobs.tend(leader)
 
@@ -196,11 +196,11 @@ async def test_a_job_above_fails_as_a_whole_too(
     assert (await jobs.jobs.read(leader, payloads=False)).job.detail == f"ZOMBIE: {WHY}"
     await jobs.settled(tasks["other"], DONE)
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_job_below_is_failed_with_it(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"inner": (), "lost": ()}, options=SCHEDULED)
     tasks = await jobs.claim()
@@ -214,11 +214,11 @@ async def test_a_job_below_is_failed_with_it(
     assert await jobs.states(leader) == {"inner": "failed", "lost": "failed"}
     assert await jobs.states(tasks["inner"].key) == {"a": "failed", "b": "failed"}
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 async def test_it_can_be_retried(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
@@ -234,11 +234,11 @@ async def test_it_can_be_retried(
     }  # fmt: skip
     clock.advance(HOUR)  # at which the timer of the idle one is due again
     assert set(await jobs.claim()) == {"lost", "idle", "behind-busy"}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_job_of_no_schedule_loses_the_node_alone(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     options = JobOptions(zombie_policy=ZombiePolicy.FAIL)
     leader = await begun(jobs, {"lost": (), "other": (), "after": ("other",)}, options=options)
@@ -248,4 +248,4 @@ async def test_a_job_of_no_schedule_loses_the_node_alone(
 
     assert await jobs.job_state(leader) == "running"
     assert await jobs.states(leader) == {"lost": "failed", "other": "running", "after": "waiting"}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}

@@ -12,8 +12,8 @@ from progressor.domain.jobs.view import JobFilter
 from progressor.domain.processes.process import JobOptions, Leadership
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from tests.support.clock import ManualClock
-from tests.support.jobs_storage import JobDesk, begun
-from tests.support.storage import (
+from tests.support.storage.jobs.store import JobStore, begun
+from tests.support.storage.store import (
     fresh_key,
 )
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOUR = dt.timedelta(hours=1)
 
 
-async def test_a_job_is_read_with_its_graph(jobs: JobDesk, clock: ManualClock) -> None:
+async def test_a_job_is_read_with_its_graph(jobs: JobStore, clock: ManualClock) -> None:
     leader = fresh_key()
     limits = Constraints(gates={"g": 1})
     target = JobOptions(target="127.0.0.1:1")
@@ -61,7 +61,7 @@ async def test_a_job_is_read_with_its_graph(jobs: JobDesk, clock: ManualClock) -
     assert not page.payloads_left_out
 
 
-async def test_results_and_causes_are_read(jobs: JobDesk) -> None:
+async def test_results_and_causes_are_read(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ("b",)})
     tasks = await jobs.claim()
     await jobs.end(tasks, "a")
@@ -77,7 +77,7 @@ async def test_results_and_causes_are_read(jobs: JobDesk) -> None:
     assert (skipped.state, skipped.skipped_because_of) == (NodeState.SKIPPED, "b")
 
 
-async def test_payloads_are_left_out_where_all_would_be_too_much(jobs: JobDesk) -> None:
+async def test_payloads_are_left_out_where_all_would_be_too_much(jobs: JobStore) -> None:
     leader = fresh_key()
     await jobs.submit(leader, tuple(NodeSpec(name=name, args=b"123456") for name in "abc"))
 
@@ -93,9 +93,9 @@ async def test_payloads_are_left_out_where_all_would_be_too_much(jobs: JobDesk) 
     assert not none.payloads_left_out
 
 
-async def test_what_leads_no_job_is_none(jobs: JobDesk) -> None:
+async def test_what_leads_no_job_is_none(jobs: JobStore) -> None:
     key = fresh_key()
-    await jobs.desk.started(key)
+    await jobs.store.started(key)
     reads = (
         lambda: jobs.jobs.read(key, payloads=True), lambda: jobs.jobs.counts(key),
         lambda: jobs.jobs.changes(key, 0), lambda: jobs.jobs.cancel(key, "why"),
@@ -109,7 +109,7 @@ async def test_what_leads_no_job_is_none(jobs: JobDesk) -> None:
     assert await jobs.jobs.outcomes(key, bytes_max=1) == ()
 
 
-async def test_changes_are_those_after_a_revision(jobs: JobDesk) -> None:
+async def test_changes_are_those_after_a_revision(jobs: JobStore) -> None:
     leader = await begun(jobs)
     job, everything = await jobs.jobs.changes(leader, 0)
     same, nothing = await jobs.jobs.changes(leader, job.revision)
@@ -128,7 +128,7 @@ async def test_changes_are_those_after_a_revision(jobs: JobDesk) -> None:
     assert [node.result for node in changed] == [b""] * 3
 
 
-async def test_a_list_pages_from_the_youngest(jobs: JobDesk, clock: ManualClock) -> None:
+async def test_a_list_pages_from_the_youngest(jobs: JobStore, clock: ManualClock) -> None:
     keys = []
     for _ in range(3):
         keys.append(await begun(jobs, {"a": ()}))
@@ -150,7 +150,7 @@ async def test_a_list_pages_from_the_youngest(jobs: JobDesk, clock: ManualClock)
     assert scheduled == ()
 
 
-async def test_outcomes_are_told_up_to_so_many_bytes(jobs: JobDesk) -> None:
+async def test_outcomes_are_told_up_to_so_many_bytes(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ("a",)})
     tasks = await jobs.claim()
     await jobs.end(tasks, "a")
@@ -169,7 +169,7 @@ async def test_outcomes_are_told_up_to_so_many_bytes(jobs: JobDesk) -> None:
     assert await jobs.jobs.known_nodes(leader) == {"a": 1, "b": 2, "c": 3}
 
 
-async def test_running_jobs_are_counted(jobs: JobDesk) -> None:
+async def test_running_jobs_are_counted(jobs: JobStore) -> None:
     await begun(jobs)
     await jobs.jobs.cancel(await begun(jobs), "")
 

@@ -13,10 +13,10 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import DIAMOND, Graph
-from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import DIAMOND, Graph
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, begun
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     a_request,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOUR = dt.timedelta(hours=1)
 
 
-async def failed(jobs: JobDesk, graph: Graph = DIAMOND, *, fails: str = "a") -> ProcessKey:
+async def failed(jobs: JobStore, graph: Graph = DIAMOND, *, fails: str = "a") -> ProcessKey:
     """Return a job that has failed since one of its nodes has."""
     leader = await begun(jobs, graph)
     while (tasks := await jobs.claim()) and leader.process_id not in tasks:
@@ -40,7 +40,7 @@ async def failed(jobs: JobDesk, graph: Graph = DIAMOND, *, fails: str = "a") -> 
 
 
 async def test_a_failed_job_goes_on_from_its_failed_nodes(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await failed(jobs, fails="b")
     before = await jobs.states(leader)
@@ -55,7 +55,7 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     assert await jobs.states(leader) == {
         "a": "done", "b": "running", "c": "done", "d": "waiting",
     }  # fmt: skip
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
     tasks = await jobs.claim()
     assert [(name, task.task_type) for name, task in tasks.items()] == [("b", TaskType.INIT)]
     await jobs.end(tasks, "b")
@@ -63,10 +63,10 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, DONE)
     assert await jobs.job_state(leader) == "done"
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
-async def test_only_a_failed_job_is_retried(jobs: JobDesk) -> None:
+async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:
     leader = await begun(jobs)
 
     with pytest.raises(job_errors.JobNotFailedError):
@@ -74,27 +74,27 @@ async def test_only_a_failed_job_is_retried(jobs: JobDesk) -> None:
 
 
 async def test_a_follower_that_began_and_broke_runs_on(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()})
     [task] = (await jobs.claim()).values()
     await jobs.settled(task, success())
-    call = await jobs.desk.run_task(a_request(task.key))
+    call = await jobs.store.run_task(a_request(task.key))
     await jobs.settled(call, BROKEN)
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, BROKEN)
 
     await jobs.jobs.retry(leader, deadline=None, timeout=None)
 
-    view = await jobs.desk.processes.get(task.key)
+    view = await jobs.store.processes.get(task.key)
     assert view.process.status is ProcessStatus.RUNNING
     assert await jobs.states(leader) == {"a": "running"}
     assert await jobs.claim() == {}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_timer_that_broke_a_follower_runs_again(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()})
     [init] = (await jobs.claim()).values()
@@ -106,30 +106,30 @@ async def test_a_timer_that_broke_a_follower_runs_again(
 
     await jobs.jobs.retry(leader, deadline=None, timeout=None)
 
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
     [again] = (await jobs.claim()).values()
     assert (again.task_type, again.args) == (TaskType.TIMEOUT, b"tick")
     await jobs.settled(again, DONE)
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_follower_that_is_gone_is_started_anew(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await failed(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    await jobs.desk.processes.remove(node.follower)
+    await jobs.store.processes.remove(node.follower)
 
     await jobs.jobs.retry(leader, deadline=None, timeout=None)
 
     assert await jobs.states(leader) == {"a": "running"}
     assert list(await jobs.claim()) == ["a"]
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_gated_node_begins_again_by_tending(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"g4": 1}))
     await jobs.jobs.tend(leader)
@@ -142,17 +142,17 @@ async def test_a_gated_node_begins_again_by_tending(
     await jobs.jobs.tend(leader)
 
     assert before == {"a": "ready"}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
     await jobs.end(await jobs.claim(), "a")
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_what_was_cancelled_with_a_job_is_retried_with_it(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs)
-    eye.execute("UPDATE progressor.jobs SET deadline_at = %s", [clock.now()])
+    observer.execute("UPDATE progressor.jobs SET deadline_at = %s", [clock.now()])
     await jobs.jobs.fail_overdue(limit=10)
     await jobs.jobs.tend(leader)
     before = await jobs.states(leader)
@@ -165,4 +165,4 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
         "a": "running", "b": "waiting", "c": "waiting", "d": "waiting",
     }  # fmt: skip
     assert list(await jobs.claim()) == ["a"]
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}

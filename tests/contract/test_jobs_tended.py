@@ -10,9 +10,9 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.task import NodeState
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, begun
+from tests.support.storage.store import (
     NO_TIME,
     fresh_key,
 )
@@ -23,27 +23,27 @@ HOUR = dt.timedelta(hours=1)
 
 
 async def test_nodes_with_constraints_are_started_by_tending(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g2": 1}))
     before = await jobs.states(leader)
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     tended = await jobs.jobs.tend(leader)
 
     assert before == {"a": "ready", "b": "ready"}
     assert (tended.started, tended.is_whole) == (2, True)
-    assert len([each for told in jobs.desk.told for each in told.due]) == 1
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert len([each for told in jobs.store.told for each in told.due]) == 1
+    assert broken_invariants(observer, now=clock.now()) == {}
     [(name, task)] = (await jobs.claim()).items()
     await jobs.settled(task, DONE)
     assert name == "a"
     assert list(await jobs.claim()) == ["b"]
 
 
-async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobDesk) -> None:
+async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobStore) -> None:
     leader, taken = fresh_key(), fresh_key()
-    await jobs.desk.started(taken)
+    await jobs.store.started(taken)
     gated = Constraints(gates={"g3": 1})
     await jobs.submit(leader, (NodeSpec(name="a", process_id=taken.process_id, constraints=gated),))
 
@@ -55,7 +55,7 @@ async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobDesk) 
     )  # fmt: skip
 
 
-async def test_what_is_untended_for_long_is_found(jobs: JobDesk) -> None:
+async def test_what_is_untended_for_long_is_found(jobs: JobStore) -> None:
     leader = await begun(jobs)
     await jobs.jobs.cancel(leader, "")
 

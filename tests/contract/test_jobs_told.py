@@ -9,40 +9,40 @@ from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.storage import BROKEN, a_request, fresh_key, success
+from tests.support.models.jobs.graphs import specs
+from tests.support.storage.jobs.store import DONE, JobStore, begun
+from tests.support.storage.store import BROKEN, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MINUTE = dt.timedelta(minutes=1)
 
-End = Callable[[JobDesk, ProcessKey], Awaitable[object]]
+End = Callable[[JobStore, ProcessKey], Awaitable[object]]
 
 
-async def cancel(jobs: JobDesk, key: ProcessKey) -> None:
+async def cancel(jobs: JobStore, key: ProcessKey) -> None:
     await jobs.jobs.cancel(key, "why")
 
 
-async def run_late(jobs: JobDesk, key: ProcessKey) -> None:
+async def run_late(jobs: JobStore, key: ProcessKey) -> None:
     del key
     await jobs.jobs.fail_overdue(limit=10)
 
 
-async def halt(jobs: JobDesk, key: ProcessKey) -> None:
-    await jobs.desk.processes.halt(key, "why")
+async def halt(jobs: JobStore, key: ProcessKey) -> None:
+    await jobs.store.processes.halt(key, "why")
 
 
-async def remove(jobs: JobDesk, key: ProcessKey) -> None:
-    await jobs.desk.processes.remove(key)
+async def remove(jobs: JobStore, key: ProcessKey) -> None:
+    await jobs.store.processes.remove(key)
 
 
-async def cancel_init(jobs: JobDesk, key: ProcessKey) -> None:
-    view = await jobs.desk.processes.get(key)
-    await jobs.desk.processes.cancel(key, view.process.init_task_id)
+async def cancel_init(jobs: JobStore, key: ProcessKey) -> None:
+    view = await jobs.store.processes.get(key)
+    await jobs.store.processes.cancel(key, view.process.init_task_id)
 
 
-async def inner_job(jobs: JobDesk) -> ProcessKey:
+async def inner_job(jobs: JobStore) -> ProcessKey:
     """Have the one node that is due lead a job of a minute, and return that."""
     [init] = (await jobs.claim()).values()
     action = StartNodes(nodes=specs({"x": ()}), timeout=MINUTE)
@@ -50,31 +50,31 @@ async def inner_job(jobs: JobDesk) -> ProcessKey:
     return init.key
 
 
-def told(jobs: JobDesk) -> list[ProcessKey]:
-    return [key for each in jobs.desk.told for key, _ in each.due]
+def told(jobs: JobStore) -> list[ProcessKey]:
+    return [key for each in jobs.store.told for key, _ in each.due]
 
 
 @pytest.mark.parametrize("end", [cancel, run_late, halt, remove])
 async def test_a_leader_is_told_when_a_job_within_its_own_has_ended(
-    jobs: JobDesk, clock: ManualClock, end: End
+    jobs: JobStore, clock: ManualClock, end: End
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     inner = await inner_job(jobs)
     clock.advance(MINUTE)
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     await end(jobs, inner)
 
     assert told(jobs) == [leader]
-    claimed = await jobs.desk.claim(leader, jobs.desk.told[-1].due[0][1])
+    claimed = await jobs.store.claim(leader, jobs.store.told[-1].due[0][1])
     assert [each.task.task_type for each in claimed] == [TaskType.JOIN]
 
 
 @pytest.mark.parametrize("end", [halt, remove, cancel_init])
-async def test_a_leader_is_told_when_its_last_node_has_ended(jobs: JobDesk, end: End) -> None:
+async def test_a_leader_is_told_when_its_last_node_has_ended(jobs: JobStore, end: End) -> None:
     leader = await begun(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     await end(jobs, node.follower)
 
@@ -82,23 +82,23 @@ async def test_a_leader_is_told_when_its_last_node_has_ended(jobs: JobDesk, end:
 
 
 @pytest.mark.parametrize("end", [halt, remove, cancel_init])
-async def test_a_leader_is_not_told_before(jobs: JobDesk, end: End) -> None:
+async def test_a_leader_is_not_told_before(jobs: JobStore, end: End) -> None:
     leader = await begun(jobs, {"a": (), "b": ()})
     first, _ = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     await end(jobs, first.follower)
 
     assert told(jobs) == []
 
 
-async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobDesk) -> None:
+async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobStore) -> None:
     leader = fresh_key()
     action = StartNodes(nodes=specs({"a": ()}))
-    await jobs.settled(await jobs.desk.start(leader), success(action))
-    call = await jobs.desk.run_task(a_request(leader))
+    await jobs.settled(await jobs.store.start(leader), success(action))
+    call = await jobs.store.run_task(a_request(leader))
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     await halt(jobs, node.follower)
     written = await jobs.settled(call, success(), continues=True)
@@ -108,23 +108,23 @@ async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobDesk) -> N
     assert written.next.task_type is TaskType.JOIN
 
 
-async def retry(jobs: JobDesk, key: ProcessKey) -> None:
+async def retry(jobs: JobStore, key: ProcessKey) -> None:
     await jobs.jobs.retry(key, deadline=None, timeout=None)
 
 
-async def simple_repair(jobs: JobDesk, key: ProcessKey) -> None:
-    await jobs.desk.processes.simple_repair(key)
+async def simple_repair(jobs: JobStore, key: ProcessKey) -> None:
+    await jobs.store.processes.simple_repair(key)
 
 
 @pytest.mark.parametrize("bring_back", [retry, simple_repair])
 async def test_a_leader_that_broke_when_all_was_done_is_told_once_more(
-    jobs: JobDesk, bring_back: End
+    jobs: JobStore, bring_back: End
 ) -> None:
     leader = await begun(jobs, {"a": ()})
     for answer in (DONE, BROKEN):  # of the node, and of the join
         [task] = (await jobs.claim()).values()
         await jobs.settled(task, answer)
-    jobs.desk.told.clear()
+    jobs.store.told.clear()
 
     await bring_back(jobs, leader)
 

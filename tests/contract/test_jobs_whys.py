@@ -9,9 +9,9 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskError
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import Graph, specs
-from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.storage import NO_TIME, fresh_key, success
+from tests.support.models.jobs.graphs import Graph, specs
+from tests.support.storage.jobs.store import DONE, JobStore, begun
+from tests.support.storage.store import NO_TIME, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,7 +20,7 @@ MINUTE = dt.timedelta(minutes=1)
 WHY = TaskError(code=10, reason="JOB_CANCELLED", message="why")
 
 
-async def nested(jobs: JobDesk, *names: str) -> list[ProcessKey]:
+async def nested(jobs: JobStore, *names: str) -> list[ProcessKey]:
     """Return a job, one led by its only node, and so on: as many as there are names of nodes."""
     leaders = [await begun(jobs, {names[0]: ()})]
     for name in names[1:]:
@@ -30,20 +30,20 @@ async def nested(jobs: JobDesk, *names: str) -> list[ProcessKey]:
     return leaders
 
 
-async def error_of(jobs: JobDesk, leader: ProcessKey) -> TaskError | None:
+async def error_of(jobs: JobStore, leader: ProcessKey) -> TaskError | None:
     """Return what went wrong with the first node of a job."""
     return (await jobs.jobs.read(leader, payloads=False)).nodes[0].error
 
 
-async def details_of(jobs: JobDesk, leader: ProcessKey) -> tuple[str | None, str | None]:
+async def details_of(jobs: JobStore, leader: ProcessKey) -> tuple[str | None, str | None]:
     """Return what a job says of itself, and what the process of its first node does."""
     page = await jobs.jobs.read(leader, payloads=False)
-    view = await jobs.desk.processes.get(page.nodes[0].follower)
+    view = await jobs.store.processes.get(page.nodes[0].follower)
     return page.job.detail, view.process.detail
 
 
 @pytest.mark.parametrize(("reason", "told"), [("why", "why"), ("", "the job has ended")])
-async def test_a_node_that_is_stopped_says_why(jobs: JobDesk, reason: str, told: str) -> None:
+async def test_a_node_that_is_stopped_says_why(jobs: JobStore, reason: str, told: str) -> None:
     leader = await begun(jobs, ALONE)
     await jobs.jobs.cancel(leader, reason)
 
@@ -53,7 +53,7 @@ async def test_a_node_that_is_stopped_says_why(jobs: JobDesk, reason: str, told:
     assert await details_of(jobs, leader) == (reason, f"JOB_CANCELLED: {told}")
 
 
-async def test_a_node_that_is_stopped_after_a_step_says_why(jobs: JobDesk) -> None:
+async def test_a_node_that_is_stopped_after_a_step_says_why(jobs: JobStore) -> None:
     leader = await begun(jobs, ALONE)
     tasks = await jobs.claim()
     await jobs.jobs.cancel(leader, "why")
@@ -65,7 +65,7 @@ async def test_a_node_that_is_stopped_after_a_step_says_why(jobs: JobDesk) -> No
 
 
 async def test_a_node_that_is_stopped_at_the_deadline_says_so(
-    jobs: JobDesk, clock: ManualClock
+    jobs: JobStore, clock: ManualClock
 ) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs(ALONE), timeout=MINUTE)
@@ -79,7 +79,7 @@ async def test_a_node_that_is_stopped_at_the_deadline_says_so(
     assert await details_of(jobs, leader) == (late, f"JOB_CANCELLED: {late}")
 
 
-async def test_jobs_within_a_cancelled_one_say_why_at_every_depth(jobs: JobDesk) -> None:
+async def test_jobs_within_a_cancelled_one_say_why_at_every_depth(jobs: JobStore) -> None:
     outer, middle, inner = leaders = await nested(jobs, "a", "b", "c")
     await jobs.jobs.cancel(outer, "why")
 
@@ -94,7 +94,7 @@ async def test_jobs_within_a_cancelled_one_say_why_at_every_depth(jobs: JobDesk)
 
 @pytest.mark.parametrize(("reason", "told"), [("why", "why"), ("", "the job was cancelled")])
 async def test_a_job_that_is_cancelled_within_another_says_why_up_and_down(
-    jobs: JobDesk, reason: str, told: str
+    jobs: JobStore, reason: str, told: str
 ) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
@@ -108,7 +108,7 @@ async def test_a_job_that_is_cancelled_within_another_says_why_up_and_down(
 
 
 async def test_a_job_that_is_late_within_another_says_so_up_and_down(
-    jobs: JobDesk, clock: ManualClock
+    jobs: JobStore, clock: ManualClock
 ) -> None:
     outer = await begun(jobs, ALONE)
     [init] = (await jobs.claim()).values()
@@ -125,9 +125,9 @@ async def test_a_job_that_is_late_within_another_says_so_up_and_down(
     assert await details_of(jobs, init.key) == (late, f"JOB_CANCELLED: {late}")
 
 
-async def test_jobs_of_orphans_say_why(jobs: JobDesk) -> None:
+async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
-    await jobs.desk.processes.remove(outer)
+    await jobs.store.processes.remove(outer)
 
     await jobs.jobs.stop_orphans()
     await jobs.jobs.tend(inner)
@@ -137,10 +137,10 @@ async def test_jobs_of_orphans_say_why(jobs: JobDesk) -> None:
     assert await details_of(jobs, inner) == (f"JOB_CANCELLED: {gone}",) * 2
 
 
-async def test_jobs_of_a_halted_process_say_why(jobs: JobDesk) -> None:
+async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
-    await jobs.desk.processes.halt(inner, "JOB_CANCELLED: why")
+    await jobs.store.processes.halt(inner, "JOB_CANCELLED: why")
     await jobs.jobs.tend(inner)
 
     up = TaskError(code=9, reason="PROCESS_FAILED", message="JOB_CANCELLED: why")
@@ -149,7 +149,7 @@ async def test_jobs_of_a_halted_process_say_why(jobs: JobDesk) -> None:
     assert await details_of(jobs, inner) == ("JOB_CANCELLED: why",) * 2
 
 
-async def test_a_node_that_is_done_after_all_says_nothing(jobs: JobDesk) -> None:
+async def test_a_node_that_is_done_after_all_says_nothing(jobs: JobStore) -> None:
     leader = await begun(jobs, ALONE)
     tasks = await jobs.claim()
     await jobs.jobs.cancel(leader, "why")

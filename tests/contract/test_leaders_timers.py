@@ -8,9 +8,9 @@ from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import JobDesk
-from tests.support.storage import a_request, success
+from tests.support.models.jobs.graphs import specs
+from tests.support.storage.jobs.store import JobStore
+from tests.support.storage.store import a_request, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,38 +18,38 @@ HOUR = dt.timedelta(hours=1)
 NODES = StartNodes(nodes=specs({"a": ()}))
 
 
-async def called(jobs: JobDesk) -> tuple[int, RunningTask]:
+async def called(jobs: JobStore) -> tuple[int, RunningTask]:
     """Return the timer of a process, and a call on it that runs."""
-    key, timer = await jobs.desk.timed()
-    return timer, await jobs.desk.run_task(a_request(key))
+    key, timer = await jobs.store.timed()
+    return timer, await jobs.store.run_task(a_request(key))
 
 
-async def test_a_step_that_starts_nodes_cancels_the_timer_as_well(jobs: JobDesk) -> None:
+async def test_a_step_that_starts_nodes_cancels_the_timer_as_well(jobs: JobStore) -> None:
     old, call = await called(jobs)
 
     await jobs.settled(call, success(NODES, UnsetTimer()))
 
-    assert (await jobs.desk.processes.get(call.key)).timer is None
-    assert await jobs.desk.task_status(call.key, old) is TaskStatus.CANCELLED
+    assert (await jobs.store.processes.get(call.key)).timer is None
+    assert await jobs.store.task_status(call.key, old) is TaskStatus.CANCELLED
     assert list(await jobs.claim()) == ["a"]
 
 
 async def test_a_step_that_starts_nodes_replaces_the_timer_as_well(
-    jobs: JobDesk, clock: ManualClock
+    jobs: JobStore, clock: ManualClock
 ) -> None:
     old, call = await called(jobs)
 
     await jobs.settled(call, success(NODES, SetTimer(after=2 * HOUR, args=b"new")))
 
-    timer = (await jobs.desk.processes.get(call.key)).timer
+    timer = (await jobs.store.processes.get(call.key)).timer
     assert timer is not None
     assert (timer.due_at, timer.status) == (clock.now() + 2 * HOUR, TaskStatus.WAITING)
-    assert await jobs.desk.task_status(call.key, old) is TaskStatus.CANCELLED
+    assert await jobs.store.task_status(call.key, old) is TaskStatus.CANCELLED
     assert list(await jobs.claim()) == ["a"]
 
 
 async def test_a_step_that_starts_nodes_and_a_timer_due_now_goes_on_with_the_timer(
-    jobs: JobDesk,
+    jobs: JobStore,
 ) -> None:
     _, call = await called(jobs)
 
@@ -62,33 +62,33 @@ async def test_a_step_that_starts_nodes_and_a_timer_due_now_goes_on_with_the_tim
 
 
 async def test_a_repair_that_starts_nodes_may_set_a_timer_in_place_of_the_broken_one(
-    jobs: JobDesk, clock: ManualClock
+    jobs: JobStore, clock: ManualClock
 ) -> None:
     _, call = await called(jobs)
-    await jobs.desk.processes.halt(call.key, "why")
-    repair = await jobs.desk.run_task(a_request(call.key, TaskType.REPAIR))
+    await jobs.store.processes.halt(call.key, "why")
+    repair = await jobs.store.run_task(a_request(call.key, TaskType.REPAIR))
 
     await jobs.settled(repair, success(NODES, SetTimer(after=HOUR)))
 
-    timer = (await jobs.desk.processes.get(call.key)).timer
+    timer = (await jobs.store.processes.get(call.key)).timer
     assert timer is not None
     assert timer.due_at == clock.now() + HOUR
 
 
 @pytest.mark.parametrize("change", [SetTimer(after=HOUR), UnsetTimer()])
 async def test_a_process_that_finishes_has_no_timer_whatever_its_step_did_about_it(
-    jobs: JobDesk, change: SetTimer | UnsetTimer
+    jobs: JobStore, change: SetTimer | UnsetTimer
 ) -> None:
     old, call = await called(jobs)
 
     written = await jobs.settled(call, success(Complete(b"end"), change))
 
     assert written.due is None
-    assert (await jobs.desk.processes.get(call.key)).timer is None
-    assert await jobs.desk.task_status(call.key, old) is TaskStatus.CANCELLED
+    assert (await jobs.store.processes.get(call.key)).timer is None
+    assert await jobs.store.task_status(call.key, old) is TaskStatus.CANCELLED
 
 
-async def test_a_process_that_is_removed_leaves_no_timer_behind(jobs: JobDesk) -> None:
+async def test_a_process_that_is_removed_leaves_no_timer_behind(jobs: JobStore) -> None:
     _, call = await called(jobs)
 
     written = await jobs.settled(call, success(RemoveProcess(), SetTimer(after=HOUR)))

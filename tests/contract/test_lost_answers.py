@@ -21,12 +21,12 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.replicas.replicas import ZombieCause
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     BROKEN,
     LEASE_TIMEOUT,
     NO_TIME,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     connect,
     dump,
@@ -47,110 +47,110 @@ async def connection(database: str) -> AsyncIterator[Connection]:
 
 
 async def settle_unheard(
-    desk: Desk, connection: Connection, task: RunningTask, outcome: Outcome
+    store: Store, connection: Connection, task: RunningTask, outcome: Outcome
 ) -> Written:
     """Settle a task as a connection would that breaks before the answer; return that answer."""
-    [written] = await desk.settlements._write(connection, [desk.entry(task, outcome)], False)
+    [written] = await store.settlements._write(connection, [store.entry(task, outcome)], False)
     assert isinstance(written, Written)
     return written
 
 
 async def settle_again(
-    desk: Desk, connection: Connection, task: RunningTask, outcome: Outcome
+    store: Store, connection: Connection, task: RunningTask, outcome: Outcome
 ) -> Written | LeaseLost:
-    [settled] = await desk.settlements._write(connection, [desk.entry(task, outcome)], True)
+    [settled] = await store.settlements._write(connection, [store.entry(task, outcome)], True)
     return settled
 
 
-async def a_call(desk: Desk) -> RunningTask:
+async def a_call(store: Store) -> RunningTask:
     key = fresh_key()
-    await desk.started(key)
-    return await desk.run_task(a_request(key))
+    await store.started(key)
+    return await store.run_task(a_request(key))
 
 
 class TestASettlementWhoseAnswerWasLost:
     @pytest.mark.parametrize("outcome", OUTCOMES)
     async def test_is_recognised_and_changes_nothing_more(
         self,
-        desk: Desk,
+        store: Store,
         connection: Connection,
-        eye: psycopg.Connection[Any],
+        observer: psycopg.Connection[Any],
         outcome: Outcome,
     ) -> None:
-        call = await a_call(desk)
-        first = await settle_unheard(desk, connection, call, outcome)
-        before = dump(eye)
+        call = await a_call(store)
+        first = await settle_unheard(store, connection, call, outcome)
+        before = dump(observer)
 
-        again = await settle_again(desk, connection, call, outcome)
+        again = await settle_again(store, connection, call, outcome)
 
         assert isinstance(again, Written)
         assert (again.settled_at, again.process) == (first.settled_at, first.process)
-        assert dump(eye) == before
+        assert dump(observer) == before
 
     async def test_goes_on_with_the_call_that_it_brought(
-        self, desk: Desk, connection: Connection
+        self, store: Store, connection: Connection
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        await desk.admit(a_request(key, args=b"next", caller_context={"who": "me"}))
-        first = await settle_unheard(desk, connection, init, success(events=2))
+        init = await store.start(key)
+        await store.admit(a_request(key, args=b"next", caller_context={"who": "me"}))
+        first = await settle_unheard(store, connection, init, success(events=2))
 
-        again = await settle_again(desk, connection, init, success(events=2))
+        again = await settle_again(store, connection, init, success(events=2))
 
         assert isinstance(again, Written)
         assert again.next is not None
         assert again.next == first.next
 
     async def test_goes_on_with_the_timer_that_it_set(
-        self, desk: Desk, connection: Connection
+        self, store: Store, connection: Connection
     ) -> None:
-        init = await desk.start(fresh_key())
+        init = await store.start(fresh_key())
         outcome = success(SetTimer(after=NO_TIME, args=b"t"))
-        first = await settle_unheard(desk, connection, init, outcome)
+        first = await settle_unheard(store, connection, init, outcome)
 
-        again = await settle_again(desk, connection, init, outcome)
+        again = await settle_again(store, connection, init, outcome)
 
         assert isinstance(again, Written)
         assert again.next is not None
         assert again.next == first.next
 
     async def test_stands_in_a_batch_with_one_that_was_never_sent(
-        self, desk: Desk, connection: Connection
+        self, store: Store, connection: Connection
     ) -> None:
-        lost, new = await a_call(desk), await a_call(desk)
-        await settle_unheard(desk, connection, lost, success())
+        lost, new = await a_call(store), await a_call(store)
+        await settle_unheard(store, connection, lost, success())
 
-        settled = await desk.settlements._write(
-            connection, [desk.entry(lost), desk.entry(new)], True
+        settled = await store.settlements._write(
+            connection, [store.entry(lost), store.entry(new)], True
         )
 
         assert [isinstance(each, Written) for each in settled] == [True, True]
 
     async def test_of_a_removal_is_answered_from_the_replies(
-        self, desk: Desk, connection: Connection
+        self, store: Store, connection: Connection
     ) -> None:
         """The lease counts as lost; the caller is answered by the slow round over the results."""
-        call = await a_call(desk)
-        await settle_unheard(desk, connection, call, success(RemoveProcess(), response=b"bye"))
+        call = await a_call(store)
+        await settle_unheard(store, connection, call, success(RemoveProcess(), response=b"bye"))
 
-        again = await settle_again(desk, connection, call, success(RemoveProcess()))
+        again = await settle_again(store, connection, call, success(RemoveProcess()))
 
         assert again == LeaseLost()
-        [result] = await desk.results.fetch({call.task_id: call.key})
+        [result] = await store.results.fetch({call.task_id: call.key})
         assert result.response == b"bye"
 
     async def test_is_answered_from_the_replies_where_the_process_was_removed_since(
-        self, desk: Desk, other: Desk, connection: Connection
+        self, store: Store, other: Store, connection: Connection
     ) -> None:
         """Its caller is noted in no row: the replica that carries the task is its caller's."""
-        call = await a_call(desk)
-        await settle_unheard(desk, connection, call, success(response=b"done"))
+        call = await a_call(store)
+        await settle_unheard(store, connection, call, success(response=b"done"))
         await other.processes.remove(call.key)
 
-        again = await settle_again(desk, connection, call, success(response=b"done"))
+        again = await settle_again(store, connection, call, success(response=b"done"))
 
         assert again == LeaseLost()
-        [result] = await desk.results.fetch({call.task_id: call.key})
+        [result] = await store.results.fetch({call.task_id: call.key})
         assert (result.removed, result.response) == (False, b"done")
 
 
@@ -160,63 +160,63 @@ class TestASettlementThatSomebodyElseWasFasterThan:
     @pytest.mark.parametrize("outcome", [*OUTCOMES, UNREACHABLE])
     async def test_is_a_lease_lost_where_the_task_waits_for_its_next_attempt(
         self,
-        desk: Desk,
-        other: Desk,
+        store: Store,
+        other: Store,
         connection: Connection,
-        eye: psycopg.Connection[Any],
+        observer: psycopg.Connection[Any],
         outcome: Outcome,
     ) -> None:
-        call = await a_call(desk)
+        call = await a_call(store)
         await other.settled(call, Lost(), continues=False)
-        before = dump(eye)
+        before = dump(observer)
 
-        again = await settle_again(desk, connection, call, outcome)
+        again = await settle_again(store, connection, call, outcome)
 
         assert again == LeaseLost()
-        assert dump(eye) == before
+        assert dump(observer) == before
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
     async def test_is_a_lease_lost_where_the_next_attempt_runs(
-        self, desk: Desk, other: Desk, connection: Connection, outcome: Outcome
+        self, store: Store, other: Store, connection: Connection, outcome: Outcome
     ) -> None:
-        call = await a_call(desk)
+        call = await a_call(store)
         await other.settled(call, Lost(), continues=False)
         await other.claim(call.key, call.task_id)
 
-        assert await settle_again(desk, connection, call, outcome) == LeaseLost()
+        assert await settle_again(store, connection, call, outcome) == LeaseLost()
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
     async def test_is_a_lease_lost_where_the_zombie_broke_the_process(
-        self, desk: Desk, other: Desk, connection: Connection, outcome: Outcome
+        self, store: Store, other: Store, connection: Connection, outcome: Outcome
     ) -> None:
-        call = await a_call(desk)
+        call = await a_call(store)
         for _ in range(2):
             await other.settled(call, Lost(), continues=False)
-            call = (await desk.claim(call.key, call.task_id))[0].task
+            call = (await store.claim(call.key, call.task_id))[0].task
         await other.settled(call, Lost(), continues=False)
 
-        assert await settle_again(desk, connection, call, outcome) == LeaseLost()
+        assert await settle_again(store, connection, call, outcome) == LeaseLost()
 
 
 class TestAnAdmissionWhoseAnswerWasLost:
-    async def test_is_answered_by_its_idempotency_key(self, desk: Desk) -> None:
+    async def test_is_answered_by_its_idempotency_key(self, store: Store) -> None:
         asked = a_request(fresh_key(), TaskType.INIT, idempotency_key="once")
-        first = await desk.run_task(asked)
+        first = await store.run_task(asked)
 
-        again = await desk.admit(asked)
+        again = await store.admit(asked)
 
         assert (again.task_id, again.running) == (first.task_id, None)
 
     async def test_leaves_a_lease_that_its_replica_finds_and_hands_back(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        stray = await desk.start(fresh_key())
+        stray = await store.start(fresh_key())
         clock.advance(LEASE_TIMEOUT * 2)
-        await desk.beat()
+        await store.beat()
 
-        [zombie] = await desk.find_zombies(known=())
-        await desk.collect(zombie, Released())
+        [zombie] = await store.find_zombies(known=())
+        await store.collect(zombie, Released())
 
         assert (zombie.task_id, zombie.cause) == (stray.task_id, ZombieCause.UNKNOWN)
-        [again] = await desk.claim_due()
+        [again] = await store.claim_due()
         assert (again.task.task_id, again.task.attempt) == (stray.task_id, 1)

@@ -14,7 +14,7 @@ from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.functions import Functions
-from tests.support.storage import Desk, a_request
+from tests.support.storage.store import Store, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,113 +47,117 @@ def named(name: str) -> Namespace:
     return Namespace(name=name, processor_targets=("a:1",))
 
 
-async def test_every_field_is_kept(desk: Desk, other: Desk) -> None:
-    created = await desk.namespaces.create(FULL)
+async def test_every_field_is_kept(store: Store, other: Store) -> None:
+    created = await store.namespaces.create(FULL)
 
     assert plain(created) == FULL == plain(await other.namespaces.get("full"))
     assert (created.revision, created.created_at is not None) == (1, True)
 
 
-async def test_a_name_is_taken_once(desk: Desk) -> None:
-    await desk.namespaces.create(named("taken"))
+async def test_a_name_is_taken_once(store: Store) -> None:
+    await store.namespaces.create(named("taken"))
 
     with pytest.raises(errors.NamespaceAlreadyExistsError):
-        await desk.namespaces.create(named("taken"))
+        await store.namespaces.create(named("taken"))
 
 
 @pytest.mark.parametrize("operation", ["get", "lookup", "delete"])
-async def test_one_that_is_not_there_is_not_found(desk: Desk, operation: str) -> None:
+async def test_one_that_is_not_there_is_not_found(store: Store, operation: str) -> None:
     with pytest.raises(errors.NamespaceNotFoundError):
-        await getattr(desk.namespaces, operation)("nowhere")
+        await getattr(store.namespaces, operation)("nowhere")
 
 
 class TestAnUpdate:
-    async def test_changes_what_it_says_and_counts_the_revision(self, desk: Desk) -> None:
-        await desk.namespaces.create(named("changed"))
+    async def test_changes_what_it_says_and_counts_the_revision(self, store: Store) -> None:
+        await store.namespaces.create(named("changed"))
 
-        updated = await desk.namespaces.update(
+        updated = await store.namespaces.update(
             "changed", lambda it: dataclasses.replace(it, worker_count_max=3)
         )
 
         assert (updated.worker_count_max, updated.revision) == (3, 2)
-        assert plain(await desk.namespaces.get("changed")) == plain(updated)
+        assert plain(await store.namespaces.get("changed")) == plain(updated)
 
-    async def test_of_another_revision_than_expected_is_refused(self, desk: Desk) -> None:
-        await desk.namespaces.create(named("revised"))
+    async def test_of_another_revision_than_expected_is_refused(self, store: Store) -> None:
+        await store.namespaces.create(named("revised"))
 
         with pytest.raises(errors.NamespaceChangedError):
-            await desk.namespaces.update("revised", lambda it: it, expected_revision=7)
-        await desk.namespaces.update("revised", lambda it: it, expected_revision=1)
+            await store.namespaces.update("revised", lambda it: it, expected_revision=7)
+        await store.namespaces.update("revised", lambda it: it, expected_revision=1)
 
-    async def test_of_what_is_not_there_is_refused(self, desk: Desk) -> None:
+    async def test_of_what_is_not_there_is_refused(self, store: Store) -> None:
         with pytest.raises(errors.NamespaceNotFoundError):
-            await desk.namespaces.update("nowhere", lambda it: it)
+            await store.namespaces.update("nowhere", lambda it: it)
 
-    async def test_at_once_with_others_loses_none(self, desk: Desk, other: Desk) -> None:
-        await desk.namespaces.create(dataclasses.replace(named("counted"), worker_count_max=1))
+    async def test_at_once_with_others_loses_none(self, store: Store, other: Store) -> None:
+        await store.namespaces.create(dataclasses.replace(named("counted"), worker_count_max=1))
 
         def more(namespace: Namespace) -> Namespace:
             return dataclasses.replace(namespace, worker_count_max=namespace.worker_count_max + 1)
 
         async with asyncio.TaskGroup() as group:
-            for each in (desk, other) * 3:
+            for each in (store, other) * 3:
                 group.create_task(each.namespaces.update("counted", more))
 
-        assert (await desk.namespaces.get("counted")).worker_count_max == 7
+        assert (await store.namespaces.get("counted")).worker_count_max == 7
 
 
 class TestTheMemory:
-    async def test_is_what_a_lookup_answers_from(self, desk: Desk, other: Desk) -> None:
-        await desk.namespaces.create(named("remembered"))
+    async def test_is_what_a_lookup_answers_from(self, store: Store, other: Store) -> None:
+        await store.namespaces.create(named("remembered"))
         await other.namespaces.update(
             "remembered", lambda it: dataclasses.replace(it, worker_count_max=3)
         )
 
-        assert (await desk.namespaces.lookup("remembered")).revision == 1
-        await desk.namespaces.refresh()
-        assert (await desk.namespaces.lookup("remembered")).revision == 2
+        assert (await store.namespaces.lookup("remembered")).revision == 1
+        await store.namespaces.refresh()
+        assert (await store.namespaces.lookup("remembered")).revision == 2
 
-    async def test_forgets_what_is_gone(self, desk: Desk, other: Desk) -> None:
-        await desk.namespaces.create(named("gone"))
+    async def test_forgets_what_is_gone(self, store: Store, other: Store) -> None:
+        await store.namespaces.create(named("gone"))
         await other.namespaces.delete("gone")
 
-        await desk.namespaces.refresh()
+        await store.namespaces.refresh()
 
-        assert "gone" not in {each.name for each in desk.namespaces.known()}
+        assert "gone" not in {each.name for each in store.namespaces.known()}
         with pytest.raises(errors.NamespaceNotFoundError):
-            await desk.namespaces.lookup("gone")
+            await store.namespaces.lookup("gone")
 
-    async def test_is_not_set_back_by_what_was_read_before_a_change(self, desk: Desk) -> None:
-        await desk.namespaces.create(named("read-late"))
-        read = await desk.namespaces._one("get_namespace", {"name": "read-late"})
+    async def test_is_not_set_back_by_what_was_read_before_a_change(self, store: Store) -> None:
+        await store.namespaces.create(named("read-late"))
+        read = await store.namespaces._one("get_namespace", {"name": "read-late"})
         assert read is not None
 
-        await desk.namespaces.update(
+        await store.namespaces.update(
             "read-late", lambda it: dataclasses.replace(it, worker_count_max=3)
         )
-        desk.namespaces._remember(read)
+        store.namespaces._remember(read)
 
-        assert (await desk.namespaces.lookup("read-late")).worker_count_max == 3
+        assert (await store.namespaces.lookup("read-late")).worker_count_max == 3
 
     async def test_follows_a_name_that_was_deleted_and_taken_again(
-        self, desk: Desk, other: Desk
+        self, store: Store, other: Store
     ) -> None:
-        await desk.namespaces.create(named("anew"))
-        await desk.namespaces.update("anew", lambda it: dataclasses.replace(it, worker_count_max=3))
+        await store.namespaces.create(named("anew"))
+        await store.namespaces.update(
+            "anew", lambda it: dataclasses.replace(it, worker_count_max=3)
+        )
         await other.namespaces.delete("anew")
         await other.namespaces.create(named("anew"))
 
-        await desk.namespaces.refresh()
+        await store.namespaces.refresh()
 
-        assert (await desk.namespaces.lookup("anew")).revision == 1
+        assert (await store.namespaces.lookup("anew")).revision == 1
 
     @pytest.mark.parametrize("operation", ["refresh", "get", "delete"])
-    async def test_tells_once_what_is_gone(self, desk: Desk, other: Desk, operation: str) -> None:
+    async def test_tells_once_what_is_gone(
+        self, store: Store, other: Store, operation: str
+    ) -> None:
         told: list[str] = []
         namespaces = Namespaces(pool=other.pool, functions=Functions(), on_gone=told.append)
         name = f"gone-by-{operation}"
         await namespaces.create(named(name))
-        await desk.namespaces.delete(name)
+        await store.namespaces.delete(name)
 
         for _ in range(2):
             with contextlib.suppress(errors.NamespaceNotFoundError):
@@ -164,24 +168,24 @@ class TestTheMemory:
 
 
 class TestADeletion:
-    async def test_is_refused_as_long_as_there_are_processes(self, desk: Desk) -> None:
-        await desk.namespaces.create(named("busy"))
+    async def test_is_refused_as_long_as_there_are_processes(self, store: Store) -> None:
+        await store.namespaces.create(named("busy"))
         key = process_key("busy", "p")
-        await desk.start(key)
+        await store.start(key)
 
         with pytest.raises(errors.NamespaceNotEmptyError):
-            await desk.namespaces.delete("busy")
-        await desk.processes.remove(key)
-        await desk.namespaces.delete("busy")
+            await store.namespaces.delete("busy")
+        await store.processes.remove(key)
+        await store.namespaces.delete("busy")
 
-        assert (await desk.admit(a_request(key))).verdict == "namespace_not_found"
+        assert (await store.admit(a_request(key))).verdict == "namespace_not_found"
 
 
-async def test_a_list_is_read_in_pages_by_name(desk: Desk) -> None:
+async def test_a_list_is_read_in_pages_by_name(store: Store) -> None:
     for name in ("list-c", "list-a", "list-b"):
-        await desk.namespaces.create(named(name))
+        await store.namespaces.create(named(name))
 
-    first = await desk.namespaces.list(after="list-", limit=2)
-    rest = await desk.namespaces.list(after=first[-1].name, limit=1)
+    first = await store.namespaces.list(after="list-", limit=2)
+    rest = await store.namespaces.list(after=first[-1].name, limit=1)
 
     assert [each.name for each in (*first, *rest)] == ["list-a", "list-b", "list-c"]

@@ -14,17 +14,17 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.admissions import Entry
-from tests.support.storage import (
+from tests.support.models.machine import Machinery, machinery
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     NAMESPACE,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     empty,
     success,
 )
-from tests.support.storage_machine import Machinery, machinery
 
 ANSWERS: Mapping[str, Outcome] = {
     "free": success(),
@@ -98,38 +98,38 @@ ASKS = st.lists(
 )
 
 
-async def bring(desk: Desk, key: ProcessKey, state: str) -> None:
+async def bring(store: Store, key: ProcessKey, state: str) -> None:
     """Bring a process to a state; beyond init a call with the key "known" has been made."""
     if state == "absent":
         return
-    init = await desk.start(key)
+    init = await store.start(key)
     if state == "init":
         return
     known = a_request(key, idempotency_key="known", args=b"x")
     if state == "busy":
-        await desk.admit(known)
+        await store.admit(known)
         return
-    await desk.settled(init)
+    await store.settled(init)
     if state == "in line":
-        await desk.admit(known, run=False)
+        await store.admit(known, run=False)
         return
-    await desk.settled(await desk.run_task(known), ANSWERS[state], continues=False)
+    await store.settled(await store.run_task(known), ANSWERS[state], continues=False)
     if state == "blocked":
-        await desk.run_task(a_request(key))
+        await store.run_task(a_request(key))
 
 
 def keys_of(how: str) -> list[ProcessKey]:
     return [process_key(NAMESPACE.name, f"{how} {number}") for number in range(2)]
 
 
-async def admit(desk: Desk, batches: Sequence[Sequence[Entry]]) -> list[Admission]:
+async def admit(store: Store, batches: Sequence[Sequence[Entry]]) -> list[Admission]:
     """Write batches on one connection, past the lanes."""
-    async with desk.pool.connection() as connection:
-        return [each for batch in batches for each in await _write(desk, connection, batch)]
+    async with store.pool.connection() as connection:
+        return [each for batch in batches for each in await _write(store, connection, batch)]
 
 
-async def _write(desk: Desk, connection: Connection, batch: Sequence[Entry]) -> list[Admission]:
-    return await desk.admissions._write_requests(connection, batch, False)
+async def _write(store: Store, connection: Connection, batch: Sequence[Entry]) -> list[Admission]:
+    return await store.admissions._write_requests(connection, batch, False)
 
 
 def told(admissions: Sequence[Admission], ranks: dict[int, int]) -> list[tuple[Any, ...]]:
@@ -147,12 +147,12 @@ def told(admissions: Sequence[Admission], ranks: dict[int, int]) -> list[tuple[A
     ]
 
 
-def stored(eye: psycopg.Connection[Any], ranks: dict[int, int], how: str) -> list[Any]:
+def stored(observer: psycopg.Connection[Any], ranks: dict[int, int], how: str) -> list[Any]:
     """Return the rows of both processes, with tasks by their ranks; fill in the ranks."""
     found: list[Any] = []
     for key in keys_of(how):
         tables = [
-            eye.execute(statement, [key.process_id]).fetchall()
+            observer.execute(statement, [key.process_id]).fetchall()
             for statement in (_TASKS, _SCHEDULE, _RUNNING)
         ]
         ranks.update({row[0]: rank for rank, row in enumerate(tables[0])})
@@ -164,18 +164,18 @@ def compare(
     opened: Machinery, states: tuple[str, str], asks: list[Ask]
 ) -> dict[str, tuple[Any, ...]]:
     """Return what is answered and stored when asked in one batch, and one by one."""
-    empty(opened.eye, keep=("namespaces", "replicas"))
-    desk, asking = opened.desks
+    empty(opened.observer, keep=("namespaces", "replicas"))
+    store, asking = opened.stores
     outcomes: dict[str, tuple[Any, ...]] = {}
     for how in ALIKE:
         keys = keys_of(how)
         for key, state in zip(keys, states, strict=True):
-            opened.run(bring(desk, key, state))
+            opened.run(bring(store, key, state))
         entries = [ask.entry(keys[ask.process]) for ask in asks]
         batches = [entries] if how == "batch" else [[entry] for entry in entries]
         admissions = opened.run(admit(asking, batches))
         ranks: dict[int, int] = {}
-        rows = stored(opened.eye, ranks, how)
+        rows = stored(opened.observer, ranks, how)
         outcomes[how] = (told(admissions, ranks), rows)
     return outcomes
 

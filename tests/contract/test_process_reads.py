@@ -15,11 +15,11 @@ from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views.process import ProcessQuery, place_of
 from progressor.domain.views.wait import TimerNotDue
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     fresh_key,
@@ -47,21 +47,21 @@ class TestHistory:
         ],
     )
     async def test_is_the_range_that_was_asked_for(
-        self, desk: Desk, wanted: HistoryRange, ids: list[int]
+        self, store: Store, wanted: HistoryRange, ids: list[int]
     ) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=5))
+        await store.started(key, success(events=5))
 
-        page = await desk.processes.history(key, wanted, last_event_id=5, bytes_max=9999)
+        page = await store.processes.history(key, wanted, last_event_id=5, bytes_max=9999)
 
         assert ([event.event_id for event in page.events], page.next_after) == (ids, None)
 
-    async def test_ends_where_the_reader_knows_it_to_end(self, desk: Desk) -> None:
+    async def test_ends_where_the_reader_knows_it_to_end(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=5))
+        await store.started(key, success(events=5))
 
         forward, backward = [
-            await desk.processes.history(
+            await store.processes.history(
                 key, HistoryRange(direction=direction), last_event_id=3, bytes_max=9999
             )
             for direction in Direction
@@ -70,12 +70,12 @@ class TestHistory:
         assert [event.event_id for event in forward.events] == [1, 2, 3]
         assert [event.event_id for event in backward.events] == [3, 2, 1]
 
-    async def test_is_cut_where_a_message_is_full_but_moves_on(self, desk: Desk) -> None:
+    async def test_is_cut_where_a_message_is_full_but_moves_on(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=5))
+        await store.started(key, success(events=5))
         seen, after = [], 0
         while True:
-            page = await desk.processes.history(
+            page = await store.processes.history(
                 key, HistoryRange(after=after), last_event_id=5, bytes_max=1
             )
             seen += [event.event_id for event in page.events]
@@ -85,42 +85,42 @@ class TestHistory:
 
         assert seen == [1, 2, 3, 4, 5]
 
-    async def test_longer_than_a_page_is_read_whole(self, desk: Desk) -> None:
+    async def test_longer_than_a_page_is_read_whole(self, store: Store) -> None:
         put = Import(
             key=fresh_key(),
             status=ProcessStatus.RUNNING,
             history=(NewEvent(payload=b""),) * 2001,
         )
-        await desk.processes.put(put)
+        await store.processes.put(put)
 
         for direction in Direction:
-            page = await desk.processes.history(
+            page = await store.processes.history(
                 put.key, HistoryRange(direction=direction), last_event_id=2001, bytes_max=10**9
             )
             assert len({event.event_id for event in page.events}) == 2001
 
-    async def test_after_an_event_that_does_not_exist_is_refused(self, desk: Desk) -> None:
+    async def test_after_an_event_that_does_not_exist_is_refused(self, store: Store) -> None:
         with pytest.raises(errors.EventNotFoundError):
-            await desk.processes.history(
+            await store.processes.history(
                 fresh_key(), HistoryRange(after=1), last_event_id=0, bytes_max=1
             )
 
 
 class TestTrace:
     async def test_tells_each_task_with_its_events_in_order(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=2))
-        call = await desk.run_task(
+        await store.started(key, success(events=2))
+        call = await store.run_task(
             a_request(key, args=b"a", caller_context={"who": "me"}, idempotency_key="k")
         )
         clock.advance(SECOND)
-        await desk.settled(call, success(events=1, response=b"r"))
-        refused = await desk.run_task(a_request(key))
-        await desk.settled(refused, BROKEN)
+        await store.settled(call, success(events=1, response=b"r"))
+        refused = await store.run_task(a_request(key))
+        await store.settled(refused, BROKEN)
 
-        init, done, failed = await desk.processes.trace(key, after=0, limit=10)
+        init, done, failed = await store.processes.trace(key, after=0, limit=10)
 
         assert [event.event_id for event in init.events] == [1, 2]
         assert [event.event_id for event in done.events] == [3]
@@ -131,52 +131,52 @@ class TestTrace:
         assert (done.attempt_count, done.error) == (1, None)
         assert (failed.status, failed.error is not None) == (TaskStatus.ERROR, True)
 
-    async def test_is_read_in_pages(self, desk: Desk) -> None:
+    async def test_is_read_in_pages(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key)
+        await store.started(key)
         for _ in range(4):
-            await desk.settled(await desk.run_task(a_request(key)))
+            await store.settled(await store.run_task(a_request(key)))
         seen, after = [], 0
-        while page := await desk.processes.trace(key, after=after, limit=2):
+        while page := await store.processes.trace(key, after=after, limit=2):
             seen += [task.task_id for task in page]
             after = page[-1].task_id
 
         assert len(seen) == 5
         assert seen == sorted(seen)
 
-    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+    async def test_is_refused_where_there_is_nothing(self, store: Store) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.processes.trace(fresh_key(), after=0, limit=1)
+            await store.processes.trace(fresh_key(), after=0, limit=1)
 
     async def test_is_refused_where_the_process_goes_meanwhile(
-        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=2))
-        read_events = desk.processes._traces._events
+        await store.started(key, success(events=2))
+        read_events = store.processes._traces._events
 
         async def too_late(*arguments: Any) -> Any:
-            await desk.processes.remove(key)
+            await store.processes.remove(key)
             return await read_events(*arguments)
 
-        monkeypatch.setattr(desk.processes._traces, "_events", too_late)
+        monkeypatch.setattr(store.processes._traces, "_events", too_late)
 
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.processes.trace(key, after=0, limit=10)
+            await store.processes.trace(key, after=0, limit=10)
 
 
 class TestList:
     async def test_pages_from_the_newest_without_gap_or_repetition(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         keys = []
         for number in range(7):
             keys.append(fresh_key())
-            await desk.start(keys[-1])
+            await store.start(keys[-1])
             clock.advance(SECOND if number % 3 == 0 else NO_TIME)
         seen: list[Any] = []
         query = ProcessQuery(namespace="orders", page_size=2)
-        while page := await desk.processes.list(query):
+        while page := await store.processes.list(query):
             seen += page
             query = dataclasses.replace(query, before=place_of(page[-1]))
 
@@ -186,7 +186,7 @@ class TestList:
         assert order == sorted(order, reverse=True)
 
     async def test_of_all_namespaces_pages_from_the_newest_without_gap_or_repetition(
-        self, database: str, desk: Desk, clock: ManualClock
+        self, database: str, store: Store, clock: ManualClock
     ) -> None:
         names = ("orders", "anywhere", "elsewhere", "empty")
         for name in names:
@@ -195,10 +195,10 @@ class TestList:
         for number, key in enumerate(keys):
             # Several of one instant, in several namespaces.
             clock.advance(SECOND if number % 4 == 0 else NO_TIME)
-            await desk.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+            await store.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
         seen: list[Any] = []
         query = ProcessQuery(namespace="", page_size=2)
-        while page := await desk.processes.list(query):
+        while page := await store.processes.list(query):
             seen += page
             query = dataclasses.replace(query, before=place_of(page[-1]))
 
@@ -207,33 +207,33 @@ class TestList:
         assert [*map(place_of, seen)] == sorted(map(place_of, seen), reverse=True)
 
     async def test_of_all_namespaces_reports_what_each_process_waits_for(
-        self, database: str, desk: Desk
+        self, database: str, store: Store
     ) -> None:
         create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
         keys = [fresh_key(), fresh_key("elsewhere")]
         for key in keys:
-            await desk.admit(a_request(key, TaskType.INIT), run=False)
+            await store.admit(a_request(key, TaskType.INIT), run=False)
 
-        page = await desk.processes.page(ProcessQuery(namespace=""))
-        none = await desk.processes.page(ProcessQuery(namespace="", causes=(TimerNotDue,)))
+        page = await store.processes.page(ProcessQuery(namespace=""))
+        none = await store.processes.page(ProcessQuery(namespace="", causes=(TimerNotDue,)))
 
         waits = {it.process.key: it.first_wait for it in page.listed}
         assert waits.keys() == {*keys}
         for key, wait in waits.items():
-            assert wait == (await desk.processes.get(key)).waits[0]
+            assert wait == (await store.processes.get(key)).waits[0]
         assert none.listed == ()
 
     async def test_filters_by_status_time_and_metadata(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         broken, tagged, early = fresh_key(), fresh_key(), fresh_key()
-        await desk.started(early, success(Complete()))
+        await store.started(early, success(Complete()))
         clock.advance(HOUR)
-        await desk.broken(broken)
-        await desk.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
+        await store.broken(broken)
+        await store.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
 
         async def found(**filters: Any) -> set[ProcessKey]:
-            listed = await desk.processes.list(ProcessQuery(namespace="orders", **filters))
+            listed = await store.processes.list(ProcessQuery(namespace="orders", **filters))
             return {process.key for process in listed}
 
         assert await found(statuses=(ProcessStatus.ERROR,)) == {broken}
@@ -246,7 +246,7 @@ class TestList:
         assert await found(metadata={"n": [2]}) == {tagged}
         assert await found(metadata={"colour": "blue"}) == set()
 
-    async def test_knows_nothing_of_other_namespaces(self, desk: Desk) -> None:
-        await desk.start(fresh_key())
+    async def test_knows_nothing_of_other_namespaces(self, store: Store) -> None:
+        await store.start(fresh_key())
 
-        assert await desk.processes.list(ProcessQuery(namespace="nowhere")) == ()
+        assert await store.processes.list(ProcessQuery(namespace="nowhere")) == ()

@@ -16,18 +16,18 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.processes import WAITS_MAX
 from tests.support.clock import START, ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.spans import TRACED
-from tests.support.storage import (
+from tests.support.postgres.locks import until_blocked
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     dump,
     fresh_key,
     success,
 )
-from tests.support.storage_locks import until_blocked
+from tests.support.telemetry.spans import TRACED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,18 +35,18 @@ HOUR = dt.timedelta(hours=1)
 SECOND = dt.timedelta(seconds=1)
 
 
-async def broken_by_timer(desk: Desk, **fields: Any) -> ProcessKey:
+async def broken_by_timer(store: Store, **fields: Any) -> ProcessKey:
     key = fresh_key()
-    init = await desk.start(key)
-    timer = (await desk.settled(init, success(SetTimer(after=NO_TIME, **fields)))).next
+    init = await store.start(key)
+    timer = (await store.settled(init, success(SetTimer(after=NO_TIME, **fields)))).next
     assert timer is not None
-    await desk.settled(timer, BROKEN)
+    await store.settled(timer, BROKEN)
     return key
 
 
 class TestPut:
     async def test_brings_a_running_process_with_history_and_timer(
-        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
     ) -> None:
         long_ago = START - 365 * 24 * HOUR
         put = Import(
@@ -64,15 +64,15 @@ class TestPut:
             timer=SetTimer(after=HOUR, args=b"t", step_timeout=SECOND),
         )
 
-        done = await desk.processes.put(put)
+        done = await store.processes.put(put)
 
         assert done.verdict is Verdict.ACCEPTED
-        view = await desk.processes.get(put.key)
+        view = await store.processes.get(put.key)
         process = view.process
         assert (process.status, process.previous_status) == (put.status, put.previous_status)
         assert (process.aux_state, process.metadata) == (b"\0s", {"m": {"ü": 1}})
         assert (process.created_at, process.status_changed_at) == (long_ago, long_ago + HOUR)
-        page = await desk.processes.history(
+        page = await store.processes.history(
             put.key, HistoryRange(), last_event_id=2, bytes_max=9999
         )
         assert [(e.event_id, e.payload, e.occurred_at) for e in page.events] == [
@@ -81,21 +81,21 @@ class TestPut:
         assert done.due is not None
         assert view.timer is not None
         assert (view.timer.task_id, view.timer.due_at) == (done.due.task_id, clock.now() + HOUR)
-        assert broken_invariants(eye) == {}
+        assert broken_invariants(observer) == {}
 
     async def test_brings_a_timer_at_an_instant_that_a_claim_finds(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         timer = SetTimer(at=clock.now() - HOUR, remove=True)
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer)
 
-        await desk.processes.put(put)
+        await store.processes.put(put)
 
-        [claimed] = await desk.claim_due()
+        [claimed] = await store.claim_due()
         assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
 
     async def test_brings_a_timer_under_the_trace_of_who_brought_it(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         put = Import(
             key=fresh_key(),
@@ -104,104 +104,104 @@ class TestPut:
             trace_context=TRACED,
         )
 
-        await desk.processes.put(put)
+        await store.processes.put(put)
 
-        [claimed] = await desk.claim_due()
+        [claimed] = await store.claim_due()
         assert claimed.task.trace_context == TRACED
 
     @pytest.mark.parametrize("task_type", [None, TaskType.CALL, TaskType.TIMEOUT])
     async def test_brings_a_broken_process_that_can_be_repaired(
-        self, desk: Desk, eye: psycopg.Connection[Any], task_type: TaskType | None
+        self, store: Store, observer: psycopg.Connection[Any], task_type: TaskType | None
     ) -> None:
         put = Import(
             key=fresh_key(), status=ProcessStatus.ERROR, detail="", corrupted_by_type=task_type
         )
-        await desk.processes.put(put)
-        assert broken_invariants(eye) == {}
+        await store.processes.put(put)
+        assert broken_invariants(observer) == {}
 
-        repair = await desk.run_task(a_request(put.key, TaskType.REPAIR))
-        written = await desk.settled(repair)
+        repair = await store.run_task(a_request(put.key, TaskType.REPAIR))
+        written = await store.settled(repair)
 
         assert (written.next is not None) == (task_type is TaskType.TIMEOUT)
 
-    async def test_brings_a_finished_process_with_its_result(self, desk: Desk) -> None:
+    async def test_brings_a_finished_process_with_its_result(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.FINISHED, result=b"r")
 
-        await desk.processes.put(put)
+        await store.processes.put(put)
 
-        assert (await desk.processes.get(put.key)).process.result == b"r"
+        assert (await store.processes.get(put.key)).process.result == b"r"
 
     async def test_is_refused_for_an_id_that_is_taken(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         key = fresh_key()
-        await desk.started(key)
-        before = dump(eye)
+        await store.started(key)
+        before = dump(observer)
 
-        done = await desk.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+        done = await store.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
 
         assert (done.verdict, done.task_id) == (Verdict.PROCESS_ALREADY_EXISTS, None)
-        assert dump(eye) == before
+        assert dump(observer) == before
 
-    async def test_is_known_again_by_its_key(self, desk: Desk) -> None:
+    async def test_is_known_again_by_its_key(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, idempotency_key="once")
-        first = await desk.processes.put(put)
+        first = await store.processes.put(put)
 
-        again = await desk.processes.put(put)
-        other = await desk.processes.put(dataclasses.replace(put, aux_state=b"other"))
+        again = await store.processes.put(put)
+        other = await store.processes.put(dataclasses.replace(put, aux_state=b"other"))
 
         assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, first.task_id)
         assert other.verdict is Verdict.KEY_REUSED
 
-    async def test_shares_its_keys_with_requests(self, desk: Desk) -> None:
+    async def test_shares_its_keys_with_requests(self, store: Store) -> None:
         key = fresh_key()
-        await desk.start(key, idempotency_key="once")
+        await store.start(key, idempotency_key="once")
         put = Import(key=key, status=ProcessStatus.RUNNING, idempotency_key="once")
 
-        assert (await desk.processes.put(put)).verdict is Verdict.KEY_REUSED
+        assert (await store.processes.put(put)).verdict is Verdict.KEY_REUSED
 
-    async def test_is_refused_for_a_namespace_that_is_not_there(self, desk: Desk) -> None:
+    async def test_is_refused_for_a_namespace_that_is_not_there(self, store: Store) -> None:
         put = Import(key=fresh_key("nowhere"), status=ProcessStatus.RUNNING)
 
-        assert (await desk.processes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
+        assert (await store.processes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
 
 
 class TestRemove:
     async def test_leaves_nothing_and_tells_what_was_under_way(
-        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, other: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        before = dump(eye)
+        before = dump(observer)
         key = fresh_key()
-        await desk.started(key, success(SetTimer(after=HOUR), events=3))
-        call = await desk.run_task(a_request(key))
+        await store.started(key, success(SetTimer(after=HOUR), events=3))
+        call = await store.run_task(a_request(key))
         waiting = await other.admit(a_request(key))
 
-        cancelled = await desk.processes.remove(key)
+        cancelled = await store.processes.remove(key)
 
         assert {each.task_id: set(each.reply_to) for each in cancelled if each.reply_to} == {
-            call.task_id: {desk.replica_id},
+            call.task_id: {store.replica_id},
             waiting.task_id: {other.replica_id},
         }
         assert {each.task_type for each in cancelled} == {TaskType.CALL, TaskType.TIMEOUT}
         # But for the answer of its start, whose caller may not have heard of it.
-        assert {**dump(eye), "replies": ()} == {**before, "replies": ()}
+        assert {**dump(observer), "replies": ()} == {**before, "replies": ()}
 
-    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+    async def test_is_refused_where_there_is_nothing(self, store: Store) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.processes.remove(fresh_key())
+            await store.processes.remove(fresh_key())
 
     async def test_that_is_held_up_on_its_way_does_not_meet_a_later_process_of_the_id(
-        self, desk: Desk, database: str, eye: psycopg.Connection[Any]
+        self, store: Store, database: str, observer: psycopg.Connection[Any]
     ) -> None:
         key = fresh_key()
-        await desk.started(key)
+        await store.started(key)
         with psycopg.connect(database) as holder:
             holder.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
                 [key.process_id],
             )
-            removing = asyncio.ensure_future(desk.processes.remove(key))
-            await until_blocked(eye)
+            removing = asyncio.ensure_future(store.processes.remove(key))
+            await until_blocked(observer)
             holder.execute(
                 "UPDATE progressor.processes SET init_task_id = init_task_id + 1"
                 " WHERE process_id = %s",
@@ -212,66 +212,66 @@ class TestRemove:
             with pytest.raises(errors.ProcessNotFoundError):
                 await removing
 
-        assert (await desk.processes.get(key)).process.key == key
+        assert (await store.processes.get(key)).process.key == key
 
     @pytest.mark.parametrize(
         "answer", [BROKEN, success(Complete()), success()], ids=["error", "finished", "running"]
     )
-    async def test_takes_a_process_in_any_status(self, desk: Desk, answer: Any) -> None:
+    async def test_takes_a_process_in_any_status(self, store: Store, answer: Any) -> None:
         key = fresh_key()
-        await desk.started(key, answer)
+        await store.started(key, answer)
 
-        await desk.processes.remove(key)
+        await store.processes.remove(key)
 
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.processes.get(key)
+            await store.processes.get(key)
 
 
 class TestSimpleRepair:
     async def test_brings_a_process_broken_by_a_call_to_running_at_once(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.broken(key)
+        await store.broken(key)
 
-        repaired = await desk.processes.simple_repair(key)
+        repaired = await store.processes.simple_repair(key)
 
         assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.status, process.detail) == (ProcessStatus.RUNNING, None)
         assert process.status_changed_at == clock.now()
 
     async def test_runs_the_timer_again_that_broke_it(
-        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
     ) -> None:
-        key = await broken_by_timer(desk, args=b"t", step_timeout=SECOND)
+        key = await broken_by_timer(store, args=b"t", step_timeout=SECOND)
 
-        repaired = await desk.processes.simple_repair(key)
+        repaired = await store.processes.simple_repair(key)
 
         assert repaired.due is not None
         assert repaired.due.due_at == clock.now()
-        assert (await desk.processes.get(key)).process.status is ProcessStatus.ERROR
-        assert broken_invariants(eye) == {}
-        [claimed] = await desk.claim(key, repaired.due.task_id)
+        assert (await store.processes.get(key)).process.status is ProcessStatus.ERROR
+        assert broken_invariants(observer) == {}
+        [claimed] = await store.claim(key, repaired.due.task_id)
         assert (claimed.task.args, claimed.task.step_timeout) == (b"t", SECOND)
-        await desk.settled(claimed.task)
-        assert (await desk.processes.get(key)).process.status is ProcessStatus.RUNNING
+        await store.settled(claimed.task)
+        assert (await store.processes.get(key)).process.status is ProcessStatus.RUNNING
 
-    async def test_twice_runs_it_once(self, desk: Desk) -> None:
-        key = await broken_by_timer(desk)
-        await desk.processes.simple_repair(key)
+    async def test_twice_runs_it_once(self, store: Store) -> None:
+        key = await broken_by_timer(store)
+        await store.processes.simple_repair(key)
 
-        again = await desk.processes.simple_repair(key)
+        again = await store.processes.simple_repair(key)
 
         assert again.verdict is Verdict.PROCESS_IS_RUNNING
-        assert len(await desk.claim_due()) == 1
+        assert len(await store.claim_due()) == 1
 
-    async def test_waits_for_a_repair_under_way(self, desk: Desk) -> None:
+    async def test_waits_for_a_repair_under_way(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
-        await desk.run_task(a_request(key, TaskType.REPAIR))
+        await store.broken(key)
+        await store.run_task(a_request(key, TaskType.REPAIR))
 
-        assert (await desk.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
 
     @pytest.mark.parametrize(
         ("answer", "verdict"),
@@ -282,26 +282,26 @@ class TestSimpleRepair:
         ],
     )
     async def test_is_refused_in_every_other_status(
-        self, desk: Desk, answer: Any, verdict: Verdict
+        self, store: Store, answer: Any, verdict: Verdict
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        assert (await desk.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
-        await desk.settled(init, answer)
+        init = await store.start(key)
+        assert (await store.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        await store.settled(init, answer)
 
-        assert (await desk.processes.simple_repair(key)).verdict is verdict
+        assert (await store.processes.simple_repair(key)).verdict is verdict
 
 
 class TestGet:
-    async def test_names_no_more_than_may_be(self, desk: Desk) -> None:
+    async def test_names_no_more_than_may_be(self, store: Store) -> None:
         key = fresh_key()
-        await desk.start(key)
-        futures = [desk.admit(a_request(key)) for _ in range(WAITS_MAX + 5)]
+        await store.start(key)
+        futures = [store.admit(a_request(key)) for _ in range(WAITS_MAX + 5)]
         for each in futures:
             await each
 
-        assert len((await desk.processes.get(key)).waits) == WAITS_MAX
+        assert len((await store.processes.get(key)).waits) == WAITS_MAX
 
-    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+    async def test_is_refused_where_there_is_nothing(self, store: Store) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.processes.get(fresh_key())
+            await store.processes.get(fresh_key())

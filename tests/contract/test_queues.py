@@ -9,12 +9,12 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.views.activity import Queue
 from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     NAMESPACE,
     NO_TIME,
     STATEMENT_TIMEOUT,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     fresh_key,
 )
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOUR = dt.timedelta(hours=1)
 
 
-async def counted(desk: Desk, *, count_max: int = 10_000) -> Queue:
+async def counted(store: Store, *, count_max: int = 10_000) -> Queue:
     """Return what waits in the namespace of all tests."""
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
     [queue] = await queues.count([NAMESPACE.name], count_max=count_max)
     return queue
 
@@ -42,163 +42,163 @@ def queue(**fields: float) -> Queue:
     return dataclasses.replace(EMPTY, **fields)  # type: ignore[arg-type]
 
 
-async def test_nothing_waits_where_nothing_is(desk: Desk) -> None:
-    assert await counted(desk) == queue()
+async def test_nothing_waits_where_nothing_is(store: Store) -> None:
+    assert await counted(store) == queue()
 
 
-async def test_a_running_task_does_not_wait(desk: Desk) -> None:
-    await desk.start(fresh_key())
+async def test_a_running_task_does_not_wait(store: Store) -> None:
+    await store.start(fresh_key())
 
-    assert await counted(desk) == queue()
+    assert await counted(store) == queue()
 
 
 async def test_a_timer_waits_for_its_time_and_then_for_a_worker(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    await desk.timed(HOUR)
-    ahead = await counted(desk)
+    await store.timed(HOUR)
+    ahead = await counted(store)
 
     clock.advance(HOUR + dt.timedelta(seconds=2))
 
     assert ahead == queue(timers=1)
-    assert await counted(desk) == queue(due=1, due_seconds=2.0)
+    assert await counted(store) == queue(due=1, due_seconds=2.0)
 
 
-async def test_a_request_that_finds_no_worker_is_due(desk: Desk, clock: ManualClock) -> None:
+async def test_a_request_that_finds_no_worker_is_due(store: Store, clock: ManualClock) -> None:
     key = fresh_key()
-    await desk.started(key)
-    await desk.admit(a_request(key), run=False)
-    await desk.timed(NO_TIME)
+    await store.started(key)
+    await store.admit(a_request(key), run=False)
+    await store.timed(NO_TIME)
 
     clock.advance(dt.timedelta(seconds=3))
 
-    assert await counted(desk) == queue(due=2, due_seconds=3.0)
+    assert await counted(store) == queue(due=2, due_seconds=3.0)
 
 
-async def test_a_failed_attempt_waits_for_its_retry(desk: Desk) -> None:
+async def test_a_failed_attempt_waits_for_its_retry(store: Store) -> None:
     key = fresh_key()
-    await desk.started(key)
-    await desk.settled(await desk.run_task(a_request(key)), UNREACHABLE)
+    await store.started(key)
+    await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
 
-    assert await counted(desk) == queue(retries=1)
+    assert await counted(store) == queue(retries=1)
 
 
-async def test_requests_wait_behind_the_one_that_runs(desk: Desk) -> None:
+async def test_requests_wait_behind_the_one_that_runs(store: Store) -> None:
     key = fresh_key()
-    await desk.start(key)
+    await store.start(key)
     for _ in range(3):
-        await desk.admit(a_request(key))
+        await store.admit(a_request(key))
 
-    assert await counted(desk) == queue(behind=3)
-
-
-async def test_a_timer_waits_behind_a_call(desk: Desk) -> None:
-    key, _ = await desk.timed(HOUR)
-    await desk.run_task(a_request(key))
-
-    assert await counted(desk) == queue(behind=1)
+    assert await counted(store) == queue(behind=3)
 
 
-async def test_requests_wait_behind_one_that_waits_itself(desk: Desk) -> None:
+async def test_a_timer_waits_behind_a_call(store: Store) -> None:
+    key, _ = await store.timed(HOUR)
+    await store.run_task(a_request(key))
+
+    assert await counted(store) == queue(behind=1)
+
+
+async def test_requests_wait_behind_one_that_waits_itself(store: Store) -> None:
     retried, due = fresh_key(), fresh_key()
     for key in (retried, due):
-        await desk.started(key)
-    await desk.settled(await desk.run_task(a_request(retried)), UNREACHABLE)
-    await desk.admit(a_request(retried))
-    await desk.admit(a_request(due), run=False)
-    await desk.admit(a_request(due), run=False)
+        await store.started(key)
+    await store.settled(await store.run_task(a_request(retried)), UNREACHABLE)
+    await store.admit(a_request(retried))
+    await store.admit(a_request(due), run=False)
+    await store.admit(a_request(due), run=False)
 
-    assert await counted(desk) == queue(due=1, retries=1, behind=2)
+    assert await counted(store) == queue(due=1, retries=1, behind=2)
 
 
-async def test_a_retry_is_as_old_as_its_first_attempt(desk: Desk, clock: ManualClock) -> None:
+async def test_a_retry_is_as_old_as_its_first_attempt(store: Store, clock: ManualClock) -> None:
     key = fresh_key()
-    await desk.started(key)
-    call = await desk.run_task(a_request(key))
+    await store.started(key)
+    call = await store.run_task(a_request(key))
     clock.advance(dt.timedelta(seconds=3))
-    await desk.settled(call, UNREACHABLE)
+    await store.settled(call, UNREACHABLE)
 
-    assert await counted(desk) == queue(retries=1, retry_seconds=3.0)
+    assert await counted(store) == queue(retries=1, retry_seconds=3.0)
 
 
-async def test_a_retry_keeps_its_age_through_its_attempts(desk: Desk, clock: ManualClock) -> None:
+async def test_a_retry_keeps_its_age_through_its_attempts(store: Store, clock: ManualClock) -> None:
     key = fresh_key()
-    await desk.started(key)
-    await desk.settled(await desk.run_task(a_request(key)), UNREACHABLE)
+    await store.started(key)
+    await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
     clock.advance(HOUR)
-    [again] = await desk.claim_due()
-    await desk.settled(again.task, UNREACHABLE)
+    [again] = await store.claim_due()
+    await store.settled(again.task, UNREACHABLE)
 
-    assert await counted(desk) == queue(retries=1, retry_seconds=3600.0)
+    assert await counted(store) == queue(retries=1, retry_seconds=3600.0)
 
 
 async def test_a_request_behind_a_task_is_as_old_as_its_admission(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.start(key)
+    await store.start(key)
     for _ in range(2):
         clock.advance(dt.timedelta(seconds=5))
-        await desk.admit(a_request(key))
+        await store.admit(a_request(key))
     clock.advance(dt.timedelta(seconds=2))
 
-    assert await counted(desk) == queue(behind=2, behind_seconds=7.0)
+    assert await counted(store) == queue(behind=2, behind_seconds=7.0)
 
 
 async def test_a_timer_behind_a_call_is_as_old_as_it_is_late(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    key, _ = await desk.timed(HOUR)
-    await desk.run_task(a_request(key))
+    key, _ = await store.timed(HOUR)
+    await store.run_task(a_request(key))
     clock.advance(HOUR + dt.timedelta(seconds=4))
 
-    assert await counted(desk) == queue(behind=1, behind_seconds=4.0)
+    assert await counted(store) == queue(behind=1, behind_seconds=4.0)
 
 
-async def test_each_cause_is_counted_up_to_the_bound(desk: Desk, clock: ManualClock) -> None:
+async def test_each_cause_is_counted_up_to_the_bound(store: Store, clock: ManualClock) -> None:
     key = fresh_key()
-    await desk.start(key)
+    await store.start(key)
     for _ in range(5):
-        await desk.admit(a_request(key))
-        await desk.timed(NO_TIME)
+        await store.admit(a_request(key))
+        await store.timed(NO_TIME)
     for _ in range(5):
-        await desk.timed(HOUR)
+        await store.timed(HOUR)
     clock.advance(dt.timedelta(seconds=1))
 
-    assert await counted(desk, count_max=4) == queue(
+    assert await counted(store, count_max=4) == queue(
         due=4, due_seconds=1.0, timers=4, behind=4, behind_seconds=1.0
     )
 
 
-async def test_a_retry_is_counted_behind_any_number_of_timers(desk: Desk) -> None:
-    key, _ = await desk.timed(NO_TIME)
+async def test_a_retry_is_counted_behind_any_number_of_timers(store: Store) -> None:
+    key, _ = await store.timed(NO_TIME)
     for _ in range(4):
-        await desk.timed(dt.timedelta(milliseconds=1))
-    [timeout] = await desk.claim_due()
+        await store.timed(dt.timedelta(milliseconds=1))
+    [timeout] = await store.claim_due()
     assert timeout.task.key == key
-    await desk.settled(timeout.task, UNREACHABLE)
+    await store.settled(timeout.task, UNREACHABLE)
 
-    assert await counted(desk, count_max=3) == queue(timers=3, retries=1)
+    assert await counted(store, count_max=3) == queue(timers=3, retries=1)
 
 
-async def test_a_timer_that_would_be_tried_again_waits_behind_a_call_alone(desk: Desk) -> None:
-    key, _ = await desk.timed(NO_TIME)
-    [timeout] = await desk.claim_due()
-    await desk.settled(timeout.task, UNREACHABLE)
-    await desk.run_task(a_request(key))
+async def test_a_timer_that_would_be_tried_again_waits_behind_a_call_alone(store: Store) -> None:
+    key, _ = await store.timed(NO_TIME)
+    [timeout] = await store.claim_due()
+    await store.settled(timeout.task, UNREACHABLE)
+    await store.run_task(a_request(key))
 
-    assert await counted(desk) == queue(behind=1)
+    assert await counted(store) == queue(behind=1)
 
 
 async def test_many_namespaces_share_what_is_counted_and_the_crowded_ones_once_more(
-    desk: Desk,
+    store: Store,
 ) -> None:
     key = fresh_key()
-    await desk.start(key)
+    await store.start(key)
     for _ in range(5):
-        await desk.admit(a_request(key))
-        await desk.timed(HOUR)
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+        await store.admit(a_request(key))
+        await store.timed(HOUR)
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
 
     found = await queues.count(["elsewhere", NAMESPACE.name], rows_max=4)
 
@@ -207,10 +207,10 @@ async def test_many_namespaces_share_what_is_counted_and_the_crowded_ones_once_m
     }  # fmt: skip
 
 
-async def test_each_namespace_has_a_queue_of_its_own(desk: Desk) -> None:
+async def test_each_namespace_has_a_queue_of_its_own(store: Store) -> None:
     other = Namespace(name="elsewhere", processor_targets=("127.0.0.1:1",))
-    await desk.timed(HOUR)
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    await store.timed(HOUR)
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
 
     found = await queues.count([other.name, NAMESPACE.name])
 

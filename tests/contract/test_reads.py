@@ -18,7 +18,7 @@ from progressor.storage.processes.processes import (
     STATE_BYTES_MAX,
     WAITS_MAX,
 )
-from tests.support.storage import Desk, a_request, fresh_key, success
+from tests.support.storage.store import Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,12 +30,14 @@ INT64_MAX = 2**63 - 1
 Found = tuple[ProcessView, HistoryPage] | errors.ProgressorError
 
 
-async def put(desk: Desk, events: Sequence[NewEvent] = (), *, aux_state: bytes = b"") -> ProcessKey:
+async def put(
+    store: Store, events: Sequence[NewEvent] = (), *, aux_state: bytes = b""
+) -> ProcessKey:
     key = fresh_key()
     imported = Import(
         key=key, status=ProcessStatus.RUNNING, history=tuple(events), aux_state=aux_state
     )
-    await desk.processes.put(imported)
+    await store.processes.put(imported)
     return key
 
 
@@ -43,17 +45,17 @@ def numbered(count: int, *, size: int = 1) -> list[NewEvent]:
     return [NewEvent(payload=b"%d" % n + b"x" * size) for n in range(1, count + 1)]
 
 
-async def read(desk: Desk, key: ProcessKey, wanted: HistoryRange = ALL) -> Found:
+async def read(store: Store, key: ProcessKey, wanted: HistoryRange = ALL) -> Found:
     try:
-        return await desk.processes.read(key, wanted, bytes_max=3 * MIB)
+        return await store.processes.read(key, wanted, bytes_max=3 * MIB)
     except errors.ProgressorError as error:
         return error
 
 
-async def read_all(desk: Desk, *wanted: tuple[ProcessKey, HistoryRange]) -> list[Found]:
+async def read_all(store: Store, *wanted: tuple[ProcessKey, HistoryRange]) -> list[Found]:
     """Read at the same time."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(read(desk, key, history)) for key, history in wanted]
+        tasks = [group.create_task(read(store, key, history)) for key, history in wanted]
     return [task.result() for task in tasks]
 
 
@@ -83,25 +85,25 @@ RANGES = [
 ]
 
 
-async def test_every_range_is_what_was_asked_for(desk: Desk) -> None:
-    key = await put(desk, numbered(5))
+async def test_every_range_is_what_was_asked_for(store: Store) -> None:
+    key = await put(store, numbered(5))
 
-    found = await read_all(desk, *((key, wanted) for wanted, _ in RANGES))
+    found = await read_all(store, *((key, wanted) for wanted, _ in RANGES))
 
     assert [ids(each) for each in found] == [expected for _, expected in RANGES]
 
 
-async def test_of_a_process_without_events_every_range_is_empty(desk: Desk) -> None:
-    key = await put(desk)
+async def test_of_a_process_without_events_every_range_is_empty(store: Store) -> None:
+    key = await put(store)
 
-    found = await read_all(desk, *((key, wanted) for wanted, _ in RANGES))
+    found = await read_all(store, *((key, wanted) for wanted, _ in RANGES))
 
     assert [ids(each) for each in found] == [[] for _ in RANGES]
 
 
-async def test_an_event_is_what_a_history_of_its_own_tells(desk: Desk) -> None:
+async def test_an_event_is_what_a_history_of_its_own_tells(store: Store) -> None:
     key = await put(
-        desk,
+        store,
         [
             NewEvent(payload=b"\0\xff", format_version=-3, metadata={"ü": [1, None, {"a": 1.5}]}),
             NewEvent(payload=b"", metadata={}),
@@ -109,24 +111,24 @@ async def test_an_event_is_what_a_history_of_its_own_tells(desk: Desk) -> None:
         ],
     )
 
-    found = await read(desk, key)
+    found = await read(store, key)
 
     assert not isinstance(found, errors.ProgressorError)
-    apart = await desk.processes.history(key, ALL, last_event_id=3, bytes_max=MIB)
+    apart = await store.processes.history(key, ALL, last_event_id=3, bytes_max=MIB)
     assert found[1] == apart
-    assert found[0] == await desk.processes.get(key)
+    assert found[0] == await store.processes.get(key)
 
 
-async def test_many_at_once_get_their_own_missing_and_huge_ones_too(desk: Desk) -> None:
-    small = [await put(desk, numbered(3), aux_state=b"%d" % n) for n in range(2 * BATCH_MAX)]
-    state = await put(desk, numbered(2), aux_state=b"s" * (STATE_BYTES_MAX + 1))
-    long = await put(desk, numbered(2000))
-    fat = await put(desk, numbered(3, size=BATCH_EVENT_BYTES_MAX // 2))
-    huge = await put(desk, numbered(4, size=MIB))
+async def test_many_at_once_get_their_own_missing_and_huge_ones_too(store: Store) -> None:
+    small = [await put(store, numbered(3), aux_state=b"%d" % n) for n in range(2 * BATCH_MAX)]
+    state = await put(store, numbered(2), aux_state=b"s" * (STATE_BYTES_MAX + 1))
+    long = await put(store, numbered(2000))
+    fat = await put(store, numbered(3, size=BATCH_EVENT_BYTES_MAX // 2))
+    huge = await put(store, numbered(4, size=MIB))
     gone = fresh_key()
     odd = [state, long, fat, huge, gone]
 
-    found = await read_all(desk, *((key, ALL) for key in [*small[:9], *odd, *small[9:]]))
+    found = await read_all(store, *((key, ALL) for key in [*small[:9], *odd, *small[9:]]))
 
     plain = [*found[:9], *found[9 + len(odd) :]]
     for n, each in enumerate(plain):
@@ -144,11 +146,11 @@ async def test_many_at_once_get_their_own_missing_and_huge_ones_too(desk: Desk) 
 
 
 @pytest.mark.parametrize("count", [BATCH_EVENTS_MAX - 1, BATCH_EVENTS_MAX, BATCH_EVENTS_MAX + 1])
-async def test_at_the_bound_of_a_batch_a_history_is_whole(desk: Desk, count: int) -> None:
-    key = await put(desk, numbered(count))
+async def test_at_the_bound_of_a_batch_a_history_is_whole(store: Store, count: int) -> None:
+    key = await put(store, numbered(count))
 
     forward, backward, tail = await read_all(
-        desk,
+        store,
         (key, ALL),
         (key, HistoryRange(direction=BACKWARD)),
         (key, HistoryRange(limit=2, direction=BACKWARD)),
@@ -158,12 +160,12 @@ async def test_at_the_bound_of_a_batch_a_history_is_whole(desk: Desk, count: int
     assert ids(tail) == [count, count - 1]
 
 
-async def test_a_poisoned_key_spoils_nobody_elses_read(desk: Desk) -> None:
-    key = await put(desk, numbered(1))
+async def test_a_poisoned_key_spoils_nobody_elses_read(store: Store) -> None:
+    key = await put(store, numbered(1))
     poisoned = [ProcessKey(key.slot, key.namespace, bad) for bad in ("nul\0", "\ud800")]
 
     good, nul, surrogate, again = await read_all(
-        desk, (key, ALL), *((each, ALL) for each in poisoned), (key, ALL)
+        store, (key, ALL), *((each, ALL) for each in poisoned), (key, ALL)
     )
 
     assert ids(good) == ids(again) == [1]
@@ -171,9 +173,9 @@ async def test_a_poisoned_key_spoils_nobody_elses_read(desk: Desk) -> None:
     assert isinstance(surrogate, errors.StorageRefusedError)
 
 
-async def test_a_caller_that_goes_away_leaves_the_others_their_answers(desk: Desk) -> None:
-    keys = [await put(desk, numbered(2)) for _ in range(8)]
-    tasks = [asyncio.ensure_future(read(desk, key)) for key in keys]
+async def test_a_caller_that_goes_away_leaves_the_others_their_answers(store: Store) -> None:
+    keys = [await put(store, numbered(2)) for _ in range(8)]
+    tasks = [asyncio.ensure_future(read(store, key)) for key in keys]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
@@ -184,31 +186,33 @@ async def test_a_caller_that_goes_away_leaves_the_others_their_answers(desk: Des
     assert [ids(task.result()) for task in tasks[1::2]] == [[1, 2]] * 4
 
 
-async def test_whatever_was_acknowledged_is_seen_by_every_replica(desk: Desk, other: Desk) -> None:
+async def test_whatever_was_acknowledged_is_seen_by_every_replica(
+    store: Store, other: Store
+) -> None:
     keys = [fresh_key() for _ in range(12)]
 
     async def write_and_look(key: ProcessKey) -> None:
-        await desk.started(key, success(events=1))
+        await store.started(key, success(events=1))
         for count in range(1, 6):
-            assert ids(await read(other, key)) == ids(await read(desk, key))
+            assert ids(await read(other, key)) == ids(await read(store, key))
             assert ids(await read(other, key)) == list(range(1, count + 1))
-            call = await desk.run_task(a_request(key))
-            await desk.settled(call, success(events=1))
+            call = await store.run_task(a_request(key))
+            await store.settled(call, success(events=1))
 
     async with asyncio.TaskGroup() as group:
         for key in keys:
             group.create_task(write_and_look(key))
 
 
-async def test_a_process_and_its_history_are_of_one_instant(desk: Desk, other: Desk) -> None:
+async def test_a_process_and_its_history_are_of_one_instant(store: Store, other: Store) -> None:
     key = fresh_key()
-    await desk.started(key, success(events=1))
+    await store.started(key, success(events=1))
     writing = asyncio.Event()
 
     async def write() -> None:
         for _ in range(20):
-            call = await desk.run_task(a_request(key))
-            await desk.settled(call, success(events=3))
+            call = await store.run_task(a_request(key))
+            await store.settled(call, success(events=3))
         writing.set()
 
     async with asyncio.TaskGroup() as group:
@@ -222,12 +226,12 @@ async def test_a_process_and_its_history_are_of_one_instant(desk: Desk, other: D
             assert len(found[0].waits) <= 1
 
 
-async def test_a_crowd_before_a_process_is_told_as_far_as_may_be(desk: Desk) -> None:
+async def test_a_crowd_before_a_process_is_told_as_far_as_may_be(store: Store) -> None:
     key = fresh_key()
-    await desk.start(key)
-    admitted = [await desk.admit(a_request(key, TaskType.NOTIFY)) for _ in range(WAITS_MAX + 5)]
+    await store.start(key)
+    admitted = [await store.admit(a_request(key, TaskType.NOTIFY)) for _ in range(WAITS_MAX + 5)]
 
-    waits = (await desk.processes.get(key)).waits
+    waits = (await store.processes.get(key)).waits
 
     assert [each.task_id for each in waits[1:]] == [
         each.task_id for each in admitted[: WAITS_MAX - 1]

@@ -19,8 +19,8 @@ from progressor.storage.replicas import heartbeats
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.replicas import Roster
 from tests.support.clock import ManualClock, SkewedClock
-from tests.support.storage import LEASE_TIMEOUT, Desk, a_request, fresh_key
-from tests.support.storage_locks import until_blocked
+from tests.support.postgres.locks import until_blocked
+from tests.support.storage.store import LEASE_TIMEOUT, Store, a_request, fresh_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,8 +62,8 @@ class Beating:
 
 
 @pytest.fixture
-def roster(desk: Desk, clock: ManualClock) -> Roster:
-    return Roster(pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
+def roster(store: Store, clock: ManualClock) -> Roster:
+    return Roster(pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ class TestABeat:
         )
 
     async def test_enters_a_replica_again_whose_row_was_deleted(
-        self, beating: Beating, roster: Roster, desk: Desk
+        self, beating: Beating, roster: Roster, store: Store
     ) -> None:
         beating.beat()
-        await desk.replicas.retire(beating.replica_id)
+        await store.replicas.retire(beating.replica_id)
         beating.beat(Load(step_count=1, caller_count=0))
 
         assert (await view_of(roster, beating.replica_id)).step_count == 1
@@ -139,7 +139,7 @@ class TestABeat:
         beating: Beating,
         roster: Roster,
         database: str,
-        eye: psycopg.Connection[Any],
+        observer: psycopg.Connection[Any],
     ) -> None:
         beating.beat()
         with psycopg.connect(database) as other:
@@ -148,7 +148,7 @@ class TestABeat:
                 [beating.replica_id],
             )
             hanging = asyncio.ensure_future(asyncio.to_thread(beating.beat))
-            await until_blocked(eye)
+            await until_blocked(observer)
             beating.heartbeats.cut()
             with pytest.raises(errors.StorageUnavailableError):
                 await hanging
@@ -232,7 +232,7 @@ class TestTheRoster:
         assert after.heartbeat_age == OWN_TIMEOUT + dt.timedelta(microseconds=1)
 
     async def test_tells_what_a_release_before_does_not_tell_as_unknown(
-        self, other: Desk, roster: Roster, clock: ManualClock
+        self, other: Store, roster: Roster, clock: ManualClock
     ) -> None:
         await other.beat()
         clock.advance(LEASE_TIMEOUT + SECOND)
@@ -244,13 +244,15 @@ class TestTheRoster:
         assert told == (None, None, None, LEASE_TIMEOUT)
         assert view.state is ReplicaState.SILENT
 
-    async def test_counts_the_leases_of_each(self, desk: Desk, other: Desk, roster: Roster) -> None:
-        for each, count in ((desk, 2), (other, 1)):
+    async def test_counts_the_leases_of_each(
+        self, store: Store, other: Store, roster: Roster
+    ) -> None:
+        for each, count in ((store, 2), (other, 1)):
             await each.beat()
             for _ in range(count):
                 await each.start(fresh_key())
 
-        views = [await view_of(roster, each.replica_id) for each in (desk, other)]
+        views = [await view_of(roster, each.replica_id) for each in (store, other)]
 
         assert [view.lease_count for view in views] == [2, 1]
 
@@ -271,34 +273,34 @@ class TestTheRoster:
 
 class TestALease:
     async def test_is_lost_by_the_timeout_of_its_replica_and_not_by_that_of_who_looks(
-        self, desk: Desk, other: Desk, database: str, clock: ManualClock
+        self, store: Store, other: Store, database: str, clock: ManualClock
     ) -> None:
         patient = Beating(database, clock, replica_id=other.replica_id)
         patient.beat()
         task = await other.start(fresh_key())
         clock.advance(OWN_TIMEOUT)
-        await desk.beat()
-        while_it_holds = await desk.find_zombies()
+        await store.beat()
+        while_it_holds = await store.find_zombies()
         clock.advance(dt.timedelta(microseconds=1))
-        await desk.beat()
-        afterwards = await desk.find_zombies()
+        await store.beat()
+        afterwards = await store.find_zombies()
         patient.heartbeats.close()
-        await desk.replicas.retire(other.replica_id)
+        await store.replicas.retire(other.replica_id)
         await other.beat()
 
         assert while_it_holds == ()
         assert [zombie.task_id for zombie in afterwards] == [task.task_id]
 
     async def test_of_a_release_before_is_lost_by_the_timeout_of_who_looks(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         await other.beat()
         request = a_request(fresh_key(), TaskType.INIT)
         task = await other.run_task(request)
         clock.advance(LEASE_TIMEOUT + SECOND)
-        await desk.beat()
+        await store.beat()
 
-        found = await desk.find_zombies()
+        found = await store.find_zombies()
         await other.beat()
 
         assert [zombie.task_id for zombie in found] == [task.task_id]

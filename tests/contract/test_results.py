@@ -14,11 +14,11 @@ from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.processes.results import NOTIFY_IDS_MAX, listen
 from progressor.storage.replicas.replicas import Roster
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     BROKEN,
     LEASE_TIMEOUT,
-    Desk,
+    Store,
     a_request,
     fresh_key,
     success,
@@ -31,72 +31,72 @@ PATIENCE_SECONDS = 10
 
 
 class TestAwaitTask:
-    async def test_answers_at_once_for_a_task_that_has_ended(self, desk: Desk) -> None:
+    async def test_answers_at_once_for_a_task_that_has_ended(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key, idempotency_key="k")
-        await desk.settled(init, success(response=b"r"))
+        init = await store.start(key, idempotency_key="k")
+        await store.settled(init, success(response=b"r"))
 
-        by_id = await desk.results.await_task(key, init.task_id)
-        by_key = await desk.results.await_task(key, "k")
+        by_id = await store.results.await_task(key, init.task_id)
+        by_key = await store.results.await_task(key, "k")
 
         assert isinstance(by_id, TaskResult)
         assert (by_id.status, by_id.response) == (TaskStatus.FINISHED, b"r")
         assert by_key == by_id
 
-    async def test_notes_who_waits_for_one_that_has_not(self, desk: Desk, other: Desk) -> None:
+    async def test_notes_who_waits_for_one_that_has_not(self, store: Store, other: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key, idempotency_key="k")
+        init = await store.start(key, idempotency_key="k")
 
         assert await other.results.await_task(key, "k") == init.task_id
         assert await other.results.await_task(key, init.task_id) == init.task_id
 
-        assert (await desk.settled(init)).reply_to == (other.replica_id,)
+        assert (await store.settled(init)).reply_to == (other.replica_id,)
 
-    async def test_notes_who_waits_for_a_timer(self, desk: Desk, other: Desk) -> None:
+    async def test_notes_who_waits_for_a_timer(self, store: Store, other: Store) -> None:
         key = fresh_key()
-        due = (await desk.started(key, success(SetTimer(after=HOUR)))).due
+        due = (await store.started(key, success(SetTimer(after=HOUR)))).due
         assert due is not None
         await other.results.await_task(key, due.task_id)
 
-        written = await desk.settled(await desk.run_task(a_request(key)), BROKEN)
+        written = await store.settled(await store.run_task(a_request(key)), BROKEN)
 
         assert [each.reply_to for each in written.cancelled] == [(other.replica_id,)]
 
-    async def test_tells_an_unknown_process_from_an_unknown_task(self, desk: Desk) -> None:
+    async def test_tells_an_unknown_process_from_an_unknown_task(self, store: Store) -> None:
         key = fresh_key()
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.results.await_task(key, 1)
-        await desk.start(key)
+            await store.results.await_task(key, 1)
+        await store.start(key)
 
         with pytest.raises(errors.TaskNotFoundError):
-            await desk.results.await_task(key, 1)
+            await store.results.await_task(key, 1)
         with pytest.raises(errors.TaskNotFoundError):
-            await desk.results.await_task(key, "no such key")
+            await store.results.await_task(key, "no such key")
 
     async def test_races_a_settlement_without_losing_the_answer(
-        self, desk: Desk, other: Desk
+        self, store: Store, other: Store
     ) -> None:
         for _ in range(30):
             key = fresh_key()
-            init = await desk.start(key)
+            init = await store.start(key)
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(other.results.await_task(key, init.task_id))
-                settling = group.create_task(desk.settled(init))
+                settling = group.create_task(store.settled(init))
             told = settling.result().reply_to == (other.replica_id,)
             assert isinstance(waiting.result(), TaskResult) is not told
 
 
 class TestFetch:
-    async def test_leaves_out_what_has_not_ended_and_names_what_is_gone(self, desk: Desk) -> None:
-        ended, running, removed, answered = [await desk.start(fresh_key()) for _ in range(4)]
-        await desk.settled(ended, success(response=b"r"))
-        await desk.processes.remove(removed.key)
-        await desk.settled(answered, success(RemoveProcess(), response=b"bye"))
+    async def test_leaves_out_what_has_not_ended_and_names_what_is_gone(self, store: Store) -> None:
+        ended, running, removed, answered = [await store.start(fresh_key()) for _ in range(4)]
+        await store.settled(ended, success(response=b"r"))
+        await store.processes.remove(removed.key)
+        await store.settled(answered, success(RemoveProcess(), response=b"bye"))
         tasks: dict[int, ProcessKey] = {
             task.task_id: task.key for task in (ended, running, removed, answered)
         }
 
-        results = {each.task_id: each for each in await desk.results.fetch(tasks)}
+        results = {each.task_id: each for each in await store.results.fetch(tasks)}
 
         assert results.keys() == tasks.keys() - {running.task_id}
         assert results[ended.task_id].response == b"r"
@@ -105,64 +105,64 @@ class TestFetch:
 
     @pytest.mark.parametrize("by_settlement", [True, False])
     async def test_finds_the_answer_of_a_task_whose_process_went_before_it_was_fetched(
-        self, desk: Desk, other: Desk, by_settlement: bool
+        self, store: Store, other: Store, by_settlement: bool
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
+        init = await store.start(key)
         await other.results.await_task(key, init.task_id)
-        await desk.settled(init, success(response=b"r"))
+        await store.settled(init, success(response=b"r"))
 
         if by_settlement:
-            await desk.settled(await desk.run_task(a_request(key)), success(RemoveProcess()))
+            await store.settled(await store.run_task(a_request(key)), success(RemoveProcess()))
         else:
-            await desk.processes.remove(key)
+            await store.processes.remove(key)
 
         (result,) = await other.results.fetch({init.task_id: key})
         assert (result.removed, result.response) == (False, b"r")
 
     @pytest.mark.parametrize("by_settlement", [True, False])
     async def test_tells_nobody_the_answer_of_another_process(
-        self, desk: Desk, by_settlement: bool
+        self, store: Store, by_settlement: bool
     ) -> None:
         """Task ids can be guessed."""
         key, other_key = fresh_key(), fresh_key()
-        start = await desk.start(key)
+        start = await store.start(key)
         if by_settlement:
-            await desk.settled(start, success(RemoveProcess(), response=b"secret"))
+            await store.settled(start, success(RemoveProcess(), response=b"secret"))
         else:
-            await desk.settled(start, success(response=b"secret"))
-            await desk.processes.remove(key)
+            await store.settled(start, success(response=b"secret"))
+            await store.processes.remove(key)
 
-        (result,) = await desk.results.fetch({start.task_id: other_key})
+        (result,) = await store.results.fetch({start.task_id: other_key})
         with pytest.raises(errors.ProcessNotFoundError):
-            await desk.results.await_task(other_key, start.task_id)
+            await store.results.await_task(other_key, start.task_id)
 
         assert (result.removed, result.response) == (True, b"")
-        (result,) = await desk.results.fetch({start.task_id: key})
+        (result,) = await store.results.fetch({start.task_id: key})
         assert result.response == b"secret"
 
 
 async def test_replies_are_kept_for_a_while(
-    desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+    store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
 ) -> None:
-    await desk.settled(await desk.start(fresh_key()), success(RemoveProcess()))
+    await store.settled(await store.start(fresh_key()), success(RemoveProcess()))
     clock.advance(HOUR)
-    await desk.settled(await desk.start(fresh_key()), success(RemoveProcess()))
+    await store.settled(await store.start(fresh_key()), success(RemoveProcess()))
 
-    assert await desk.results.delete_old_replies(age=HOUR / 2) == 1
-    assert eye.execute("SELECT count(*) FROM progressor.replies").fetchone() == (1,)
+    assert await store.results.delete_old_replies(age=HOUR / 2) == 1
+    assert observer.execute("SELECT count(*) FROM progressor.replies").fetchone() == (1,)
 
 
 class TestNotifications:
     async def test_reach_the_replica_they_are_for_in_pieces_that_fit(
-        self, desk: Desk, other: Desk, database: str
+        self, store: Store, other: Store, database: str
     ) -> None:
         ids = [10**18 + number for number in range(2 * NOTIFY_IDS_MAX + 1)]
         heard: list[int] = []
         words = listen(database, other.replica_id)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await anext(words)
-            await desk.results.notify({desk.replica_id: [1], other.replica_id: ids})
+            await store.results.notify({store.replica_id: [1], other.replica_id: ids})
             while len(heard) < len(ids):
                 heard += (await anext(words)).task_ids
         await words.aclose()  # type: ignore[attr-defined]  # an async generator, said more loosely
@@ -170,14 +170,14 @@ class TestNotifications:
         assert heard == ids
 
     async def test_of_due_work_reach_the_other_living_replicas(
-        self, desk: Desk, other: Desk, database: str
+        self, store: Store, other: Store, database: str
     ) -> None:
-        await desk.beat()
+        await store.beat()
         await other.beat()
         words = listen(database, other.replica_id)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await anext(words)
-            await desk.results.call_others(lease_timeout=LEASE_TIMEOUT)
+            await store.results.call_others(lease_timeout=LEASE_TIMEOUT)
             word = await anext(words)
         await words.aclose()  # type: ignore[attr-defined]  # as above
 
@@ -185,59 +185,59 @@ class TestNotifications:
 
 
 class TestReplicas:
-    async def test_draw_ids_that_nobody_has_had(self, desk: Desk) -> None:
-        drawn = [await desk.replicas.draw_id() for _ in range(3)]
+    async def test_draw_ids_that_nobody_has_had(self, store: Store) -> None:
+        drawn = [await store.replicas.draw_id() for _ in range(3)]
 
         assert drawn == sorted(set(drawn))
 
     async def test_are_listed_until_they_retire_or_are_long_silent(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         await other.beat()
         clock.advance(HOUR)
-        await desk.beat()
-        roster = Roster(pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
+        await store.beat()
+        roster = Roster(pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
         assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1, 2]
 
-        assert await desk.replicas.delete_dead(retention=HOUR / 2) == 1
+        assert await store.replicas.delete_dead(retention=HOUR / 2) == 1
         assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1]
-        await desk.replicas.retire(1)
+        await store.replicas.retire(1)
 
         assert await roster.list(after=0, limit=9) == ()
-        await desk.beat()
+        await store.beat()
         await other.beat()
 
 
 class TestRetention:
     async def test_deletes_finished_processes_oldest_first_in_small_batches(
-        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
     ) -> None:
         old = [fresh_key() for _ in range(5)]
         for key in old:
-            await desk.started(key, success(Complete(), events=2))
+            await store.started(key, success(Complete(), events=2))
             clock.advance(dt.timedelta(seconds=1))
         kept, broken = fresh_key(), fresh_key()
-        await desk.started(kept)
-        await desk.broken(broken)
+        await store.started(kept)
+        await store.broken(broken)
         clock.advance(HOUR)
         young = fresh_key()
-        await desk.started(young, success(Complete()))
+        await store.started(young, success(Complete()))
 
         counts = [
-            await desk.retention.delete_finished("orders", age=HOUR / 2, limit=2) for _ in range(4)
+            await store.retention.delete_finished("orders", age=HOUR / 2, limit=2) for _ in range(4)
         ]
 
         assert counts == [2, 2, 1, 0]
-        left = eye.execute("SELECT process_id FROM progressor.processes").fetchall()
+        left = observer.execute("SELECT process_id FROM progressor.processes").fetchall()
         assert {row[0] for row in left} == {key.process_id for key in (kept, broken, young)}
-        assert broken_invariants(eye) == {}
+        assert broken_invariants(observer) == {}
 
     async def test_passes_over_a_process_that_somebody_has_locked(
-        self, desk: Desk, clock: ManualClock, database: str
+        self, store: Store, clock: ManualClock, database: str
     ) -> None:
         locked, free = fresh_key(), fresh_key()
         for key in (locked, free):
-            await desk.started(key, success(Complete()))
+            await store.started(key, success(Complete()))
         clock.advance(HOUR)
         with psycopg.connect(database) as holder:
             holder.execute(
@@ -245,27 +245,27 @@ class TestRetention:
                 [locked.process_id],
             )
 
-            assert await desk.retention.delete_finished("orders", age=HOUR / 2, limit=9) == 1
+            assert await store.retention.delete_finished("orders", age=HOUR / 2, limit=9) == 1
 
     async def test_deletes_old_tasks_but_those_that_are_needed(
-        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        await desk.settled(init, success(events=1))
+        init = await store.start(key)
+        await store.settled(init, success(events=1))
         for _ in range(5):
-            await desk.settled(await desk.run_task(a_request(key)), success(events=1))
-        last = await desk.run_task(a_request(key))
-        await desk.settled(last, BROKEN)
+            await store.settled(await store.run_task(a_request(key)), success(events=1))
+        last = await store.run_task(a_request(key))
+        await store.settled(last, BROKEN)
         clock.advance(HOUR)
-        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+        repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
         counts = [
-            await desk.retention.delete_old_tasks(key.slot, "orders", age=HOUR / 2, limit=3)
+            await store.retention.delete_old_tasks(key.slot, "orders", age=HOUR / 2, limit=3)
             for _ in range(3)
         ]
 
         assert counts == [3, 2, 0]
-        left = await desk.processes.trace(key, after=0, limit=99)
+        left = await store.processes.trace(key, after=0, limit=99)
         assert [task.task_id for task in left] == [init.task_id, last.task_id, repair.task_id]
-        assert broken_invariants(eye) == {}
+        assert broken_invariants(observer) == {}

@@ -24,30 +24,30 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.storage.schedules.runs import DeletedTo
 from tests.support.clock import ManualClock
-from tests.support.schedules import (
+from tests.support.storage.schedules import (
     MINUTE,
-    ScheduleDesk,
+    ScheduleStore,
     a_spec,
     fresh_schedule_key,
-    schedule_desk,
+    schedule_store,
 )
-from tests.support.storage import Desk
+from tests.support.storage.store import Store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Eye = psycopg.Connection[Any]
+Observer = psycopg.Connection[Any]
 HOUR = dt.timedelta(hours=1)
 HOURLY = CronTimes("0 * * * *", "UTC")
 ALLOW = OverlapPolicy.ALLOW
 
 
 @pytest.fixture
-def timetable(desk: Desk) -> ScheduleDesk:
-    return schedule_desk(desk)
+def timetable(store: Store) -> ScheduleStore:
+    return schedule_store(store)
 
 
 async def test_a_schedule_is_kept_as_it_was_made(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     spec = a_spec(
         StartTarget(args=b"x", caller_context={"a": "b"}, metadata={"n": 1}),
@@ -67,21 +67,21 @@ async def test_a_schedule_is_kept_as_it_was_made(
     assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
 
 
-async def test_an_id_is_taken_once(timetable: ScheduleDesk) -> None:
+async def test_an_id_is_taken_once(timetable: ScheduleStore) -> None:
     made = await timetable.create()
 
     with pytest.raises(job_errors.ScheduleAlreadyExistsError):
         await timetable.schedules.create(made.key, a_spec(), paused=False, note="")
 
 
-async def test_a_schedule_needs_a_namespace(timetable: ScheduleDesk) -> None:
+async def test_a_schedule_needs_a_namespace(timetable: ScheduleStore) -> None:
     key = schedule_key("nowhere", "nightly")
 
     with pytest.raises(errors.NamespaceNotFoundError):
         await timetable.schedules.create(key, a_spec(), paused=False, note="")
 
 
-async def test_a_list_goes_by_ids_and_leaves_args_out(timetable: ScheduleDesk) -> None:
+async def test_a_list_goes_by_ids_and_leaves_args_out(timetable: ScheduleStore) -> None:
     spec = a_spec(StartTarget(args=b"large"))
     keys = [schedule_key("orders", name) for name in ("b", "a", "C")]
     for key in keys:
@@ -95,7 +95,7 @@ async def test_a_list_goes_by_ids_and_leaves_args_out(timetable: ScheduleDesk) -
 
 
 async def test_an_update_that_leaves_the_times_leaves_what_is_due(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -109,7 +109,7 @@ async def test_an_update_that_leaves_the_times_leaves_what_is_due(
 
 
 async def test_an_update_of_the_times_counts_from_now(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -125,7 +125,7 @@ async def test_an_update_of_the_times_counts_from_now(
 
 
 async def test_an_update_makes_what_was_claimed_before_void(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -140,7 +140,7 @@ async def test_an_update_makes_what_was_claimed_before_void(
 
 @pytest.mark.parametrize("change", ["update", "pause", "resume", "delete"])
 async def test_a_change_expects_a_schedule_and_its_revision(
-    timetable: ScheduleDesk, change: str
+    timetable: ScheduleStore, change: str
 ) -> None:
     schedules = timetable.schedules
     made = await timetable.create()
@@ -166,7 +166,7 @@ async def test_a_change_expects_a_schedule_and_its_revision(
 
 
 async def test_a_pause_lasts_until_it_is_resumed_and_is_not_made_up_for(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     paused = await timetable.schedules.pause(schedule.key, note="vacation", expected_revision=0)
@@ -187,7 +187,7 @@ async def test_a_pause_lasts_until_it_is_resumed_and_is_not_made_up_for(
 
 
 async def test_to_resume_what_is_not_paused_changes_the_note_alone(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -198,7 +198,7 @@ async def test_to_resume_what_is_not_paused_changes_the_note_alone(
 
 
 async def test_what_is_paused_stays_so_when_it_is_updated(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(paused=True)
     updated = await timetable.schedules.update(
@@ -210,7 +210,7 @@ async def test_what_is_paused_stays_so_when_it_is_updated(
     assert await timetable.fire_due() == []
 
 
-async def test_changes_at_once_are_all_made(timetable: ScheduleDesk) -> None:
+async def test_changes_at_once_are_all_made(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
 
     await asyncio.gather(
@@ -224,7 +224,7 @@ async def test_changes_at_once_are_all_made(timetable: ScheduleDesk) -> None:
 
 
 async def test_a_deleted_schedule_leaves_what_it_started(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -232,35 +232,35 @@ async def test_a_deleted_schedule_leaves_what_it_started(
 
     await timetable.schedules.delete(schedule.key, expected_revision=0)
 
-    assert eye.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
-    assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (1,)
+    assert observer.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
+    assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (1,)
 
 
 async def test_a_namespace_takes_its_schedules_with_it(
-    timetable: ScheduleDesk, desk: Desk, eye: Eye
+    timetable: ScheduleStore, store: Store, observer: Observer
 ) -> None:
-    eye.execute(
+    observer.execute(
         "INSERT INTO progressor.namespaces SELECT 'brief', 1, n.config, now(), now()"
         " FROM progressor.namespaces n WHERE n.name = 'orders'"
     )
     key = fresh_schedule_key("brief")
     await timetable.schedules.create(key, a_spec(), paused=False, note="")
 
-    await desk.namespaces.delete("brief")
+    await store.namespaces.delete("brief")
 
     with pytest.raises(job_errors.ScheduleNotFoundError):
         await timetable.schedules.get(key)
 
 
 async def backfilled(
-    timetable: ScheduleDesk, schedule: Schedule, instants: list[dt.datetime], policy: OverlapPolicy
+    timetable: ScheduleStore, schedule: Schedule, instants: list[dt.datetime], policy: OverlapPolicy
 ) -> int:
     upcoming = [Upcoming(each, each) for each in instants]
     return await timetable.schedules.backfill(schedule, upcoming, policy)
 
 
 async def test_a_backfill_fires_what_started_nothing_before(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     spec = a_spec(overlap_policy=ALLOW, catch_up_window=MINUTE)
     schedule = await timetable.create(spec)
@@ -282,7 +282,7 @@ async def test_a_backfill_fires_what_started_nothing_before(
 
 
 async def test_a_backfill_in_a_queue_goes_one_after_the_other(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(paused=True)
     instants = [clock.now() - n * MINUTE for n in range(1, 4)]
@@ -295,13 +295,13 @@ async def test_a_backfill_in_a_queue_goes_one_after_the_other(
         running = [it for it in await timetable.last(schedule) if it.state is FiringState.RUNNING]
         assert len(running) == 1
         order.append(running[0].instant)
-        await desk.processes.remove(process_key("orders", running[0].process_id or ""))
+        await store.processes.remove(process_key("orders", running[0].process_id or ""))
 
     assert order == instants[::-1]
 
 
 async def test_a_backfill_that_skips_starts_the_first_alone(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(paused=True)
     instants = [clock.now() - n * MINUTE for n in range(1, 4)]
@@ -313,7 +313,7 @@ async def test_a_backfill_that_skips_starts_the_first_alone(
 
 
 async def test_a_backfill_finds_the_schedule_as_it_was_read(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
@@ -326,7 +326,7 @@ async def test_a_backfill_finds_the_schedule_as_it_was_read(
 
 
 async def test_what_was_refused_may_be_fired_again(
-    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+    timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = process_key("orders", "comes late")
     target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
@@ -334,7 +334,7 @@ async def test_what_was_refused_may_be_fired_again(
     clock.advance(MINUTE)
     assert await timetable.fire_due() == ["refused"]
     [firing] = await timetable.last(schedule)
-    await desk.started(key)
+    await store.started(key)
 
     assert await backfilled(timetable, schedule, [firing.instant], ALLOW) == 1
     assert await timetable.look_at_queue() == ["started"]
@@ -343,7 +343,7 @@ async def test_what_was_refused_may_be_fired_again(
 
 
 async def deleted(
-    timetable: ScheduleDesk, schedule: Schedule, kept: int, age: dt.timedelta, limit: int = 1000
+    timetable: ScheduleStore, schedule: Schedule, kept: int, age: dt.timedelta, limit: int = 1000
 ) -> int:
     """Delete old firings of the schedule's slot, a window after the other; return how many."""
     count, at = 0, DeletedTo()
@@ -357,16 +357,16 @@ async def deleted(
         at = found.next
 
 
-async def ended(timetable: ScheduleDesk, schedule: Schedule) -> None:
+async def ended(timetable: ScheduleStore, schedule: Schedule) -> None:
     """Remove all that was started."""
     for firing in await timetable.last(schedule):
         if firing.process_id is not None:
-            await timetable.desk.processes.remove(process_key("orders", firing.process_id))
+            await timetable.store.processes.remove(process_key("orders", firing.process_id))
 
 
 @pytest.mark.parametrize("limit", [1000, 10, 3, 1])
 async def test_retention_keeps_the_last_firings_and_what_is_at_work(
-    timetable: ScheduleDesk, clock: ManualClock, limit: int
+    timetable: ScheduleStore, clock: ManualClock, limit: int
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(5 * MINUTE)
@@ -382,7 +382,7 @@ async def test_retention_keeps_the_last_firings_and_what_is_at_work(
 
 
 async def test_retention_deletes_what_is_too_old(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
@@ -396,7 +396,7 @@ async def test_retention_deletes_what_is_too_old(
 
 
 async def test_what_retention_has_deleted_is_not_fired_again(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(3 * MINUTE)
@@ -411,17 +411,17 @@ async def test_what_retention_has_deleted_is_not_fired_again(
         await backfilled(timetable, schedule, instants[:1], ALLOW)
     before = instants[0] - MINUTE
     assert await backfilled(timetable, schedule, [before, instants[-1]], ALLOW) == 1
-    assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
+    assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
 
 
 async def test_nothing_is_skipped_for_runs_that_have_all_ended(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+    timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     """A firing looks closely at a hundred of them; more may have ended since the last look."""
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(102 * MINUTE)
     await timetable.fire_due()
-    eye.execute("DELETE FROM progressor.processes")
+    observer.execute("DELETE FROM progressor.processes")
     skip = a_spec(overlap_policy=OverlapPolicy.SKIP)
     await timetable.schedules.update(schedule.key, skip, expected_revision=0)
     clock.advance(MINUTE)
@@ -430,15 +430,18 @@ async def test_nothing_is_skipped_for_runs_that_have_all_ended(
 
 
 async def test_the_scan_forgets_some_slots_a_round(
-    timetable: ScheduleDesk, clock: ManualClock, eye: Eye, monkeypatch: pytest.MonkeyPatch
+    timetable: ScheduleStore,
+    clock: ManualClock,
+    observer: Observer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("progressor.runtime.schedules.scan.KEPT", 0)
     await timetable.create()
     clock.advance(MINUTE)
     await timetable.fire_due()
-    eye.execute("DELETE FROM progressor.processes")
+    observer.execute("DELETE FROM progressor.processes")
 
     for _ in range(32):
         await timetable.scan.forget()
 
-    assert eye.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
+    assert observer.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)

@@ -26,11 +26,11 @@ from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     dump,
     fresh_key,
@@ -59,81 +59,83 @@ EVERY_OUTCOME: tuple[Outcome, ...] = (
 
 class TestASuccess:
     async def test_saves_events_state_metadata_and_response_together(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
+        init = await store.start(key)
         events = (
             NewEvent(payload=b"\0one", format_version=7, metadata={"a": "ü"}),
             NewEvent(payload=b""),
         )
         intent = Intent(events=events, aux_state=b"\xff", metadata={"m": 1}, response=b"r")
 
-        written = await desk.settled(init, Succeeded(intent))
+        written = await store.settled(init, Succeeded(intent))
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.status, process.previous_status) == (
             ProcessStatus.RUNNING, ProcessStatus.INIT,
         )  # fmt: skip
         assert (process.aux_state, process.metadata, process.last_event_id) == (
             b"\xff", {"m": 1}, 2,
         )  # fmt: skip
-        [traced] = await desk.processes.trace(key, after=0, limit=9)
+        [traced] = await store.processes.trace(key, after=0, limit=9)
         assert [(e.event_id, e.payload, e.format_version, e.metadata) for e in traced.events] == [
             (1, b"\0one", 7, {"a": "ü"}), (2, b"", 0, None),
         ]  # fmt: skip
         assert (traced.response, traced.finished_at) == (b"r", clock.now())
         assert written.process == process
 
-    async def test_leaves_what_it_does_not_mention(self, desk: Desk) -> None:
+    async def test_leaves_what_it_does_not_mention(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(aux_state=b"s", metadata={"m": 1}))
+        await store.started(key, success(aux_state=b"s", metadata={"m": 1}))
 
-        await desk.settled(await desk.run_task(a_request(key)))
+        await store.settled(await store.run_task(a_request(key)))
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.aux_state, process.metadata) == (b"s", {"m": 1})
 
-    async def test_overwrites_with_what_is_empty(self, desk: Desk) -> None:
+    async def test_overwrites_with_what_is_empty(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(aux_state=b"s", metadata={"m": 1}))
+        await store.started(key, success(aux_state=b"s", metadata={"m": 1}))
 
-        await desk.settled(await desk.run_task(a_request(key)), success(aux_state=b"", metadata={}))
+        await store.settled(
+            await store.run_task(a_request(key)), success(aux_state=b"", metadata={})
+        )
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.aux_state, process.metadata) == (b"", {})
 
-    async def test_numbers_events_on_from_those_before(self, desk: Desk) -> None:
+    async def test_numbers_events_on_from_those_before(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=2))
-        await desk.settled(await desk.run_task(a_request(key)), success(events=3))
+        await store.started(key, success(events=2))
+        await store.settled(await store.run_task(a_request(key)), success(events=3))
 
-        process = (await desk.processes.get(key)).process
-        page = await desk.processes.history(
+        process = (await store.processes.get(key)).process
+        page = await store.processes.history(
             key, HistoryRange(), last_event_id=process.last_event_id, bytes_max=9999
         )
         assert [event.event_id for event in page.events] == [1, 2, 3, 4, 5]
 
-    async def test_of_a_repair_clears_the_error(self, desk: Desk) -> None:
+    async def test_of_a_repair_clears_the_error(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
+        await store.broken(key)
 
-        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
-        await desk.settled(repair)
+        repair = await store.run_task(a_request(key, TaskType.REPAIR))
+        await store.settled(repair)
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert process.status is ProcessStatus.RUNNING
         assert (process.detail, process.corrupted_by) == (None, None)
 
     async def test_of_a_repair_without_action_runs_the_timer_that_broke_it_again(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, _ = await desk.timed(NO_TIME, args=b"a", step_timeout=SECOND)
-        [claimed] = await desk.claim_due()
-        await desk.settled(claimed.task, BROKEN)
-        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+        key, _ = await store.timed(NO_TIME, args=b"a", step_timeout=SECOND)
+        [claimed] = await store.claim_due()
+        await store.settled(claimed.task, BROKEN)
+        repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
-        following = (await desk.settled(repair)).next
+        following = (await store.settled(repair)).next
 
         assert following is not None
         assert (following.task_type, following.args) == (TaskType.TIMEOUT, b"a")
@@ -141,78 +143,78 @@ class TestASuccess:
         assert following.task_id != claimed.task.task_id
 
     @pytest.mark.parametrize("action", [IN_AN_HOUR, UnsetTimer()])
-    async def test_of_a_repair_with_an_action_does_not(self, desk: Desk, action: Action) -> None:
-        key, _ = await desk.timed(NO_TIME)
-        await desk.settled((await desk.claim_due())[0].task, BROKEN)
+    async def test_of_a_repair_with_an_action_does_not(self, store: Store, action: Action) -> None:
+        key, _ = await store.timed(NO_TIME)
+        await store.settled((await store.claim_due())[0].task, BROKEN)
 
-        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+        repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
-        assert (await desk.settled(repair, success(action))).next is None
+        assert (await store.settled(repair, success(action))).next is None
 
-    async def test_of_a_repair_sends_the_repairs_behind_it_away(self, desk: Desk) -> None:
+    async def test_of_a_repair_sends_the_repairs_behind_it_away(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
-        first = await desk.run_task(a_request(key, TaskType.REPAIR))
-        second = await desk.admit(a_request(key, TaskType.REPAIR))
+        await store.broken(key)
+        first = await store.run_task(a_request(key, TaskType.REPAIR))
+        second = await store.admit(a_request(key, TaskType.REPAIR))
 
-        written = await desk.settled(first)
+        written = await store.settled(first)
 
         assert [each.task_id for each in written.cancelled] == [second.task_id]
         assert second.task_id is not None
-        result = await desk.results.await_task(key, second.task_id)
+        result = await store.results.await_task(key, second.task_id)
         assert not isinstance(result, int)
         assert result.error is not None
         assert result.error.reason == "PROCESS_IS_RUNNING"
 
-    async def test_tells_the_state_that_the_next_step_begins_with(self, desk: Desk) -> None:
+    async def test_tells_the_state_that_the_next_step_begins_with(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        await desk.admit(a_request(key, args=b"next"))
+        init = await store.start(key)
+        await store.admit(a_request(key, args=b"next"))
 
-        following = (await desk.settled(init, success(events=1, aux_state=b"s"))).next
+        following = (await store.settled(init, success(events=1, aux_state=b"s"))).next
 
         assert following is not None
         assert following.args == b"next"
-        assert following.process == (await desk.processes.get(key)).process
+        assert following.process == (await store.processes.get(key)).process
 
 
 class TestCompletion:
-    async def test_ends_the_process_with_its_result(self, desk: Desk) -> None:
+    async def test_ends_the_process_with_its_result(self, store: Store) -> None:
         key = fresh_key()
 
-        written = await desk.started(key, success(Complete(b"result")))
+        written = await store.started(key, success(Complete(b"result")))
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.status, process.result) == (ProcessStatus.FINISHED, b"result")
         assert (written.next, written.due) == (None, None)
 
     async def test_cancels_timer_and_line_and_names_who_waits(
-        self, desk: Desk, other: Desk
+        self, store: Store, other: Store
     ) -> None:
-        key, timer = await desk.timed()
-        call = await desk.run_task(a_request(key))
+        key, timer = await store.timed()
+        call = await store.run_task(a_request(key))
         waiting = await other.admit(a_request(key))
 
-        written = await desk.settled(call, success(Complete()))
+        written = await store.settled(call, success(Complete()))
 
         assert {(each.task_id, each.reply_to) for each in written.cancelled} == {
             (timer, ()), (waiting.task_id, (other.replica_id,)),
         }  # fmt: skip
         assert waiting.task_id is not None
-        result = await desk.results.await_task(key, waiting.task_id)
+        result = await store.results.await_task(key, waiting.task_id)
         assert not isinstance(result, int)
         assert result.error is not None
         assert result.error.reason == "PROCESS_FINISHED"
 
-    async def test_by_a_repair_leaves_no_error_behind(self, desk: Desk) -> None:
+    async def test_by_a_repair_leaves_no_error_behind(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
+        await store.broken(key)
 
-        await desk.settled(
-            await desk.run_task(a_request(key, TaskType.REPAIR)), success(Complete())
+        await store.settled(
+            await store.run_task(a_request(key, TaskType.REPAIR)), success(Complete())
         )
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.status, process.detail) == (ProcessStatus.FINISHED, None)
 
 
@@ -223,44 +225,44 @@ class TestRemoval:
          (REFUSED, TaskStatus.ERROR)],
     )  # fmt: skip
     async def test_leaves_the_answer_and_nothing_else(
-        self, desk: Desk, eye: psycopg.Connection[Any], outcome: Outcome, status: TaskStatus
+        self, store: Store, observer: psycopg.Connection[Any], outcome: Outcome, status: TaskStatus
     ) -> None:
-        before = dump(eye)
+        before = dump(observer)
         key = fresh_key()
-        init = await desk.start(key)
-        waiting = await desk.admit(a_request(key))
+        init = await store.start(key)
+        waiting = await store.admit(a_request(key))
 
-        written = await desk.settled(init, outcome)
+        written = await store.settled(init, outcome)
 
         assert [each.task_id for each in written.cancelled] == [waiting.task_id]
         assert (written.process, written.next, written.due) == (None, None, None)
-        result = await desk.results.await_task(key, init.task_id)
+        result = await store.results.await_task(key, init.task_id)
         assert not isinstance(result, int)
         assert (result.status, result.response) == (
             status, b"bye" if status is TaskStatus.FINISHED else b"",
         )  # fmt: skip
-        after = dump(eye)
+        after = dump(observer)
         assert {**after, "replies": ()} == {**before, "replies": ()}
 
     async def test_by_a_timer_leaves_no_answer(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        key, timer = await desk.timed(NO_TIME, remove=True)
-        [claimed] = await desk.claim(key, timer)
+        key, timer = await store.timed(NO_TIME, remove=True)
+        [claimed] = await store.claim(key, timer)
 
-        await desk.settled(claimed.task, success(RemoveProcess()))
+        await store.settled(claimed.task, success(RemoveProcess()))
 
         assert claimed.task.task_type is TaskType.REMOVE
         query = "SELECT FROM progressor.replies WHERE task_id = %s"
-        assert eye.execute(query, (timer,)).fetchone() is None
+        assert observer.execute(query, (timer,)).fetchone() is None
 
-    async def test_stands_in_a_batch_with_others(self, desk: Desk) -> None:
+    async def test_stands_in_a_batch_with_others(self, store: Store) -> None:
         one, two, three = fresh_key(), fresh_key(), fresh_key()
-        tasks = [await desk.start(key) for key in (one, two, three)]
+        tasks = [await store.start(key) for key in (one, two, three)]
         outcomes = [success(RemoveProcess()), success(events=1), success(RemoveProcess())]
 
         futures = [
-            desk.settlements.submit(desk.entry(task, outcome))
+            store.settlements.submit(store.entry(task, outcome))
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
         written = [await future for future in futures]
@@ -272,48 +274,48 @@ class TestRemoval:
 class TestARefusal:
     @pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY])
     async def test_ends_the_task_and_leaves_the_process(
-        self, desk: Desk, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
         key = fresh_key()
-        await desk.started(key, success(events=1))
-        before = (await desk.processes.get(key)).process
-        task = await desk.run_task(a_request(key, task_type))
+        await store.started(key, success(events=1))
+        before = (await store.processes.get(key)).process
+        task = await store.run_task(a_request(key, task_type))
 
-        written = await desk.settled(task, REFUSED)
+        written = await store.settled(task, REFUSED)
 
-        assert (await desk.processes.get(key)).process == before == written.process
-        result = await desk.results.await_task(key, task.task_id)
+        assert (await store.processes.get(key)).process == before == written.process
+        result = await store.results.await_task(key, task.task_id)
         assert not isinstance(result, int)
         assert result.error is not None
         assert (result.error.code, result.error.reason, result.error.message) == (3, "BAD", "no")
         assert (result.error.rejected, result.error.metadata) == (True, {"field": "x"})
 
-    async def test_of_a_repair_leaves_the_error(self, desk: Desk) -> None:
+    async def test_of_a_repair_leaves_the_error(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
-        before = (await desk.processes.get(key)).process
+        await store.broken(key)
+        before = (await store.processes.get(key)).process
 
-        await desk.settled(await desk.run_task(a_request(key, TaskType.REPAIR)), REFUSED)
+        await store.settled(await store.run_task(a_request(key, TaskType.REPAIR)), REFUSED)
 
-        assert (await desk.processes.get(key)).process == before
+        assert (await store.processes.get(key)).process == before
 
 
 class TestAFailureForGood:
-    async def test_breaks_the_process_and_cancels_what_waits(self, desk: Desk) -> None:
-        key, timer = await desk.timed()
-        call = await desk.run_task(a_request(key))
-        waiting = await desk.admit(a_request(key))
+    async def test_breaks_the_process_and_cancels_what_waits(self, store: Store) -> None:
+        key, timer = await store.timed()
+        call = await store.run_task(a_request(key))
+        waiting = await store.admit(a_request(key))
 
-        written = await desk.settled(call, BROKEN)
+        written = await store.settled(call, BROKEN)
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.status, process.previous_status) == (
             ProcessStatus.ERROR, ProcessStatus.RUNNING,
         )  # fmt: skip
         assert (process.detail, process.corrupted_by) == (BROKEN.message, call.task_id)
         assert {each.task_id for each in written.cancelled} == {timer, waiting.task_id}
         assert waiting.task_id is not None
-        result = await desk.results.await_task(key, waiting.task_id)
+        result = await store.results.await_task(key, waiting.task_id)
         assert not isinstance(result, int)
         assert result.error is not None
         assert (result.error.reason, result.error.message) == ("PROCESS_FAILED", BROKEN.message)
@@ -323,125 +325,125 @@ class TestAFailureForGood:
             "failure_reason": BROKEN.reason,
         }
 
-    async def test_of_a_repair_lets_the_next_repair_try(self, desk: Desk) -> None:
+    async def test_of_a_repair_lets_the_next_repair_try(self, store: Store) -> None:
         key = fresh_key()
-        await desk.broken(key)
-        before = (await desk.processes.get(key)).process
-        first = await desk.run_task(a_request(key, TaskType.REPAIR))
-        second = await desk.admit(a_request(key, TaskType.REPAIR))
+        await store.broken(key)
+        before = (await store.processes.get(key)).process
+        first = await store.run_task(a_request(key, TaskType.REPAIR))
+        second = await store.admit(a_request(key, TaskType.REPAIR))
 
-        written = await desk.settled(first, BROKEN)
+        written = await store.settled(first, BROKEN)
 
         assert written.next is not None
         assert (written.next.task_id, written.next.process) == (second.task_id, before)
-        assert (await desk.processes.get(key)).process == before
+        assert (await store.processes.get(key)).process == before
 
     async def test_of_a_timer_run_again_gives_the_repair_behind_it_the_new_error(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
-        key, _ = await desk.timed(NO_TIME)
-        await desk.settled((await desk.claim_due())[0].task, BROKEN)
-        due = (await desk.processes.simple_repair(key)).due
+        key, _ = await store.timed(NO_TIME)
+        await store.settled((await store.claim_due())[0].task, BROKEN)
+        due = (await store.processes.simple_repair(key)).due
         assert due is not None
-        [again] = await desk.claim(key, due.task_id)
-        await desk.admit(a_request(key, TaskType.REPAIR))
+        [again] = await store.claim(key, due.task_id)
+        await store.admit(a_request(key, TaskType.REPAIR))
         worse = Failed(code=13, reason="BUG", message="worse", retryable=False)
 
-        following = (await desk.settled(again.task, worse)).next
+        following = (await store.settled(again.task, worse)).next
 
-        process = (await desk.processes.get(key)).process
+        process = (await store.processes.get(key)).process
         assert (process.detail, process.corrupted_by) == ("worse", due.task_id)
         assert following is not None
         assert following.process == process
 
 
 class TestTheLine:
-    async def test_runs_in_the_order_of_task_ids(self, desk: Desk) -> None:
+    async def test_runs_in_the_order_of_task_ids(self, store: Store) -> None:
         key = fresh_key()
-        task: RunningTask | None = await desk.start(key)
+        task: RunningTask | None = await store.start(key)
         types = (TaskType.CALL, TaskType.NOTIFY, TaskType.CALL)
-        waiting = [(await desk.admit(a_request(key, each))).task_id for each in types]
+        waiting = [(await store.admit(a_request(key, each))).task_id for each in types]
 
         ran = []
         while task is not None:
             ran.append(task.task_id)
-            task = (await desk.settled(task)).next
+            task = (await store.settled(task)).next
 
         assert ran[1:] == waiting
 
     async def test_is_brought_on_for_a_claim_where_the_worker_does_not_go_on(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        first = await desk.admit(a_request(key))
-        second = await desk.admit(a_request(key))
+        init = await store.start(key)
+        first = await store.admit(a_request(key))
+        second = await store.admit(a_request(key))
 
-        written = await desk.settled(init, continues=False)
+        written = await store.settled(init, continues=False)
 
         assert written.next is None
-        assert await desk.claim(key, second.task_id) == []
-        [claimed] = await desk.claim_due()
+        assert await store.claim(key, second.task_id) == []
+        [claimed] = await store.claim_due()
         assert claimed.task.task_id == first.task_id
 
 
 class TestALostLease:
     @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
     async def test_changes_nothing_whatever_the_outcome(
-        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any], outcome: Outcome
+        self, store: Store, other: Store, observer: psycopg.Connection[Any], outcome: Outcome
     ) -> None:
-        key, _ = await desk.timed()
-        late = await desk.run_task(a_request(key))
-        await desk.admit(a_request(key))
+        key, _ = await store.timed()
+        late = await store.run_task(a_request(key))
+        await store.admit(a_request(key))
         await other.settled(late, Lost(), continues=False)
         await other.claim(key, late.task_id)
-        before = dump(eye)
+        before = dump(observer)
 
-        settled = await desk.settle(late, outcome)
+        settled = await store.settle(late, outcome)
 
         assert settled == LeaseLost()
-        assert dump(eye) == before
+        assert dump(observer) == before
 
     @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
     async def test_of_a_removed_process_changes_nothing(
-        self, desk: Desk, eye: psycopg.Connection[Any], outcome: Outcome
+        self, store: Store, observer: psycopg.Connection[Any], outcome: Outcome
     ) -> None:
         key = fresh_key()
-        late = await desk.start(key)
-        await desk.processes.remove(key)
-        await desk.start(key)
-        before = dump(eye)
+        late = await store.start(key)
+        await store.processes.remove(key)
+        await store.start(key)
+        before = dump(observer)
 
-        settled = await desk.settle(late, outcome)
+        settled = await store.settle(late, outcome)
 
         assert settled == LeaseLost()
-        assert dump(eye) == before
+        assert dump(observer) == before
 
-    async def test_stands_in_a_batch_with_leases_that_hold(self, desk: Desk) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(4)]
-        await desk.processes.remove(tasks[2].key)
+    async def test_stands_in_a_batch_with_leases_that_hold(self, store: Store) -> None:
+        tasks = [await store.start(fresh_key()) for _ in range(4)]
+        await store.processes.remove(tasks[2].key)
 
-        futures = [desk.settlements.submit(desk.entry(task)) for task in tasks]
+        futures = [store.settlements.submit(store.entry(task)) for task in tasks]
 
         assert [isinstance(await each, Written) for each in futures] == [True, True, False, True]
 
 
 class TestABatch:
     async def test_gives_each_process_its_own_events_where_one_before_is_lost(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(4)]
-        await desk.processes.remove(tasks[1].key)
+        tasks = [await store.start(fresh_key()) for _ in range(4)]
+        await store.processes.remove(tasks[1].key)
         payloads = [[b"0a", b"0b"], [b"lost"], [], [b"3"]]
         outcomes = [
             Succeeded(Intent(events=tuple(NewEvent(payload=each) for each in some)))
             for some in payloads
         ]
 
-        await settled_together(desk, tasks, outcomes)
+        await settled_together(store, tasks, outcomes)
 
         for number in (0, 2, 3):
-            page = await desk.processes.history(
+            page = await store.processes.history(
                 tasks[number].key,
                 HistoryRange(),
                 last_event_id=len(payloads[number]),
@@ -450,9 +452,9 @@ class TestABatch:
             assert [event.payload for event in page.events] == payloads[number]
 
     async def test_gives_each_process_its_own_timer_among_those_that_set_none(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        tasks = [await desk.start(fresh_key()) for _ in range(4)]
+        tasks = [await store.start(fresh_key()) for _ in range(4)]
         outcomes: list[Outcome] = [
             success(),
             success(SetTimer(at=clock.now() + HOUR, args=b"at", step_timeout=SECOND)),
@@ -460,7 +462,7 @@ class TestABatch:
             success(SetTimer(after=NO_TIME, history_range=HistoryRange(after=1, limit=2))),
         ]
 
-        written = await settled_together(desk, tasks, outcomes)
+        written = await settled_together(store, tasks, outcomes)
 
         assert [each.due and each.due.due_at - clock.now() for each in written] == [
             None, HOUR, SECOND, None,
@@ -471,16 +473,16 @@ class TestABatch:
         assert following[3].history_range == HistoryRange(after=1, limit=2)
         assert (following[3].args, following[3].step_timeout) == (b"", None)
 
-    async def test_moves_each_line_in_its_own_way(self, desk: Desk) -> None:
+    async def test_moves_each_line_in_its_own_way(self, store: Store) -> None:
         """One ends its process, the next has nothing behind it, the third a call and a timer."""
-        ends, lone, called = [await desk.start(fresh_key()) for _ in range(3)]
-        timed, timer = await desk.timed()
-        keeps = await desk.run_task(a_request(timed))
-        in_vain = await desk.admit(a_request(ends.key))
-        first = await desk.admit(a_request(called.key))
+        ends, lone, called = [await store.start(fresh_key()) for _ in range(3)]
+        timed, timer = await store.timed()
+        keeps = await store.run_task(a_request(timed))
+        in_vain = await store.admit(a_request(ends.key))
+        first = await store.admit(a_request(called.key))
 
         written = await settled_together(
-            desk,
+            store,
             [ends, lone, called, keeps],
             [success(Complete()), success(), success(), success()],
         )
@@ -492,13 +494,15 @@ class TestABatch:
             None, None, first.task_id, None,
         ]  # fmt: skip
         assert [one.due and one.due.task_id for one in written] == [None, None, None, timer]
-        assert await desk.task_status(timed, timer) is TaskStatus.WAITING
+        assert await store.task_status(timed, timer) is TaskStatus.WAITING
 
 
 async def settled_together(
-    desk: Desk, tasks: Sequence[RunningTask], outcomes: Sequence[Outcome]
+    store: Store, tasks: Sequence[RunningTask], outcomes: Sequence[Outcome]
 ) -> list[Any]:
     """Settle tasks in one batch."""
-    async with desk.pool.connection() as connection:
-        entries = [desk.entry(task, outcome) for task, outcome in zip(tasks, outcomes, strict=True)]
-        return list(await desk.settlements._write(connection, entries, False))
+    async with store.pool.connection() as connection:
+        entries = [
+            store.entry(task, outcome) for task, outcome in zip(tasks, outcomes, strict=True)
+        ]
+        return list(await store.settlements._write(connection, entries, False))

@@ -9,11 +9,11 @@ import pytest
 from progressor.domain.gates.constraint import Constraints, Order, Version
 from progressor.domain.processes.task import RunningTask
 from tests.support.clock import ManualClock
-from tests.support.gated_walk import Walk
-from tests.support.storage import (
+from tests.support.models.gates.walk import Walk
+from tests.support.storage.store import (
     NAMESPACE,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     fresh_key,
 )
@@ -30,99 +30,99 @@ def seconds_of(task: RunningTask) -> tuple[float, ...]:
     return tuple(part / 1e6 for part in task.spent)
 
 
-async def claimed(desk: Desk) -> RunningTask:
+async def claimed(store: Store) -> RunningTask:
     """Return the one task that is due."""
-    [each] = await desk.claim_due()
+    [each] = await store.claim_due()
     return each.task
 
 
-async def test_each_wait_is_told_by_its_cause(desk: Desk, clock: ManualClock) -> None:
+async def test_each_wait_is_told_by_its_cause(store: Store, clock: ManualClock) -> None:
     holder, smaller, key = fresh_key(), fresh_key(), fresh_key()
     for each in (holder, smaller, key):
-        await desk.started(each)
-    await desk.admit(a_request(holder, constraints=MUTEX), run=False)
-    holding = await claimed(desk)
+        await store.started(each)
+    await store.admit(a_request(holder, constraints=MUTEX), run=False)
+    holding = await claimed(store)
     one = Constraints(order=Order("v", Version((1,))))
-    await desk.admit(a_request(smaller, constraints=one), run=False)
-    before = await claimed(desk)
-    busy = await desk.run_task(a_request(key))
+    await store.admit(a_request(smaller, constraints=one), run=False)
+    before = await claimed(store)
+    busy = await store.run_task(a_request(key))
     constraints = Constraints(
         run_at=clock.now() + SECOND, order=Order("v", Version((2,))), gates={"mutex": 1}
     )
-    await desk.admit(a_request(key, constraints=constraints), run=False)
+    await store.admit(a_request(key, constraints=constraints), run=False)
 
     clock.advance(SECOND)
-    await desk.gates.promote_due([NAMESPACE.name])
+    await store.gates.promote_due([NAMESPACE.name])
     clock.advance(2 * SECOND)
-    await desk.settled(before)
+    await store.settled(before)
     clock.advance(3 * SECOND)
-    await desk.settled(busy)
+    await store.settled(busy)
     clock.advance(4 * SECOND)
-    await desk.settled(holding)
+    await store.settled(holding)
     clock.advance(5 * SECOND + dt.timedelta(microseconds=7))
 
-    assert seconds_of(await claimed(desk)) == (1, 2, 3, 4, 5.000007, 0)
+    assert seconds_of(await claimed(store)) == (1, 2, 3, 4, 5.000007, 0)
 
 
 async def test_what_it_ran_and_waited_for_its_retry_is_told_too(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
-    await desk.admit(a_request(key, constraints=MUTEX), run=False)
-    first = await claimed(desk)
+    await store.started(key)
+    await store.admit(a_request(key, constraints=MUTEX), run=False)
+    first = await claimed(store)
     clock.advance(2 * SECOND)
-    written = await desk.settled(first, UNREACHABLE)
+    written = await store.settled(first, UNREACHABLE)
     assert written.next is None
     delay = dt.timedelta()
-    while not (again := await desk.claim_due()):
+    while not (again := await store.claim_due()):
         clock.advance(SECOND)
         delay += SECOND
-        await desk.gates.promote_due([NAMESPACE.name])
+        await store.gates.promote_due([NAMESPACE.name])
 
     assert seconds_of(first) == (0, 0, 0, 0, 0, 0)
     assert seconds_of(again[0].task) == (delay.total_seconds(), 0, 0, 0, 0, 2)
 
 
 async def test_a_timer_has_waited_for_its_time_since_it_was_set(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     holder = fresh_key()
-    await desk.started(holder)
-    await desk.admit(a_request(holder, constraints=MUTEX), run=False)
-    holding = await claimed(desk)
-    await desk.timed(5 * SECOND, constraints=MUTEX)
+    await store.started(holder)
+    await store.admit(a_request(holder, constraints=MUTEX), run=False)
+    holding = await claimed(store)
+    await store.timed(5 * SECOND, constraints=MUTEX)
     clock.advance(5 * SECOND)
-    await desk.gates.promote_due([NAMESPACE.name])
+    await store.gates.promote_due([NAMESPACE.name])
     clock.advance(2 * SECOND)
-    await desk.settled(holding)
+    await store.settled(holding)
     clock.advance(SECOND)
 
-    assert seconds_of(await claimed(desk)) == (5, 0, 0, 2, 1, 0)
+    assert seconds_of(await claimed(store)) == (5, 0, 0, 2, 1, 0)
 
 
 async def test_who_has_no_constraints_has_no_ledger_though_its_process_has_been_gated(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     later = Constraints(run_at=clock.now() + SECOND)
-    await desk.admit(a_request(key, constraints=later), run=False)
-    await desk.admit(a_request(key), run=False)
+    await store.admit(a_request(key, constraints=later), run=False)
+    await store.admit(a_request(key), run=False)
 
-    assert (await claimed(desk)).spent is None
+    assert (await claimed(store)).spent is None
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_its_parts_add_up_to_its_life_until_the_attempt_began(
-    desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any], seed: int
+    store: Store, clock: ManualClock, observer: psycopg.Connection[Any], seed: int
 ) -> None:
-    walk = Walk(desk, clock, seed)
+    walk = Walk(store, clock, seed)
     count = 0
     for _ in range(200):
         await walk.step()
         for task in walk.claimed:
-            found = eye.execute(
+            found = observer.execute(
                 "SELECT created_at, constraints IS NOT NULL FROM progressor.tasks"
                 " WHERE task_id = %s",
                 (task.task_id,),

@@ -8,7 +8,7 @@ from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.intent import KeepTimer, Outcome, Rejected, SetTimer, UnsetTimer
 from progressor.domain.processes.task import TaskStatus, TaskType
 from tests.support.clock import ManualClock
-from tests.support.storage import NO_TIME, Desk, a_request, fresh_key, success
+from tests.support.storage.store import NO_TIME, Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,161 +20,163 @@ REFUSED = Rejected(code=3, message="no", reason="BAD")
 
 class TestTheTimer:
     async def test_is_set_at_an_instant_with_all_that_was_asked(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         wanted = HistoryRange(after=1, limit=2, direction=Direction.BACKWARD)
         at = clock.now() + dt.timedelta(microseconds=1)
         key = fresh_key()
 
-        written = await desk.started(
+        written = await store.started(
             key, success(SetTimer(at=at, args=b"a", history_range=wanted, step_timeout=SECOND))
         )
 
         assert written.due is not None
         assert (written.due.due_at, written.next) == (at, None)
         clock.advance(dt.timedelta(microseconds=1))
-        [claimed] = await desk.claim(key, written.due.task_id)
+        [claimed] = await store.claim(key, written.due.task_id)
         task = claimed.task
         assert (task.task_type, task.args) == (TaskType.TIMEOUT, b"a")
         assert (task.history_range, task.step_timeout) == (wanted, SECOND)
-        assert (claimed.due_at, claimed.set_by, task.scheduled_at) == (at, desk.replica_id, at)
+        assert (claimed.due_at, claimed.set_by, task.scheduled_at) == (at, store.replica_id, at)
 
-    async def test_carries_the_trace_of_the_step_that_set_it(self, desk: Desk) -> None:
+    async def test_carries_the_trace_of_the_step_that_set_it(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key, trace_context={"traceparent": "00-1"})
+        init = await store.start(key, trace_context={"traceparent": "00-1"})
 
-        following = (await desk.settled(init, success(SetTimer(after=NO_TIME)))).next
+        following = (await store.settled(init, success(SetTimer(after=NO_TIME)))).next
 
         assert following is not None
         assert following.trace_context == {"traceparent": "00-1"}
 
-    async def test_due_now_runs_on_in_the_same_worker(self, desk: Desk, clock: ManualClock) -> None:
+    async def test_due_now_runs_on_in_the_same_worker(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
+        init = await store.start(key)
         timer = SetTimer(at=clock.now() - HOUR)
 
-        following = (await desk.settled(init, success(timer))).next
+        following = (await store.settled(init, success(timer))).next
 
         assert following is not None
         assert (following.task_type, following.attempt) == (TaskType.TIMEOUT, 1)
         assert following.scheduled_at == clock.now() - HOUR
 
     async def test_due_now_is_left_to_a_claim_where_the_worker_does_not_go_on(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
         key = fresh_key()
-        init = await desk.start(key)
+        init = await store.start(key)
 
-        written = await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+        written = await store.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
 
         assert (written.next, written.due is not None) == (None, True)
-        assert [each.task.key for each in await desk.claim_due()] == [key]
+        assert [each.task.key for each in await store.claim_due()] == [key]
 
-    async def test_replaces_the_one_before(self, desk: Desk) -> None:
-        key, old = await desk.timed()
-        call = await desk.run_task(a_request(key))
+    async def test_replaces_the_one_before(self, store: Store) -> None:
+        key, old = await store.timed()
+        call = await store.run_task(a_request(key))
 
-        written = await desk.settled(call, success(SetTimer(after=2 * HOUR)))
+        written = await store.settled(call, success(SetTimer(after=2 * HOUR)))
 
         assert written.due is not None
         assert written.due.task_id != old
-        assert await desk.task_status(key, old) is TaskStatus.CANCELLED
+        assert await store.task_status(key, old) is TaskStatus.CANCELLED
         assert [each.task_id for each in written.cancelled] == [old]
 
-    async def test_is_cancelled_by_unset(self, desk: Desk) -> None:
-        key, old = await desk.timed()
-        call = await desk.run_task(a_request(key))
+    async def test_is_cancelled_by_unset(self, store: Store) -> None:
+        key, old = await store.timed()
+        call = await store.run_task(a_request(key))
 
-        written = await desk.settled(call, success(UnsetTimer()))
+        written = await store.settled(call, success(UnsetTimer()))
 
-        assert (written.due, (await desk.processes.get(key)).timer) == (None, None)
-        assert await desk.task_status(key, old) is TaskStatus.CANCELLED
+        assert (written.due, (await store.processes.get(key)).timer) == (None, None)
+        assert await store.task_status(key, old) is TaskStatus.CANCELLED
 
-    async def test_is_blocked_by_an_admitted_call(self, desk: Desk, clock: ManualClock) -> None:
-        key, timer = await desk.timed()
+    async def test_is_blocked_by_an_admitted_call(self, store: Store, clock: ManualClock) -> None:
+        key, timer = await store.timed()
 
-        await desk.run_task(a_request(key))
+        await store.run_task(a_request(key))
 
         clock.advance(HOUR)
-        view = await desk.processes.get(key)
+        view = await store.processes.get(key)
         assert view.timer is not None
         assert view.timer.status is TaskStatus.BLOCKED
-        assert await desk.claim(key, timer) == []
-        assert await desk.task_status(key, timer) is TaskStatus.BLOCKED
+        assert await store.claim(key, timer) == []
+        assert await store.task_status(key, timer) is TaskStatus.BLOCKED
 
     @pytest.mark.parametrize("outcome", [success(KeepTimer()), REFUSED])
-    async def test_wakes_when_the_call_is_over(self, desk: Desk, outcome: Outcome) -> None:
-        key, timer = await desk.timed()
+    async def test_wakes_when_the_call_is_over(self, store: Store, outcome: Outcome) -> None:
+        key, timer = await store.timed()
 
-        written = await desk.settled(await desk.run_task(a_request(key)), outcome)
+        written = await store.settled(await store.run_task(a_request(key)), outcome)
 
         assert written.due is not None
         assert written.due.task_id == timer
-        assert await desk.task_status(key, timer) is TaskStatus.WAITING
+        assert await store.task_status(key, timer) is TaskStatus.WAITING
 
     @pytest.mark.parametrize("outcome", [success(KeepTimer()), REFUSED])
     async def test_runs_at_once_when_the_call_is_over_and_it_is_overdue(
-        self, desk: Desk, clock: ManualClock, outcome: Outcome
+        self, store: Store, clock: ManualClock, outcome: Outcome
     ) -> None:
-        key, timer = await desk.timed()
-        call = await desk.run_task(a_request(key))
+        key, timer = await store.timed()
+        call = await store.run_task(a_request(key))
         clock.advance(2 * HOUR)
 
-        following = (await desk.settled(call, outcome)).next
+        following = (await store.settled(call, outcome)).next
 
         assert following is not None
         assert (following.task_id, following.task_type) == (timer, TaskType.TIMEOUT)
 
     async def test_stays_blocked_while_another_call_is_in_line(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, timer = await desk.timed()
-        first = await desk.run_task(a_request(key))
-        second = await desk.admit(a_request(key))
+        key, timer = await store.timed()
+        first = await store.run_task(a_request(key))
+        second = await store.admit(a_request(key))
         clock.advance(2 * HOUR)
 
-        written = await desk.settled(first)
+        written = await store.settled(first)
 
         assert written.next is not None
         assert (written.next.task_id, written.due) == (second.task_id, None)
-        assert await desk.claim(key, timer) == []
-        following = (await desk.settled(written.next)).next
+        assert await store.claim(key, timer) == []
+        following = (await store.settled(written.next)).next
         assert following is not None
         assert following.task_id == timer
 
-    async def test_set_while_a_call_is_in_line_waits_for_it(self, desk: Desk) -> None:
+    async def test_set_while_a_call_is_in_line_waits_for_it(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        await desk.admit(a_request(key))
+        init = await store.start(key)
+        await store.admit(a_request(key))
 
-        written = await desk.settled(init, success(SetTimer(after=NO_TIME)))
+        written = await store.settled(init, success(SetTimer(after=NO_TIME)))
 
         assert written.next is not None
         assert written.next.task_type is TaskType.CALL
-        view = await desk.processes.get(key)
+        view = await store.processes.get(key)
         assert view.timer is not None
         assert view.timer.status is TaskStatus.BLOCKED
-        following = (await desk.settled(written.next)).next
+        following = (await store.settled(written.next)).next
         assert following is not None
         assert following.task_type is TaskType.TIMEOUT
 
-    async def test_is_shown_waiting_by_a_trace_once_it_waits(self, desk: Desk) -> None:
+    async def test_is_shown_waiting_by_a_trace_once_it_waits(self, store: Store) -> None:
         key = fresh_key()
-        init = await desk.start(key)
-        await desk.admit(a_request(key))
-        written = await desk.settled(init, success(IN_AN_HOUR))
+        init = await store.start(key)
+        await store.admit(a_request(key))
+        written = await store.settled(init, success(IN_AN_HOUR))
         assert written.next is not None
 
-        due = (await desk.settled(written.next)).due
+        due = (await store.settled(written.next)).due
 
         assert due is not None
-        assert await desk.task_status(key, due.task_id) is TaskStatus.WAITING
+        assert await store.task_status(key, due.task_id) is TaskStatus.WAITING
 
-    async def test_that_has_run_is_gone(self, desk: Desk) -> None:
-        key, timer = await desk.timed(NO_TIME)
-        [claimed] = await desk.claim(key, timer)
+    async def test_that_has_run_is_gone(self, store: Store) -> None:
+        key, timer = await store.timed(NO_TIME)
+        [claimed] = await store.claim(key, timer)
 
-        written = await desk.settled(claimed.task, success())
+        written = await store.settled(claimed.task, success())
 
         assert (written.next, written.due) == (None, None)
-        assert (await desk.processes.get(key)).timer is None
+        assert (await store.processes.get(key)).timer is None

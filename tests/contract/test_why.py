@@ -26,14 +26,14 @@ from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.status import Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     COLLECTING,
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
     NO_TIME,
     STATEMENT_TIMEOUT,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     connect,
     fresh_key,
@@ -77,27 +77,27 @@ def teller(database: str, clock: ManualClock) -> Iterator[Teller]:
     found.close()
 
 
-async def causes(desk: Desk, key: ProcessKey) -> list[Cause]:
-    return [wait.cause for wait in (await desk.processes.get(key)).waits]
+async def causes(store: Store, key: ProcessKey) -> list[Cause]:
+    return [wait.cause for wait in (await store.processes.get(key)).waits]
 
 
-async def cause(desk: Desk, key: ProcessKey) -> Cause:
-    [found] = await causes(desk, key)
+async def cause(store: Store, key: ProcessKey) -> Cause:
+    [found] = await causes(store, key)
     return found
 
 
 class TestGet:
-    async def test_names_what_each_task_waits_for(self, desk: Desk, clock: ManualClock) -> None:
+    async def test_names_what_each_task_waits_for(self, store: Store, clock: ManualClock) -> None:
         key = fresh_key()
-        await desk.started(key, success(SetTimer(after=HOUR)))
+        await store.started(key, success(SetTimer(after=HOUR)))
         made_at = clock.now()
-        running = await desk.run_task(a_request(key))
-        first = await desk.admit(a_request(key))
-        second = await desk.admit(a_request(key, TaskType.NOTIFY))
+        running = await store.run_task(a_request(key))
+        first = await store.admit(a_request(key))
+        second = await store.admit(a_request(key, TaskType.NOTIFY))
         clock.advance(SECOND)
-        await desk.beat()
+        await store.beat()
 
-        waits = (await desk.processes.get(key)).waits
+        waits = (await store.processes.get(key)).waits
 
         assert first.task_id is not None
         assert second.task_id is not None
@@ -106,7 +106,7 @@ class TestGet:
             running.task_id, first.task_id, second.task_id,
         ]  # fmt: skip
         assert [wait.cause for wait in waits] == [
-            Running(replica_id=desk.replica_id, since=made_at),
+            Running(replica_id=store.replica_id, since=made_at),
             BehindTask(task_id=running.task_id, task_type=call, is_running=True, since=made_at),
             BehindTask(task_id=first.task_id, task_type=call, is_running=False, since=made_at),
             BehindTask(
@@ -117,30 +117,30 @@ class TestGet:
         assert [wait.attempt for wait in waits] == [1, 1, 1, 1]
         assert waits[3].status is TaskStatus.BLOCKED
 
-    async def test_names_a_timer_and_a_retry(self, desk: Desk, clock: ManualClock) -> None:
+    async def test_names_a_timer_and_a_retry(self, store: Store, clock: ManualClock) -> None:
         timed, retried = fresh_key(), fresh_key()
-        await desk.started(timed, success(SetTimer(after=HOUR)))
-        await desk.started(retried, UNREACHABLE)
+        await store.started(timed, success(SetTimer(after=HOUR)))
+        await store.started(retried, UNREACHABLE)
 
-        [retry] = (await desk.processes.get(retried)).waits
+        [retry] = (await store.processes.get(retried)).waits
 
-        policy = desk.namespace.policy_for(TaskType.INIT)
-        assert await cause(desk, timed) == TimerNotDue(until=clock.now() + HOUR)
+        policy = store.namespace.policy_for(TaskType.INIT)
+        assert await cause(store, timed) == TimerNotDue(until=clock.now() + HOUR)
         assert retry.cause == RetryNotDue(
             until=clock.now() + SECOND, attempts_max=policy.attempts_max
         )
         assert (retry.attempt, retry.last_error is not None) == (2, True)
 
     async def test_names_a_replica_that_is_silent_and_when_its_task_is_collected(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
         await other.beat()
         beaten_at = clock.now()
         await other.start(key)
         clock.advance(LEASE_TIMEOUT)
-        await desk.beat()
-        just_in_time = await cause(desk, key)
+        await store.beat()
+        just_in_time = await cause(store, key)
         clock.advance(dt.timedelta(microseconds=1))
 
         collected_at = beaten_at + LEASE_TIMEOUT + COLLECTING
@@ -148,23 +148,23 @@ class TestGet:
             replica_id=other.replica_id, since=beaten_at, silent_since=beaten_at,
             collected_at=collected_at,
         )  # fmt: skip
-        assert await cause(desk, key) == PresumedDead(
+        assert await cause(store, key) == PresumedDead(
             replica_id=other.replica_id, since=beaten_at, silent_since=beaten_at,
             collected_at=collected_at,
         )  # fmt: skip
-        assert [zombie.key for zombie in await desk.find_zombies()] == [key]
+        assert [zombie.key for zombie in await store.find_zombies()] == [key]
 
     async def test_names_a_replica_that_is_gone(
-        self, desk: Desk, other: Desk, clock: ManualClock
+        self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
         leased_at = clock.now()
         await other.start(key)
-        await desk.replicas.retire(other.replica_id)
+        await store.replicas.retire(other.replica_id)
         clock.advance(SECOND)
-        await desk.beat()
+        await store.beat()
 
-        found = await cause(desk, key)
+        found = await cause(store, key)
         await other.beat()
 
         assert found == PresumedDead(
@@ -172,27 +172,27 @@ class TestGet:
             collected_at=clock.now() + COLLECTING,
         )  # fmt: skip
 
-    async def test_names_a_step_that_has_overrun(self, desk: Desk, clock: ManualClock) -> None:
+    async def test_names_a_step_that_has_overrun(self, store: Store, clock: ManualClock) -> None:
         key = fresh_key()
         leased_at = clock.now()
-        await desk.start(key)
+        await store.start(key)
         clock.advance(EXPIRES_AFTER + SECOND)
-        await desk.beat()
+        await store.beat()
 
         expired_at = leased_at + EXPIRES_AFTER
-        assert await cause(desk, key) == Overrun(
-            replica_id=desk.replica_id, since=leased_at, expired_at=expired_at,
+        assert await cause(store, key) == Overrun(
+            replica_id=store.replica_id, since=leased_at, expired_at=expired_at,
             collected_at=expired_at + COLLECTING,
         )  # fmt: skip
-        assert [zombie.key for zombie in await desk.find_zombies()] == [key]
+        assert [zombie.key for zombie in await store.find_zombies()] == [key]
 
 
 class TestWhatAReplicaTells:
     async def test_is_how_many_workers_are_busy_and_since_when_it_reaches_no_processor(
-        self, desk: Desk, teller: Teller, clock: ManualClock
+        self, store: Store, teller: Teller, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        await store.admit(a_request(key, TaskType.INIT), run=False)
         since = clock.now()
         clock.advance(3 * SECOND)
         teller.tell(
@@ -202,7 +202,7 @@ class TestWhatAReplicaTells:
             }
         )
 
-        assert await cause(desk, key) == NoFreeWorker(
+        assert await cause(store, key) == NoFreeWorker(
             since=since,
             busy_count=4,
             worker_count=4,
@@ -210,56 +210,56 @@ class TestWhatAReplicaTells:
         )
 
     async def test_is_as_many_free_workers_as_may_be_where_it_has_had_no_step(
-        self, desk: Desk, teller: Teller
+        self, store: Store, teller: Teller
     ) -> None:
         key = fresh_key()
-        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        await store.admit(a_request(key, TaskType.INIT), run=False)
         teller.tell({})
 
-        found = await cause(desk, key)
+        found = await cause(store, key)
 
         assert isinstance(found, NoFreeWorker)
-        assert (found.busy_count, found.worker_count) == (0, desk.namespace.worker_count_max)
+        assert (found.busy_count, found.worker_count) == (0, store.namespace.worker_count_max)
 
     async def test_is_nothing_where_its_release_is_one_before(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         key = fresh_key()
         clock.advance(HOUR)
-        await desk.admit(a_request(key, TaskType.INIT), run=False)
-        await desk.beat()
+        await store.admit(a_request(key, TaskType.INIT), run=False)
+        await store.beat()
 
-        found = await cause(desk, key)
+        found = await cause(store, key)
 
         assert isinstance(found, NoFreeWorker)
         assert (found.busy_count, found.worker_count) == (0, 0)
 
     async def test_may_be_more_than_this_release_understands(
-        self, desk: Desk, teller: Teller
+        self, store: Store, teller: Teller
     ) -> None:
         key = fresh_key()
-        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        await store.admit(a_request(key, TaskType.INIT), run=False)
         teller.tell({})
-        async with desk.pool.connection() as connection:
+        async with store.pool.connection() as connection:
             await connection.execute(
                 'UPDATE progressor.replicas SET facts = \'{"orders": [1, 2, null, "new"]}\''
                 " WHERE replica_id = %s",
                 [TELLER_ID],
             )
 
-        found = await cause(desk, key)
+        found = await cause(store, key)
 
         assert isinstance(found, NoFreeWorker)
         assert (found.busy_count, found.worker_count) == (1, 2)
 
     async def test_counts_for_nothing_once_it_drains(
-        self, desk: Desk, teller: Teller, clock: ManualClock
+        self, store: Store, teller: Teller, clock: ManualClock
     ) -> None:
         key = fresh_key()
-        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        await store.admit(a_request(key, TaskType.INIT), run=False)
         teller.tell({key.namespace: Crew(busy_count=0, size=4)}, draining=True)
 
-        found = await cause(desk, key)
+        found = await cause(store, key)
 
         assert isinstance(found, NoReplica)
         assert (found.since, found.draining_count) == (clock.now(), 1)
@@ -267,10 +267,10 @@ class TestWhatAReplicaTells:
 
 class TestAWatch:
     async def test_reads_again_when_what_it_knows_is_too_old(
-        self, desk: Desk, teller: Teller, clock: ManualClock
+        self, store: Store, teller: Teller, clock: ManualClock
     ) -> None:
         watch = Watch(
-            pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
+            pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
             statement_timeout=STATEMENT_TIMEOUT,
         )  # fmt: skip
         teller.tell({"orders": Crew(busy_count=1, size=2)})
@@ -287,14 +287,14 @@ class TestAWatch:
         assert afterwards.read_at == clock.now()
 
     async def test_leaves_out_the_dead_before_the_living_where_there_are_too_many(
-        self, desk: Desk, other: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, other: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("progressor.storage.replicas.status.REPLICAS_MAX", 1)
         watch = Watch(
-            pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
+            pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
             statement_timeout=STATEMENT_TIMEOUT,
         )  # fmt: skip
-        first, last = sorted((desk, other), key=lambda it: it.replica_id)
+        first, last = sorted((store, other), key=lambda it: it.replica_id)
         clock.advance(HOUR)
         await last.beat()
         clock.advance(SECOND)
@@ -317,40 +317,40 @@ class TestAWatch:
 
 class TestTheFirstWaits:
     async def test_are_those_of_the_tasks_that_run_or_come_next(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         busy, timed, free, idle, ended = (fresh_key() for _ in range(5))
-        await desk.beat()
-        await desk.started(busy, success(SetTimer(after=HOUR)))
-        running = await desk.run_task(a_request(busy))
-        await desk.admit(a_request(busy))
-        await desk.started(timed, success(SetTimer(after=HOUR)))
-        first = await desk.admit(a_request(free, TaskType.INIT), run=False)
-        await desk.admit(a_request(free), run=False)
-        await desk.started(idle)
-        await desk.started(ended, success(Complete()))
+        await store.beat()
+        await store.started(busy, success(SetTimer(after=HOUR)))
+        running = await store.run_task(a_request(busy))
+        await store.admit(a_request(busy))
+        await store.started(timed, success(SetTimer(after=HOUR)))
+        first = await store.admit(a_request(free, TaskType.INIT), run=False)
+        await store.admit(a_request(free), run=False)
+        await store.started(idle)
+        await store.started(ended, success(Complete()))
         nowhere = fresh_key()
 
-        found = await desk.processes.first_waits([idle, free, nowhere, timed, busy, ended])
+        found = await store.processes.first_waits([idle, free, nowhere, timed, busy, ended])
 
         assert found.keys() == {busy, timed, free}
         assert found[busy].task_id == running.task_id
         assert found[free].task_id == first.task_id
         assert isinstance(found[free].cause, NoFreeWorker)
-        assert found[busy].cause == Running(replica_id=desk.replica_id, since=clock.now())
+        assert found[busy].cause == Running(replica_id=store.replica_id, since=clock.now())
         assert found[timed].cause == TimerNotDue(until=clock.now() + HOUR)
         for key, wait in found.items():
-            assert wait == (await desk.processes.get(key)).waits[0]
+            assert wait == (await store.processes.get(key)).waits[0]
 
-    async def test_of_no_processes_are_none(self, desk: Desk) -> None:
-        assert await desk.processes.first_waits([]) == {}
+    async def test_of_no_processes_are_none(self, store: Store) -> None:
+        assert await store.processes.first_waits([]) == {}
 
 
-async def test_every_wait_has_words(desk: Desk, clock: ManualClock) -> None:
+async def test_every_wait_has_words(store: Store, clock: ManualClock) -> None:
     key = fresh_key()
-    await desk.started(key, success(SetTimer(after=NO_TIME + HOUR)))
+    await store.started(key, success(SetTimer(after=NO_TIME + HOUR)))
 
-    [wait] = (await desk.processes.get(key)).waits
+    [wait] = (await store.processes.get(key)).waits
 
     assert why.explain(wait) == (
         f"Task {wait.task_id} (timeout) is a timer, until "

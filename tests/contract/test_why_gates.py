@@ -29,8 +29,8 @@ from progressor.domain.views.wait import (
 from progressor.storage.processes.reads import listings
 from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
-from tests.support.constrained import on
-from tests.support.storage import UNREACHABLE, Desk, a_request, fresh_key, success
+from tests.support.storage.constrained import on
+from tests.support.storage.store import UNREACHABLE, Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,30 +45,30 @@ def version(text: str, *gates: str, key: str = "o") -> Constraints:
 
 
 async def admitted(
-    desk: Desk, constraints: Constraints, *, key: ProcessKey | None = None, call: bool = False
+    store: Store, constraints: Constraints, *, key: ProcessKey | None = None, call: bool = False
 ) -> tuple[ProcessKey, int]:
     """Admit a start, or a call on a process that is there; return the process and the task."""
     key = key or fresh_key()
     request = a_request(key, CALL if call else INIT, constraints=constraints)
-    admission = await desk.admit(request)
+    admission = await store.admit(request)
     assert admission.task_id is not None, admission
     return key, admission.task_id
 
 
 async def held(
-    desk: Desk, *gates: str, capacity: int | None = 1, **fields: Any
+    store: Store, *gates: str, capacity: int | None = 1, **fields: Any
 ) -> tuple[ProcessKey, RunningTask]:
     """Start a process that holds gates, and runs."""
-    key, task_id = await admitted(desk, on(*gates, capacity=capacity, **fields))
-    [claimed] = await desk.claim(key, task_id)
+    key, task_id = await admitted(store, on(*gates, capacity=capacity, **fields))
+    [claimed] = await store.claim(key, task_id)
     return key, claimed.task
 
 
-async def wait_of(desk: Desk, key: ProcessKey, task_id: int | None = None) -> Wait:
+async def wait_of(store: Store, key: ProcessKey, task_id: int | None = None) -> Wait:
     """Return what a task waits for, the only one unless said; List says the same of the first."""
-    await desk.beat()
-    waits = (await desk.processes.get(key)).waits
-    firsts = await desk.processes.first_waits([key])
+    await store.beat()
+    waits = (await store.processes.get(key)).waits
+    firsts = await store.processes.first_waits([key])
     assert firsts == {key: waits[0]}
     [found] = [it for it in waits if task_id in {None, it.task_id}]
     return found
@@ -86,14 +86,14 @@ def kinds(wait: Wait) -> list[type[Cause]]:
 
 
 class TestACauseAlone:
-    async def test_is_an_instant_until_it_has_come(self, desk: Desk, clock: ManualClock) -> None:
+    async def test_is_an_instant_until_it_has_come(self, store: Store, clock: ManualClock) -> None:
         at = clock.now() + HOUR
-        key, _ = await admitted(desk, Constraints(run_at=at))
-        early = await wait_of(desk, key)
+        key, _ = await admitted(store, Constraints(run_at=at))
+        early = await wait_of(store, key)
         clock.advance(HOUR)
-        await desk.gates.promote_due(["orders"])
+        await store.gates.promote_due(["orders"])
 
-        late = await wait_of(desk, key)
+        late = await wait_of(store, key)
 
         assert (early.cause, early.besides) == (RunAtNotDue(until=at), ())
         assert early.status is TaskStatus.WAITING
@@ -101,17 +101,17 @@ class TestACauseAlone:
         assert (late.status, late.cause.since) == (TaskStatus.AVAILABLE, at)
 
     async def test_is_the_smallest_version_before_it_and_of_these_the_oldest(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
-        first, oldest = await admitted(desk, version("1.9"))
-        await admitted(desk, version("1.9.0"))
-        await admitted(desk, version("1.10"))
-        key, _ = await admitted(desk, version("2"))
-        available = await wait_of(desk, key)
-        [claimed] = await desk.claim(first, oldest)
-        running = await wait_of(desk, key)
-        await desk.settled(claimed.task, UNREACHABLE)
-        retried = await wait_of(desk, key)
+        first, oldest = await admitted(store, version("1.9"))
+        await admitted(store, version("1.9.0"))
+        await admitted(store, version("1.10"))
+        key, _ = await admitted(store, version("2"))
+        available = await wait_of(store, key)
+        [claimed] = await store.claim(first, oldest)
+        running = await wait_of(store, key)
+        await store.settled(claimed.task, UNREACHABLE)
+        retried = await wait_of(store, key)
 
         told = [it.cause.order for it in (available, running, retried)]  # type: ignore[union-attr]
 
@@ -122,17 +122,17 @@ class TestACauseAlone:
         assert [it.status for it in told] == ["available", "running", "waiting"]
 
     async def test_is_a_full_gate_with_who_holds_it_and_the_place_in_line(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         since = clock.now()
-        one, first = await held(desk, "g", capacity=2)
+        one, first = await held(store, "g", capacity=2)
         clock.advance(SECOND)
-        two, second = await held(desk, "g", hold=GateHold.PROCESS)
-        keys = [(await admitted(desk, on("g")))[0] for _ in range(3)]
-        waits = [await wait_of(desk, key) for key in keys]
-        await desk.settled(first, continues=False)
+        two, second = await held(store, "g", hold=GateHold.PROCESS)
+        keys = [(await admitted(store, on("g")))[0] for _ in range(3)]
+        waits = [await wait_of(store, key) for key in keys]
+        await store.settled(first, continues=False)
 
-        passed = await wait_of(desk, keys[0])
+        passed = await wait_of(store, keys[0])
 
         [gates] = {tuple(gates_of(it)["g"].holders) for it in waits}
         assert [(it.process_id, it.task_id, it.held_at) for it in gates] == [
@@ -146,12 +146,12 @@ class TestACauseAlone:
         assert all(it.besides == () for it in waits)
         assert (passed.status, kinds(passed)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
 
-    async def test_is_a_gate_that_lets_nobody_pass(self, desk: Desk) -> None:
-        key, _ = await admitted(desk, on("shut", capacity=0))
-        waiting = await wait_of(desk, key)
-        await desk.gates.set("orders", "shut", capacity=1, expected_revision=0)
+    async def test_is_a_gate_that_lets_nobody_pass(self, store: Store) -> None:
+        key, _ = await admitted(store, on("shut", capacity=0))
+        waiting = await wait_of(store, key)
+        await store.gates.set("orders", "shut", capacity=1, expected_revision=0)
 
-        passed = await wait_of(desk, key)
+        passed = await wait_of(store, key)
 
         assert gates_of(waiting) == {
             "shut": GateWait(
@@ -160,15 +160,15 @@ class TestACauseAlone:
         }
         assert passed.status is TaskStatus.AVAILABLE
 
-    async def test_is_a_task_of_its_own_process(self, desk: Desk) -> None:
+    async def test_is_a_task_of_its_own_process(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key)
-        running = await desk.run_task(a_request(key))
-        _, task_id = await admitted(desk, on("g"), key=key, call=True)
-        waiting = await wait_of(desk, key, task_id)
-        await desk.settled(running, continues=False)
+        await store.started(key)
+        running = await store.run_task(a_request(key))
+        _, task_id = await admitted(store, on("g"), key=key, call=True)
+        waiting = await wait_of(store, key, task_id)
+        await store.settled(running, continues=False)
 
-        passed = await wait_of(desk, key, task_id)
+        passed = await wait_of(store, key, task_id)
 
         assert isinstance(waiting.cause, BehindTask)
         assert (waiting.cause.task_id, waiting.cause.is_running) == (running.task_id, True)
@@ -176,15 +176,15 @@ class TestACauseAlone:
         assert passed.status is TaskStatus.AVAILABLE
 
     async def test_is_its_retry_and_meanwhile_others_have_its_gates(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        key, task = await held(desk, "g")
-        other, _ = await admitted(desk, on("g"))
-        await desk.settled(task, UNREACHABLE)
-        waiting = await wait_of(desk, key)
-        passed = await wait_of(desk, other)
+        key, task = await held(store, "g")
+        other, _ = await admitted(store, on("g"))
+        await store.settled(task, UNREACHABLE)
+        waiting = await wait_of(store, key)
+        passed = await wait_of(store, other)
 
-        policy = desk.namespace.policy_for(INIT)
+        policy = store.namespace.policy_for(INIT)
         assert waiting.cause == RetryNotDue(
             until=clock.now() + SECOND, attempts_max=policy.attempts_max
         )
@@ -195,62 +195,62 @@ class TestACauseAlone:
 
 class TestSeveralCauses:
     async def test_are_all_told_and_removing_one_leaves_the_others(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         at = clock.now() + HOUR
-        _, holder = await held(desk, "g")
-        smaller, smaller_id = await admitted(desk, version("1"))
+        _, holder = await held(store, "g")
+        smaller, smaller_id = await admitted(store, version("1"))
         key = fresh_key()
-        await desk.started(key)
-        running = await desk.run_task(a_request(key))
+        await store.started(key)
+        running = await store.run_task(a_request(key))
         wanted = dataclasses.replace(version("2", "g"), run_at=at)
-        _, task_id = await admitted(desk, wanted, key=key, call=True)
-        told = [await wait_of(desk, key, task_id)]
+        _, task_id = await admitted(store, wanted, key=key, call=True)
+        told = [await wait_of(store, key, task_id)]
         clock.advance(HOUR)
-        await desk.gates.promote_due(["orders"])
-        told.append(await wait_of(desk, key, task_id))
-        [claimed] = await desk.claim(smaller, smaller_id)
-        await desk.settled(claimed.task, continues=False)
-        told.append(await wait_of(desk, key, task_id))
-        await desk.settled(running, continues=False)
-        told.append(await wait_of(desk, key, task_id))
-        await desk.settled(holder, continues=False)
-        last = await wait_of(desk, key, task_id)
+        await store.gates.promote_due(["orders"])
+        told.append(await wait_of(store, key, task_id))
+        [claimed] = await store.claim(smaller, smaller_id)
+        await store.settled(claimed.task, continues=False)
+        told.append(await wait_of(store, key, task_id))
+        await store.settled(running, continues=False)
+        told.append(await wait_of(store, key, task_id))
+        await store.settled(holder, continues=False)
+        last = await wait_of(store, key, task_id)
 
         everything = [RunAtNotDue, BehindVersion, BehindTask, GatesFull]
         assert [kinds(it) for it in told] == [everything[at:] for at in range(4)]
         assert [gates_of(it)["g"].position for it in told] == [0, 0, 0, 1]
         assert (last.status, kinds(last)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
 
-    async def test_are_all_gates_that_are_full_but_only_one_has_a_line(self, desk: Desk) -> None:
-        await held(desk, "a")
-        await held(desk, "c")
-        key, _ = await admitted(desk, on("a", "b", "c"))
+    async def test_are_all_gates_that_are_full_but_only_one_has_a_line(self, store: Store) -> None:
+        await held(store, "a")
+        await held(store, "c")
+        key, _ = await admitted(store, on("a", "b", "c"))
 
-        gates = gates_of(await wait_of(desk, key))
+        gates = gates_of(await wait_of(store, key))
 
         assert {name: it.position for name, it in gates.items()} == {"a": 1, "c": 0}
         assert [it.waiting_count for it in gates.values()] == [1, 0]
 
-    async def test_are_none_that_the_own_process_holds(self, desk: Desk) -> None:
-        await held(desk, "b")
-        key, task = await held(desk, "a", hold=GateHold.PROCESS)
-        await desk.settled(task)
-        _, task_id = await admitted(desk, on("a", "b"), key=key, call=True)
+    async def test_are_none_that_the_own_process_holds(self, store: Store) -> None:
+        await held(store, "b")
+        key, task = await held(store, "a", hold=GateHold.PROCESS)
+        await store.settled(task)
+        _, task_id = await admitted(store, on("a", "b"), key=key, call=True)
 
-        assert list(gates_of(await wait_of(desk, key, task_id))) == ["b"]
+        assert list(gates_of(await wait_of(store, key, task_id))) == ["b"]
 
 
 class TestTheOrder:
-    async def test_is_that_in_which_they_run(self, desk: Desk) -> None:
-        await held(desk, "g")
+    async def test_is_that_in_which_they_run(self, store: Store) -> None:
+        await held(store, "g")
         key = fresh_key()
-        await desk.started(key, success(SetTimer(after=HOUR)))
-        running = await desk.run_task(a_request(key))
-        low = await admitted(desk, on("g", priority=5), key=key, call=True)
-        high = await admitted(desk, on("g", priority=1), key=key, call=True)
-        plain = await desk.admit(a_request(key))
-        waits = (await desk.processes.get(key)).waits
+        await store.started(key, success(SetTimer(after=HOUR)))
+        running = await store.run_task(a_request(key))
+        low = await admitted(store, on("g", priority=5), key=key, call=True)
+        high = await admitted(store, on("g", priority=1), key=key, call=True)
+        plain = await store.admit(a_request(key))
+        waits = (await store.processes.get(key)).waits
 
         tasks = [it.task_id for it in waits]
         assert tasks[:4] == [running.task_id, plain.task_id, high[1], low[1]]
@@ -263,11 +263,11 @@ class TestTheOrder:
             running.task_id, running.task_id, running.task_id, plain.task_id,
         ]  # fmt: skip
 
-    async def test_begins_with_an_init_task_though_that_waits_for_gates(self, desk: Desk) -> None:
-        await held(desk, "g")
-        key, init = await admitted(desk, on("g"))
-        call = await desk.admit(a_request(key))
-        first, second = (await desk.processes.get(key)).waits
+    async def test_begins_with_an_init_task_though_that_waits_for_gates(self, store: Store) -> None:
+        await held(store, "g")
+        key, init = await admitted(store, on("g"))
+        call = await store.admit(a_request(key))
+        first, second = (await store.processes.get(key)).waits
 
         assert (first.task_id, kinds(first)) == (init, [GatesFull])
         assert second.task_id == call.task_id
@@ -275,9 +275,9 @@ class TestTheOrder:
         assert (second.cause.task_id, second.cause.is_running) == (init, False)
 
     async def test_of_a_line_is_by_age_beyond_the_patience_and_by_priority_before(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        await held(desk, "g")
+        await held(store, "g")
         names = {}
         for name, gates, priority, pause in (
             ("oldest", ("g",), 4, SECOND),
@@ -286,11 +286,11 @@ class TestTheOrder:
             ("high", ("f", "g"), 2, SECOND),
             ("same", ("g",), 2, SECOND),
         ):
-            key, _ = await admitted(desk, on(*gates, priority=priority))
+            key, _ = await admitted(store, on(*gates, priority=priority))
             names[name] = key
             clock.advance(pause)
 
-        places = {name: gates_of(await wait_of(desk, key))["g"] for name, key in names.items()}
+        places = {name: gates_of(await wait_of(store, key))["g"] for name, key in names.items()}
 
         assert sorted(places, key=lambda it: places[it].position) == [
             "oldest", "older", "high", "same", "low",
@@ -299,80 +299,80 @@ class TestTheOrder:
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_of_a_line_is_the_one_in_which_they_pass(
-        self, desk: Desk, clock: ManualClock, seed: int
+        self, store: Store, clock: ManualClock, seed: int
     ) -> None:
         chosen = random.Random(seed)
-        _, holder = await held(desk, "g")
+        _, holder = await held(store, "g")
         waiting = {}
         for _ in range(12):
             extra = chosen.sample(("f", "h"), chosen.randrange(3))
             constraints = on("g", *extra, priority=chosen.randrange(1, 6))
-            key, task_id = await admitted(desk, constraints)
+            key, task_id = await admitted(store, constraints)
             waiting[task_id] = key
             clock.advance(chosen.choice((SECOND, PATIENCE / 6)))
         while waiting:
             places = {
-                task_id: gates_of(await wait_of(desk, key))["g"].position
+                task_id: gates_of(await wait_of(store, key))["g"].position
                 for task_id, key in waiting.items()
             }
             assert sorted(places.values()) == list(range(1, len(waiting) + 1))
             clock.advance(SECOND)
-            await desk.settled(holder, continues=False)
+            await store.settled(holder, continues=False)
             [task_id] = [
                 it for it, key in waiting.items()
-                if (await wait_of(desk, key)).status is TaskStatus.AVAILABLE
+                if (await wait_of(store, key)).status is TaskStatus.AVAILABLE
             ]  # fmt: skip
             assert places[task_id] == 1
-            [claimed] = await desk.claim(waiting.pop(task_id), task_id)
+            [claimed] = await store.claim(waiting.pop(task_id), task_id)
             holder = claimed.task
 
 
 class TestWhatIsAvailable:
     async def test_waits_behind_a_step_in_hand_where_it_has_waited_for_long(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        _, holder = await held(desk, "g")
+        _, holder = await held(store, "g")
         key = fresh_key()
-        await desk.started(key)
-        _, task_id = await admitted(desk, on("g"), key=key, call=True)
+        await store.started(key)
+        _, task_id = await admitted(store, on("g"), key=key, call=True)
         clock.advance(PATIENCE)
-        running = await desk.run_task(a_request(key))
-        await desk.settled(holder, continues=False)
+        running = await store.run_task(a_request(key))
+        await store.settled(holder, continues=False)
 
-        wait = await wait_of(desk, key, task_id)
+        wait = await wait_of(store, key, task_id)
 
         assert wait.status is TaskStatus.AVAILABLE
         assert isinstance(wait.cause, BehindTask)
         assert (wait.cause.task_id, wait.cause.is_running) == (running.task_id, True)
-        assert await desk.task_status(key, task_id) is TaskStatus.AVAILABLE
+        assert await store.task_status(key, task_id) is TaskStatus.AVAILABLE
 
-    async def test_runs_once_it_is_claimed(self, desk: Desk) -> None:
-        key, task = await held(desk, "g")
+    async def test_runs_once_it_is_claimed(self, store: Store) -> None:
+        key, task = await held(store, "g")
 
-        wait = await wait_of(desk, key)
+        wait = await wait_of(store, key)
 
         assert (wait.status, kinds(wait)) == (TaskStatus.RUNNING, [Running])
-        assert await desk.task_status(key, task.task_id) is TaskStatus.RUNNING
+        assert await store.task_status(key, task.task_id) is TaskStatus.RUNNING
 
 
 class TestATimer:
     async def test_is_told_while_it_waits_for_its_constraints(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
-        _, holder = await held(desk, "g")
+        _, holder = await held(store, "g")
         key = fresh_key()
-        await desk.started(key, success(SetTimer(after=HOUR, constraints=on("g"))))
-        early, timer = await wait_of(desk, key), (await desk.processes.get(key)).timer
-        running = await desk.run_task(a_request(key))
+        await store.started(key, success(SetTimer(after=HOUR, constraints=on("g"))))
+        early, timer = await wait_of(store, key), (await store.processes.get(key)).timer
+        running = await store.run_task(a_request(key))
         clock.advance(HOUR)
-        await desk.gates.promote_due(["orders"])
-        view = await desk.processes.get(key)
-        aside = await wait_of(desk, key, early.task_id)
-        traced = await desk.task_status(key, early.task_id)
-        await desk.settled(running, continues=False)
-        due = await wait_of(desk, key)
-        await desk.settled(holder, continues=False)
-        passed = await wait_of(desk, key)
+        await store.gates.promote_due(["orders"])
+        view = await store.processes.get(key)
+        aside = await wait_of(store, key, early.task_id)
+        traced = await store.task_status(key, early.task_id)
+        await store.settled(running, continues=False)
+        due = await wait_of(store, key)
+        await store.settled(holder, continues=False)
+        passed = await wait_of(store, key)
 
         assert timer is not None
         assert (timer.task_id, timer.status) == (early.task_id, TaskStatus.WAITING)
@@ -386,14 +386,14 @@ class TestATimer:
 
 
 class TestAList:
-    async def test_has_only_those_whose_first_task_waits_so(self, desk: Desk) -> None:
-        runs, _ = await held(desk, "g")
-        gated, _ = await admitted(desk, on("g"))
-        await desk.started(fresh_key())
-        timed, _ = await desk.timed()
+    async def test_has_only_those_whose_first_task_waits_so(self, store: Store) -> None:
+        runs, _ = await held(store, "g")
+        gated, _ = await admitted(store, on("g"))
+        await store.started(fresh_key())
+        timed, _ = await store.timed()
 
         async def found(*causes: type[Cause]) -> set[ProcessKey]:
-            page = await desk.processes.page(ProcessQuery(namespace="orders", causes=causes))
+            page = await store.processes.page(ProcessQuery(namespace="orders", causes=causes))
             assert page.next_before is None
             assert all(it.first_wait is not None for it in page.listed)
             return {it.process.key for it in page.listed}
@@ -404,20 +404,20 @@ class TestAList:
         assert await found(RunAtNotDue) == set()
 
     async def test_goes_on_behind_what_was_looked_at(
-        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(listings, "LOOKED_AT_MAX", 7)
         monkeypatch.setattr(listings, "CHUNK_MAX", 3)
-        await held(desk, "g")
+        await held(store, "g")
         wanted = []
         for number in range(25):
             if number % 12 == 0:
-                wanted.append((await admitted(desk, on("g")))[0])
+                wanted.append((await admitted(store, on("g")))[0])
             else:
-                await desk.started(fresh_key())
+                await store.started(fresh_key())
         pages, query = [], ProcessQuery(namespace="orders", page_size=2, causes=(GatesFull,))
         while True:
-            page = await desk.processes.page(query)
+            page = await store.processes.page(query)
             pages.append([it.process.key for it in page.listed])
             if page.next_before is None:
                 break
@@ -430,10 +430,10 @@ class TestAList:
         assert len(pages) == 4
 
     @pytest.mark.parametrize("count", [2, 3, 4])
-    async def test_without_causes_is_as_long_as_asked_for(self, desk: Desk, count: int) -> None:
-        keys = [(await desk.start(fresh_key())).key for _ in range(3)]
+    async def test_without_causes_is_as_long_as_asked_for(self, store: Store, count: int) -> None:
+        keys = [(await store.start(fresh_key())).key for _ in range(3)]
 
-        page = await desk.processes.page(ProcessQuery(namespace="orders", page_size=count))
+        page = await store.processes.page(ProcessQuery(namespace="orders", page_size=count))
 
         assert len(page.listed) == min(count, 3)
         assert (page.next_before is None) == (count >= 3)
@@ -442,19 +442,19 @@ class TestAList:
 
 class TestATrace:
     async def test_has_the_constraints_and_where_the_time_went(
-        self, desk: Desk, clock: ManualClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         wanted = version("1.2", "g", "h")
-        _, holder = await held(desk, "g")
-        key, task_id = await admitted(desk, wanted)
+        _, holder = await held(store, "g")
+        key, task_id = await admitted(store, wanted)
         clock.advance(2 * SECOND)
-        await desk.settled(holder, continues=False)
+        await store.settled(holder, continues=False)
         clock.advance(3 * SECOND)
-        [claimed] = await desk.claim(key, task_id)
+        [claimed] = await store.claim(key, task_id)
         clock.advance(5 * SECOND)
-        [before] = await desk.processes.trace(key, after=0, limit=10)
-        await desk.settled(claimed.task)
-        [traced] = await desk.processes.trace(key, after=0, limit=10)
+        [before] = await store.processes.trace(key, after=0, limit=10)
+        await store.settled(claimed.task)
+        [traced] = await store.processes.trace(key, after=0, limit=10)
 
         nothing = dt.timedelta()
         assert (before.constraints, before.spent) == (wanted, None)
@@ -468,10 +468,10 @@ class TestATrace:
             running=5 * SECOND,
         )
 
-    async def test_has_neither_of_a_task_without(self, desk: Desk) -> None:
+    async def test_has_neither_of_a_task_without(self, store: Store) -> None:
         key = fresh_key()
-        await desk.started(key)
+        await store.started(key)
 
-        [traced] = await desk.processes.trace(key, after=0, limit=10)
+        [traced] = await store.processes.trace(key, after=0, limit=10)
 
         assert (traced.constraints, traced.spent) == (None, None)

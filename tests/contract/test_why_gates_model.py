@@ -27,8 +27,8 @@ from progressor.domain.views.wait import (
 )
 from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
-from tests.support.constrained import on, whole
-from tests.support.storage import UNREACHABLE, Desk, a_request, fresh_key, success
+from tests.support.storage.constrained import on, whole
+from tests.support.storage.store import UNREACHABLE, Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,9 +48,9 @@ class Walk:
     """Random deeds with tasks that have constraints; the causes are compared after each."""
 
     def __init__(
-        self, desk: Desk, eye: psycopg.Connection[Any], clock: ManualClock, seed: int
+        self, store: Store, observer: psycopg.Connection[Any], clock: ManualClock, seed: int
     ) -> None:
-        self.desk, self.eye, self.clock = desk, eye, clock
+        self.store, self.observer, self.clock = store, observer, clock
         self.random = random.Random(seed)
         self.keys: list[ProcessKey] = []
         self.running: dict[ProcessKey, RunningTask] = {}
@@ -68,7 +68,7 @@ class Walk:
         key = fresh_key() if is_start else chosen.choice(self.keys)
         constraints = None if chosen.random() < 0.3 else self.constraints()
         request = a_request(key, INIT if is_start else CALL, constraints=constraints)
-        await self.desk.admit(request, run=False)
+        await self.store.admit(request, run=False)
         if is_start:
             self.keys.append(key)
 
@@ -83,7 +83,7 @@ class Walk:
         return on(*gates, order=order, run_at=run_at, priority=chosen.randrange(1, 6))
 
     async def carry(self) -> None:
-        for claimed in await self.desk.claim_due(limit=2):
+        for claimed in await self.store.claim_due(limit=2):
             self.running[claimed.task.key] = claimed.task
         if not self.running:
             return
@@ -91,38 +91,38 @@ class Walk:
         constraints = dataclasses.replace(self.constraints(), run_at=None)
         timer = SetTimer(after=10 * SECOND, constraints=constraints)
         outcome = self.random.choice((success(), success(), UNREACHABLE, success(timer)))
-        await self.desk.settled(task, outcome, continues=False)
+        await self.store.settled(task, outcome, continues=False)
 
     async def tick(self) -> None:
         self.clock.advance(self.random.choice((SECOND / 7, SECOND, 20 * SECOND, PATIENCE)))
-        await self.desk.gates.promote_due(["orders"])
+        await self.store.gates.promote_due(["orders"])
 
     async def cancel(self) -> None:
-        rows = self.eye.execute(
+        rows = self.observer.execute(
             "SELECT slot, namespace, process_id, task_id FROM progressor.gated"
             " JOIN progressor.tasks USING (slot, namespace, process_id, task_id)"
             " WHERE gated.task_type = 'call' AND status = 'waiting' ORDER BY task_id"
         ).fetchall()
         if rows and self.random.random() < 0.3:
             *key, task_id = self.random.choice(rows)
-            await self.desk.processes.cancel(ProcessKey(*key), task_id)
+            await self.store.processes.cancel(ProcessKey(*key), task_id)
 
     async def look(self) -> int:
         """Compare the reported reasons with the tables; return how many have ended."""
-        states = dict(self.eye.execute("SELECT task_id, state::text FROM progressor.gated"))
-        unfinished = self.eye.execute(
+        states = dict(self.observer.execute("SELECT task_id, state::text FROM progressor.gated"))
+        unfinished = self.observer.execute(
             "SELECT count(*) FROM progressor.tasks WHERE finished_at IS NULL"
         ).fetchone()
         ended = told = 0
-        await self.desk.beat()
+        await self.store.beat()
         for key in self.keys:
-            waits = (await self.desk.processes.get(key)).waits
-            firsts = await self.desk.processes.first_waits([key])
+            waits = (await self.store.processes.get(key)).waits
+            firsts = await self.store.processes.first_waits([key])
             assert list(firsts.values()) == list(waits[:1])
             told += len(waits)
             for wait in waits:
                 self.check(wait, states.get(wait.task_id))
-            for traced in await self.desk.processes.trace(key, after=0, limit=100):
+            for traced in await self.store.processes.trace(key, after=0, limit=100):
                 if traced.constraints is None or traced.status not in FINAL_STATUSES:
                     assert traced.spent is None
                     continue
@@ -146,9 +146,9 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_cause_is_that_of_the_state_and_no_microsecond_is_lost(
-    desk: Desk, eye: psycopg.Connection[Any], clock: ManualClock, seed: int
+    store: Store, observer: psycopg.Connection[Any], clock: ManualClock, seed: int
 ) -> None:
-    walk = Walk(desk, eye, clock, seed)
+    walk = Walk(store, observer, clock, seed)
     ended = 0
     for _ in range(80):
         await walk.step()

@@ -1,4 +1,4 @@
-"""What every fault test may ask for: a database behind a proxy, an eye past it, and a seed.
+"""What every fault test may ask for: a database behind a proxy, an observer past it, and a seed.
 
 And what none can go without: the doctor looks at its database when it is over.
 
@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.faults_judge import ailments
-from tests.support.postgres import Cluster, own_cluster
-from tests.support.proxy import Proxy, running_proxy
+from tests.support.postgres.cluster import Cluster, own_cluster
+from tests.support.postgres.proxy import Proxy, running_proxy
+from tests.support.storage.doctor.judge import ailments
 
 SEED = int(os.environ.get("FAULTS_SEED") or secrets.randbelow(1_000_000))
 
@@ -63,7 +63,7 @@ def quick_news() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     """Return a connection that no fault touches."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import RetryPolicy
-from tests.support.faults import FAULTS, Fault, refused
-from tests.support.faults_ground import ATTEMPT_SECONDS, QUICK, Ground, insisted, open_ground
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, answering, running_replica, timer
+from tests.support.engine.replica import Replica, answering, running_replica, timer
+from tests.support.faults.faults import FAULTS, Fault, refused
+from tests.support.faults.ground import ATTEMPT_SECONDS, QUICK, Ground, insisted, open_ground
+from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,9 +43,9 @@ async def replica(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ground(
-    proxy: Proxy, replica: Replica, eye: psycopg.Connection[Any]
+    proxy: Proxy, replica: Replica, observer: psycopg.Connection[Any]
 ) -> AsyncIterator[Ground]:
-    async with open_ground(proxy, replica, eye, retry_policy=PATIENT) as ground:
+    async with open_ground(proxy, replica, observer, retry_policy=PATIENT) as ground:
         yield ground
 
 
@@ -53,7 +53,7 @@ def crowd(ground: Ground) -> list[str]:
     """Return the ids of processes that will drive themselves once they are started."""
     names = [ground.fresh() for _ in range(CROWD)]
     for name in names:
-        ground.stage.processor.on_process(
+        ground.env.processor.on_process(
             name, *[answering(b"tick", set_timer=timer())] * (STEPS - 1), answering(b"last")
         )
     return names
@@ -91,7 +91,7 @@ async def test_a_crowd_that_drives_itself_goes_through_faults_of_its_batches(
 async def test_a_crowd_that_drives_itself_goes_on_though_all_connections_break_again_and_again(
     ground: Ground, chance: random.Random
 ) -> None:
-    points, names = ground.stage.points, crowd(ground)
+    points, names = ground.env.points, crowd(ground)
     async with asyncio.TaskGroup() as group:
         for name in names:
             group.create_task(begun(ground, name))
@@ -110,11 +110,11 @@ async def test_two_batches_that_are_refused_at_once_keep_apart(ground: Ground) -
     names = [f"p{number}" for number in range(CROWD)]
     hang = Hang()
     for name in names:
-        ground.stage.processor.on_process(name, hang, Answer())
+        ground.env.processor.on_process(name, hang, Answer())
     async with asyncio.TaskGroup() as group:
         for name in names:
             group.create_task(ground.client.start(name, b"1", accept_only=True))
-    await ground.stage.processor.received(CROWD, seconds=30)
+    await ground.env.processor.received(CROWD, seconds=30)
     # Of every other one the lease is lost, which takes a look of its own where it is written again.
     for name in names[::2]:
         await ground.client.remove(name)

@@ -10,18 +10,18 @@ import psycopg
 import pytest
 
 from tests.support.clock import JumpingClock, SkewedClock
-from tests.support.faults_crowd import WAYS, crowd_at_work, rows
-from tests.support.faults_ground import asked_twice, until
-from tests.support.faults_judge import judged_stage
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
-    Stage,
+    Env,
     answering,
     running_replica,
     timer,
     unavailable,
 )
+from tests.support.faults.crowd import WAYS, crowd_at_work, rows
+from tests.support.faults.ground import asked_twice, until
+from tests.support.processor.scripted import Answer, Hang
+from tests.support.storage.doctor.judge import judged_env
 
 HOUR = dt.timedelta(hours=1)
 COUNT = 10
@@ -39,26 +39,26 @@ EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s 
 
 
 @pytest.fixture
-def own_eye(own_database: str) -> Iterator[psycopg.Connection[Any]]:
+def own_observer(own_database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(own_database, autocommit=True) as connection:
         yield connection
 
 
-def events(eye: psycopg.Connection[Any], stage: Stage) -> list[bytes]:
-    """Return the events of the only process of a stage."""
-    return [payload for (payload,) in rows(eye, stage, EVENTS)]
+def events(observer: psycopg.Connection[Any], env: Env) -> list[bytes]:
+    """Return the events of the only process of an environment."""
+    return [payload for (payload,) in rows(observer, env, EVENTS)]
 
 
 async def test_they_share_processes_timers_and_retries_as_if_they_were_not(
-    own_database: str, own_eye: psycopg.Connection[Any]
+    own_database: str, own_observer: psycopg.Connection[Any]
 ) -> None:
     async with (
         running_replica(own_database, clock=SkewedClock(HOUR)) as ahead,
         running_replica(own_database, clock=SkewedClock(-HOUR)) as behind,
-        judged_stage(ahead, retry_policy=NOW_AND_THEN) as stage,
-        stage.client_at(behind.address) as there,
+        judged_env(ahead, retry_policy=NOW_AND_THEN) as env,
+        env.client_at(behind.address) as there,
     ):
-        stage.processor.on_process(
+        env.processor.on_process(
             "p",
             answering(b"started", set_timer=timer(0.2)),
             unavailable(),
@@ -67,36 +67,36 @@ async def test_they_share_processes_timers_and_retries_as_if_they_were_not(
         )
         begun_at = time.monotonic()
         await there.start("p")
-        await until(ahead.points, lambda: events(own_eye, stage) == [b"started", b"fired"])
+        await until(ahead.points, lambda: events(own_observer, env) == [b"started", b"fired"])
         took = time.monotonic() - begun_at
         answers = [
             (await client.call("p", b"%d" % number)).response
-            for number, client in enumerate((stage.client, there, stage.client, there))
+            for number, client in enumerate((env.client, there, env.client, there))
         ]
 
         assert took < LEASE_AND_SCANS
         assert answers == [b"0", b"1", b"2", b"3"]
-        assert events(own_eye, stage) == [b"started", b"fired", *answers]
+        assert events(own_observer, env) == [b"started", b"fired", *answers]
         for replica in (ahead, behind):
             assert replica.points.count("zombie_collected") == 0
             assert replica.points.count("abandoned") == 0
-        assert asked_twice(stage) == []
+        assert asked_twice(env) == []
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
 async def test_a_replica_with_a_wrong_clock_takes_over_when_the_lease_ends_and_no_sooner(
-    own_database: str, own_eye: psycopg.Connection[Any], tmp_path: Path, ahead: dt.timedelta
+    own_database: str, own_observer: psycopg.Connection[Any], tmp_path: Path, ahead: dt.timedelta
 ) -> None:
     way = WAYS["streams and client sessions"]
     async with (
-        running_replica(own_database, clock=SkewedClock(ahead)) as survivor,
-        way.stage(survivor) as stage,
-        crowd_at_work(stage, way, own_eye, tmp_path, count=COUNT) as crowd,
+        running_replica(own_database, clock=SkewedClock(ahead)) as second_replica,
+        way.env(second_replica) as env,
+        crowd_at_work(env, way, own_observer, tmp_path, count=COUNT) as crowd,
     ):
-        too_early = survivor.points.count("zombie_collected")
+        too_early = second_replica.points.count("zombie_collected")
         crowd.victim.kill()
         killed_at = time.monotonic()
-        await survivor.points.wait("zombie_collected")
+        await second_replica.points.wait("zombie_collected")
         first = time.monotonic() - killed_at
         here = [await caller for caller in crowd.callers_here]
         took = time.monotonic() - killed_at
@@ -105,25 +105,25 @@ async def test_a_replica_with_a_wrong_clock_takes_over_when_the_lease_ends_and_n
         assert first > LEASE_LEFT
         assert took < LEASE_AND_SCANS
         assert set(here) == {b"4"}
-        assert asked_twice(stage) == []
+        assert asked_twice(env) == []
 
 
 async def test_postgresqls_clock_that_jumps_ahead_ends_no_lease(
-    own_database: str, own_eye: psycopg.Connection[Any]
+    own_database: str, own_observer: psycopg.Connection[Any]
 ) -> None:
     clock = JumpingClock()
     async with (
         running_replica(own_database, clock=clock) as one,
         running_replica(own_database, clock=clock) as two,
-        judged_stage(one) as stage,
-        stage.client_at(two.address) as there,
+        judged_env(one) as env,
+        env.client_at(two.address) as there,
     ):
         hangs = [Hang() for _ in range(COUNT)]
         for number, hang in enumerate(hangs):
-            await stage.running(f"p{number}", hang)
-            client = stage.client if number % 2 else there
+            await env.running(f"p{number}", hang)
+            client = env.client if number % 2 else there
             await client.call(f"p{number}", accept_only=True)
-        await stage.processor.received(2 * COUNT)
+        await env.processor.received(2 * COUNT)
         clock.ahead = HOUR
         for replica in (one, two):
             await replica.points.wait("clock_jumped")
@@ -131,8 +131,8 @@ async def test_postgresqls_clock_that_jumps_ahead_ends_no_lease(
             await replica.points.wait("scanned", seen + SCANS, scan="zombies")
         for hang in hangs:
             hang.released.set()
-        await until(one.points, lambda: not rows(own_eye, stage, LEASED))
+        await until(one.points, lambda: not rows(own_observer, env, LEASED))
 
         assert [each.points.count("zombie_collected") for each in (one, two)] == [0, 0]
         assert [each.points.count("fenced") for each in (one, two)] == [0, 0]
-        assert len(stage.processor.requests) == 2 * COUNT
+        assert len(env.processor.requests) == 2 * COUNT

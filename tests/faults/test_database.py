@@ -16,13 +16,13 @@ import pytest_asyncio
 
 from progressor import errors
 from progressor.storage.postgres.migrations import migrate
-from tests.support.faults_disasters import (
+from tests.support.engine.replica import Env, Replica, running_replica
+from tests.support.faults.disasters import (
     kill_and_restart,
     terminate_all,
     without_connections,
 )
-from tests.support.faults_judge import judged_stage
-from tests.support.faults_load import (
+from tests.support.faults.load import (
     BRIEF,
     CALLERS,
     NOISE_SECONDS,
@@ -31,10 +31,10 @@ from tests.support.faults_load import (
     judge,
     loaded,
 )
-from tests.support.postgres import Cluster
-from tests.support.processor import Answer
-from tests.support.replica import Replica, Stage, running_replica
-from tests.support.storage_locks import until_blocked
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.locks import until_blocked
+from tests.support.processor.scripted import Answer
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,13 +62,13 @@ async def replica(conninfo: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with judged_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with judged_env(replica) as env:
+        yield env
 
 
 @pytest.fixture
-def own_eye(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+def own_observer(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     """Return a connection past the engine's."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         yield connection
@@ -76,9 +76,9 @@ def own_eye(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.mark.parametrize("end", [Cluster.restart, kill_and_restart], ids=["restart", "kill -9"])
 async def test_a_server_that_ends_under_load_costs_no_call_and_nobody_has_to_help(
-    stage: Stage, mortal: Cluster, conninfo: str, end: Callable[[Cluster], None]
+    env: Env, mortal: Cluster, conninfo: str, end: Callable[[Cluster], None]
 ) -> None:
-    async with loaded(stage) as load:
+    async with loaded(env) as load:
         await asyncio.to_thread(end, mortal)
         took = await load.resumed()
 
@@ -87,9 +87,9 @@ async def test_a_server_that_ends_under_load_costs_no_call_and_nobody_has_to_hel
 
 
 async def test_all_backends_terminated_at_once_again_and_again_cost_no_call(
-    stage: Stage, conninfo: str, chance: random.Random
+    env: Env, conninfo: str, chance: random.Random
 ) -> None:
-    async with loaded(stage) as load:
+    async with loaded(env) as load:
         for _ in range(5):
             await asyncio.to_thread(terminate_all, conninfo)
             await load.progressed(chance.randint(1, 2 * CALLERS))
@@ -99,14 +99,12 @@ async def test_all_backends_terminated_at_once_again_and_again_cost_no_call(
     await judge(load, conninfo)
 
 
-async def test_a_server_without_a_connection_left_is_waited_for(
-    stage: Stage, conninfo: str
-) -> None:
-    async with loaded(stage) as load:
+async def test_a_server_without_a_connection_left_is_waited_for(env: Env, conninfo: str) -> None:
+    async with loaded(env) as load:
         with contextlib.ExitStack() as stack:
             await asyncio.to_thread(stack.enter_context, without_connections(conninfo))
-            failed = stage.points.count("scan_failed")
-            await stage.points.wait("scan_failed", failed + 1)
+            failed = env.points.count("scan_failed")
+            await env.points.wait("scan_failed", failed + 1)
         took = await load.resumed()
 
     assert took < RESUMED_SECONDS + NOISE_SECONDS
@@ -116,9 +114,9 @@ async def test_a_server_without_a_connection_left_is_waited_for(
 async def test_pools_of_one_connection_carry_the_same_load(conninfo: str) -> None:
     async with (
         running_replica(conninfo, {**BRIEF, **SMALL}) as small,
-        judged_stage(small) as stage,
+        judged_env(small) as env,
     ):
-        async with loaded(stage) as load:
+        async with loaded(env) as load:
             await asyncio.to_thread(terminate_all, conninfo)
             took = await load.resumed()
 
@@ -127,16 +125,16 @@ async def test_pools_of_one_connection_carry_the_same_load(conninfo: str) -> Non
 
 
 async def test_a_session_idle_in_a_transaction_holds_up_its_process_until_it_ends(
-    stage: Stage, conninfo: str
+    env: Env, conninfo: str
 ) -> None:
     async with (
-        loaded(stage) as load,
+        loaded(env) as load,
         await psycopg.AsyncConnection.connect(conninfo) as idle,
     ):
-        await lock(idle, stage, "called0")
+        await lock(idle, env, "called0")
         # A caller that waits for it gets an error after as long as a statement may take.
         with pytest.raises(errors.StorageUnavailableError):
-            await stage.client.simple_repair("called0", timeout=5)
+            await env.client.simple_repair("called0", timeout=5)
         await idle.rollback()
         took = await load.resumed()
 
@@ -145,28 +143,28 @@ async def test_a_session_idle_in_a_transaction_holds_up_its_process_until_it_end
 
 
 async def test_a_session_idle_in_a_transaction_holds_up_no_other_process(
-    stage: Stage, conninfo: str, own_eye: psycopg.Connection[Any]
+    env: Env, conninfo: str, own_observer: psycopg.Connection[Any]
 ) -> None:
-    await stage.running("neighbour", Answer())
-    await stage.running("locked", Answer())
+    await env.running("neighbour", Answer())
+    await env.running("locked", Answer())
     async with (
         asyncio.TaskGroup() as group,
         await psycopg.AsyncConnection.connect(conninfo) as idle,
     ):
-        await lock(idle, stage, "locked")
-        waiting = group.create_task(called(stage, "locked", b"1"))
-        await until_blocked(own_eye)
+        await lock(idle, env, "locked")
+        waiting = group.create_task(called(env, "locked", b"1"))
+        await until_blocked(own_observer)
         async with asyncio.timeout(NEIGHBOUR_SECONDS):
             for number in range(10):
-                await called(stage, "neighbour", b"%d" % number)
+                await called(env, "neighbour", b"%d" % number)
         await idle.rollback()
 
     assert waiting.result() == b"1"
 
 
-async def lock(idle: psycopg.AsyncConnection[Any], stage: Stage, process_id: str) -> None:
+async def lock(idle: psycopg.AsyncConnection[Any], env: Env, process_id: str) -> None:
     """Lock the row of a process until the transaction ends."""
     await idle.execute(
         "SELECT FROM progressor.processes WHERE namespace = %s AND process_id = %s FOR UPDATE",
-        [stage.namespace, process_id],
+        [env.namespace, process_id],
     )

@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
-from tests.support.faults_ground import QUICK, Ground, insisted, open_ground
-from tests.support.processor import Answer
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, answering, running_replica, timer
+from tests.support.engine.replica import Replica, answering, running_replica, timer
+from tests.support.faults.ground import QUICK, Ground, insisted, open_ground
+from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,24 +45,24 @@ async def replica(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ground(
-    proxy: Proxy, replica: Replica, eye: psycopg.Connection[Any]
+    proxy: Proxy, replica: Replica, observer: psycopg.Connection[Any]
 ) -> AsyncIterator[Ground]:
-    async with open_ground(proxy, replica, eye) as ground:
+    async with open_ground(proxy, replica, observer) as ground:
         yield ground
 
 
 @contextlib.contextmanager
-def full_disk(eye: psycopg.Connection[Any], tables: Sequence[str]) -> Iterator[None]:
+def full_disk(observer: psycopg.Connection[Any], tables: Sequence[str]) -> Iterator[None]:
     """Have each write to these tables fail for as long as the context lasts."""
-    eye.execute("CREATE SEQUENCE public.denied")
-    eye.execute(
+    observer.execute("CREATE SEQUENCE public.denied")
+    observer.execute(
         "CREATE FUNCTION public.deny() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " PERFORM nextval('public.denied');"
         " RAISE EXCEPTION 'could not extend file: No space left on device'"
         " USING ERRCODE = '53100'; END; $$"
     )
     for table in tables:
-        eye.execute(
+        observer.execute(
             sql.SQL(
                 "CREATE TRIGGER disk_full BEFORE INSERT OR UPDATE ON {}"
                 " FOR EACH ROW EXECUTE FUNCTION public.deny()"
@@ -71,13 +71,13 @@ def full_disk(eye: psycopg.Connection[Any], tables: Sequence[str]) -> Iterator[N
     try:
         yield
     finally:
-        eye.execute("DROP FUNCTION public.deny CASCADE")
-        eye.execute("DROP SEQUENCE public.denied")
+        observer.execute("DROP FUNCTION public.deny CASCADE")
+        observer.execute("DROP SEQUENCE public.denied")
 
 
-def denied(eye: psycopg.Connection[Any]) -> bool:
+def denied(observer: psycopg.Connection[Any]) -> bool:
     """Return whether enough was denied for everybody to have met it."""
-    return eye.execute("SELECT last_value >= %s FROM public.denied", [DENIED]).fetchall() == [
+    return observer.execute("SELECT last_value >= %s FROM public.denied", [DENIED]).fetchall() == [
         (True,)
     ]
 
@@ -88,17 +88,17 @@ async def test_a_full_disk_is_waited_for_and_everything_is_done_once(
 ) -> None:
     called = [ground.fresh() for _ in range(COUNT)]
     for name in called:
-        await ground.stage.running(name, Answer())
+        await ground.env.running(name, Answer())
     driven = ground.fresh()
-    await ground.stage.timed(driven, *[answering(b"tick", set_timer=timer(0.05))] * 4, after=0.1)
+    await ground.env.timed(driven, *[answering(b"tick", set_timer=timer(0.05))] * 4, after=0.1)
     # The last step of the script, which ends it.
-    ground.stage.processor.on_process(
+    ground.env.processor.on_process(
         driven, *[answering(b"tick", set_timer=timer(0.05))] * 4, answering(b"last")
     )
     async with asyncio.TaskGroup() as group:
-        with full_disk(ground.eye, FULL[kind]):
+        with full_disk(ground.observer, FULL[kind]):
             calls = [group.create_task(call(ground, name), name=name) for name in called]
-            await ground.until(lambda: denied(ground.eye))
+            await ground.until(lambda: denied(ground.observer))
     await ground.at_rest()
 
     assert [each.result() for each in calls] == [b"1"] * COUNT

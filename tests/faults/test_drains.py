@@ -21,20 +21,20 @@ import pytest_asyncio
 
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
 from progressor.storage.postgres.migrations import migrate
-from tests.support.faults_disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Ground
-from tests.support.faults_ground import asked_twice, eventually, until
-from tests.support.faults_judge import judged_stage
-from tests.support.faults_processor import STREAM, UNARY, processor_process
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import Cluster
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy, running_proxy
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     running_process,
     running_replica,
 )
+from tests.support.faults.disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Ground
+from tests.support.faults.ground import asked_twice, eventually, until
+from tests.support.faults.processor import STREAM, UNARY, processor_process
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.proxy import Proxy, running_proxy
+from tests.support.processor.scripted import Answer, Hang
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,7 +71,7 @@ def ground(mortal: Cluster, database: str, proxy: Proxy) -> Ground:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and has its own way to the database."""
     async with running_replica(database, STAYING) as replica:
         yield replica
@@ -102,18 +102,18 @@ def attempts(conninfo: str, namespace: str, args: bytes) -> dict[str, int]:
 
 
 @contextlib.asynccontextmanager
-async def work_in_hand(stage: Stage, address: str, hang: Hang) -> AsyncIterator[list[str]]:
+async def work_in_hand(env: Env, address: str, hang: Hang) -> AsyncIterator[list[str]]:
     """Have steps in hand at a replica, and a call behind each; yields the processes.
 
     The even ones are answered once `hang` is released, the others are not.
     """
     names = [f"p{number}" for number in range(COUNT)]
     for number, name in enumerate(names):
-        await stage.running(name, Hang() if number % 2 else hang, Answer())
-    async with stage.client_at(address) as there:
+        await env.running(name, Hang() if number % 2 else hang, Answer())
+    async with env.client_at(address) as there:
         for name in names:
             await there.call(name, b"1", accept_only=True)
-        await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+        await env.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
         for name in names:
             await there.call(name, b"2", accept_only=True)
         yield names
@@ -130,12 +130,12 @@ class Drained:
     asked_twice: list[tuple[int, int]]
 
 
-async def drained(survivor: Replica, ground: Ground, directory: Path, name: str) -> Drained:
+async def drained(second_replica: Replica, ground: Ground, directory: Path, name: str) -> Drained:
     """Have a replica drain in a disaster, and all its work done by the one that stays."""
     hang = Hang()
-    async with judged_stage(survivor) as stage:
+    async with judged_env(second_replica) as env:
         async with running_process(ground.proxy.conninfo, directory, LEAVING) as leaving:
-            async with work_in_hand(stage, leaving.address, hang) as names:
+            async with work_in_hand(env, leaving.address, hang) as names:
                 pass
             async with DISASTERS[name](ground):
                 begun_at = time.monotonic()
@@ -144,22 +144,22 @@ async def drained(survivor: Replica, ground: Ground, directory: Path, name: str)
                 code = await leaving.left()
                 took = time.monotonic() - begun_at
         all_done = {each: [b"1", b"2"] for each in names}
-        await until(stage.points, lambda: events(ground.conninfo, stage.namespace) == all_done)
+        await until(env.points, lambda: events(ground.conninfo, env.namespace) == all_done)
         return Drained(
             code=code,
             took=took,
-            attempts=attempts(ground.conninfo, stage.namespace, b"1"),
-            asked=[len(stage.asked_for(each)) for each in names],
-            asked_twice=list(asked_twice(stage)),
+            attempts=attempts(ground.conninfo, env.namespace, b"1"),
+            asked=[len(env.asked_for(each)) for each in names],
+            asked_twice=list(asked_twice(env)),
         )
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", PASSING)
 async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
-    survivor: Replica, ground: Ground, tmp_path: Path, name: str
+    second_replica: Replica, ground: Ground, tmp_path: Path, name: str
 ) -> None:
-    found = await drained(survivor, ground, tmp_path, name)
+    found = await drained(second_replica, ground, tmp_path, name)
 
     assert (found.code, found.asked_twice) == (0, [])
     assert found.took < DRAIN_SECONDS + BOUND_SECONDS
@@ -170,7 +170,7 @@ async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
 
 @pytest.mark.slow
 async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_nothing(
-    survivor: Replica, ground: Ground, tmp_path: Path
+    second_replica: Replica, ground: Ground, tmp_path: Path
 ) -> None:
     drains: dict[str, asyncio.Task[Drained]] = {}
     with contextlib.ExitStack() as stack:
@@ -181,7 +181,9 @@ async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_noth
                 directory = tmp_path / name
                 directory.mkdir()
                 drains[name] = group.create_task(
-                    drained(survivor, dataclasses.replace(ground, proxy=own_way), directory, name),
+                    drained(
+                        second_replica, dataclasses.replace(ground, proxy=own_way), directory, name
+                    ),
                     name=name,
                 )
 
@@ -192,9 +194,9 @@ async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_noth
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ABSENT)
 async def test_a_drain_while_the_server_is_away_ends_in_time_and_loses_nothing(
-    survivor: Replica, ground: Ground, tmp_path: Path, name: str
+    second_replica: Replica, ground: Ground, tmp_path: Path, name: str
 ) -> None:
-    check_cut_off(await drained(survivor, ground, tmp_path, name))
+    check_cut_off(await drained(second_replica, ground, tmp_path, name))
 
 
 def check_cut_off(found: Drained) -> None:
@@ -209,13 +211,13 @@ def check_cut_off(found: Drained) -> None:
 @pytest.mark.parametrize("mode", [STREAM, UNARY])
 @pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "dead"])
 async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
-    survivor: Replica, database: str, tmp_path: Path, mode: str, end: signal.Signals
+    second_replica: Replica, database: str, tmp_path: Path, mode: str, end: signal.Signals
 ) -> None:
     namespace, address = f"{mode}-{end.name.lower()}", f"unix:{tmp_path}/processor.sock"
     config = NamespaceConfig(name=namespace, processor_targets=(address,), retry_policy=PATIENT)
     names = [f"p{number}" for number in range(COUNT)]
     async with (
-        Client(survivor.address, namespace=namespace, codec=BYTES) as here,
+        Client(second_replica.address, namespace=namespace, codec=BYTES) as here,
         running_process(database, tmp_path, LEAVING) as leaving,
         Client(leaving.address, namespace=namespace, codec=BYTES) as there,
         processor_process(address, mode, tmp_path) as processor,
@@ -238,7 +240,7 @@ async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
                 await processor.wait()
                 await stack.enter_async_context(processor_process(address, mode, tmp_path))
             all_done = {name: [b"hang " + name.encode(), b"2"] for name in names}
-            await until(survivor.points, lambda: events(database, namespace) == all_done)
+            await until(second_replica.points, lambda: events(database, namespace) == all_done)
 
     assert code == 0
     assert took < DRAIN_SECONDS + BOUND_SECONDS

@@ -16,20 +16,20 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor.sdk import Client, ZombiePolicy
-from tests.support.faults import Fault, stalled_after
-from tests.support.faults_crowd import rows
-from tests.support.faults_ground import until
-from tests.support.faults_judge import judged_stage
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, Hang, ScriptedProcessor
-from tests.support.proxy import Proxy, running_proxy
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     answering,
     running_replica,
     timer,
 )
+from tests.support.faults.crowd import rows
+from tests.support.faults.faults import Fault, stalled_after
+from tests.support.faults.ground import until
+from tests.support.postgres.proxy import Proxy, running_proxy
+from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,7 +60,7 @@ BROKEN = """
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
@@ -73,20 +73,20 @@ def way(database: str) -> Iterator[Proxy]:
         yield opened
 
 
-async def claim_of_a_timer(stage: Stage, there: Client, way: Proxy) -> Fault:
+async def claim_of_a_timer(env: Env, there: Client, way: Proxy) -> Fault:
     """Have a claim by id in flight; only the replica that leaves knows when it is due."""
     stall = way.arm(stalled_after(CLAIM_TASKS))
-    stage.processor.on_process("p", answering(set_timer=timer(0.1)), Answer())
+    env.processor.on_process("p", answering(set_timer=timer(0.1)), Answer())
     await there.start("p")
     return stall
 
 
-async def claim_of_a_backlog(stage: Stage, there: Client, way: Proxy) -> Fault:
+async def claim_of_a_backlog(env: Env, there: Client, way: Proxy) -> Fault:
     """Have a claim by search in flight: of what was due while the only worker was busy."""
-    await stage.running("p", Answer())
-    await stage.running("busy", hang := Hang())
+    await env.running("p", Answer())
+    await env.running("busy", hang := Hang())
     await there.call("busy", accept_only=True)
-    await stage.asked("busy", 2)
+    await env.asked("busy", 2)
     stall = way.arm(stalled_after(CLAIM_DUE))
     await there.call("p", accept_only=True)
     hang.released.set()
@@ -95,19 +95,19 @@ async def claim_of_a_backlog(stage: Stage, there: Client, way: Proxy) -> Fault:
 
 @pytest.mark.parametrize("claim", [claim_of_a_timer, claim_of_a_backlog])
 async def test_a_claim_in_flight_at_a_clean_stop_is_handed_back(
-    survivor: Replica,
+    second_replica: Replica,
     way: Proxy,
-    eye: psycopg.Connection[Any],
-    claim: Callable[[Stage, Client, Proxy], Awaitable[Fault]],
+    observer: psycopg.Connection[Any],
+    claim: Callable[[Env, Client, Proxy], Awaitable[Fault]],
 ) -> None:
-    before = survivor.points.count("zombie_collected")
+    before = second_replica.points.count("zombie_collected")
     options = {"zombie_policy": ZombiePolicy.FAIL, "worker_count_max": 1}
-    async with judged_stage(survivor, **options) as stage:
+    async with judged_env(second_replica, **options) as env:
         async with (
             running_replica(way.conninfo, LEAVING) as leaving,
-            stage.client_at(leaving.address) as there,
+            env.client_at(leaving.address) as there,
         ):
-            stall = await claim(stage, there, way)
+            stall = await claim(env, there, way)
             await stall.struck()
             # Watched from before: a drain with nothing in hand soon listens no more.
             async with grpc.aio.insecure_channel(leaving.address) as channel:
@@ -118,17 +118,17 @@ async def test_a_claim_in_flight_at_a_clean_stop_is_handed_back(
                 assert (await watch.read()).status == NOT_SERVING
                 way.restore()
 
-        await stage.asked("p", 2)
-        await until(stage.points, lambda: not rows(eye, stage, LEASED))
+        await env.asked("p", 2)
+        await until(env.points, lambda: not rows(observer, env, LEASED))
         # A step that was handed back has not begun; a zombie's attempt would count.
-        assert {count for _, count in rows(eye, stage, TASKS)} == {1}
-        assert rows(eye, stage, BROKEN) == []
-        assert stage.asked_for("p")[1].task.attempt == 1
-        assert survivor.points.count("zombie_collected") == before
+        assert {count for _, count in rows(observer, env, TASKS)} == {1}
+        assert rows(observer, env, BROKEN) == []
+        assert env.asked_for("p")[1].task.attempt == 1
+        assert second_replica.points.count("zombie_collected") == before
 
 
 async def test_clean_restarts_under_a_load_of_timers_leave_no_lease_behind(
-    database: str, eye: psycopg.Connection[Any], chance: random.Random
+    database: str, observer: psycopg.Connection[Any], chance: random.Random
 ) -> None:
     collected, left_behind = 0, []
     async with ScriptedProcessor() as processor:
@@ -138,10 +138,12 @@ async def test_clean_restarts_under_a_load_of_timers_leave_no_lease_behind(
                     await begin_load(replica, processor, chance)
                 asked = len(processor.requests)
                 await processor.received(asked + PROCESS_COUNT, seconds=PATIENCE_SECONDS)
-            left_behind += eye.execute("SELECT * FROM progressor.running").fetchall()
+            left_behind += observer.execute("SELECT * FROM progressor.running").fetchall()
             collected += replica.points.count("zombie_collected")
 
-        broken = eye.execute("SELECT * FROM progressor.processes WHERE status = 'error'").fetchall()
+        broken = observer.execute(
+            "SELECT * FROM progressor.processes WHERE status = 'error'"
+        ).fetchall()
         await end_load(database)
 
     assert (left_behind, collected, broken) == ([], 0, [])

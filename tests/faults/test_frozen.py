@@ -13,22 +13,22 @@ import pytest
 import pytest_asyncio
 
 from progressor.telemetry.names import METRICS
-from tests.support.faults import stalled_before
-from tests.support.faults_crowd import WAYS, Row, Way, every_way, rows
-from tests.support.faults_ground import asked_twice
-from tests.support.faults_metrics import Collector, running_collector
-from tests.support.invariants import Past
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, Hang, Step
-from tests.support.proxy import Proxy
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     answering,
     response,
     running_process,
     running_replica,
 )
+from tests.support.faults.crowd import WAYS, Row, Way, every_way, rows
+from tests.support.faults.faults import stalled_before
+from tests.support.faults.ground import asked_twice
+from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer, Hang, Step
+from tests.support.storage.doctor.invariants import Past
+from tests.support.telemetry.collector import Collector, running_collector
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,7 +49,7 @@ CALLS = """
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
@@ -62,11 +62,11 @@ async def collector() -> AsyncIterator[Collector]:
         yield collector
 
 
-async def prepared(stage: Stage, late: Hang, in_time: Step) -> list[str]:
+async def prepared(env: Env, late: Hang, in_time: Step) -> list[str]:
     """Bring processes into being whose next call is answered late, and then in time."""
     names = [f"p{number}" for number in range(COUNT)]
     for name in names:
-        await stage.running(name, late, in_time, Answer())
+        await env.running(name, late, in_time, Answer())
     return names
 
 
@@ -76,27 +76,27 @@ def late_answer() -> Hang:
 
 
 async def test_what_was_answered_meanwhile_is_let_go_or_refused(
-    survivor: Replica,
-    eye: psycopg.Connection[tuple[object, ...]],
+    second_replica: Replica,
+    observer: psycopg.Connection[tuple[object, ...]],
     collector: Collector,
     tmp_path: Path,
 ) -> None:
     way = WAYS["streams and client sessions"]
-    async with way.stage(survivor) as stage:
+    async with way.env(second_replica) as env:
         in_time = answering(b"in time", response=b"in time")
-        names = await prepared(stage, late := late_answer(), in_time)
+        names = await prepared(env, late := late_answer(), in_time)
         settings = {"telemetry.otlp_endpoint": collector.endpoint}
         async with (
-            running_process(survivor.engine.dsn, tmp_path, settings) as frozen,
-            way.client_at(stage, frozen.address) as there,
+            running_process(second_replica.engine.dsn, tmp_path, settings) as frozen,
+            way.client_at(env, frozen.address) as there,
         ):
             for name in names:
                 await there.call(name, b"1", idempotency_key="1", accept_only=True)
-            await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+            await env.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
             frozen.freeze()
             # It is answered while it cannot hear it, and hears of it first thing after.
             late.released.set()
-            answers, before, past = await taken_over(stage, eye, names)
+            answers, before, past = await taken_over(env, observer, names)
             frozen.thaw()
             again = [(await there.call(name, b"2")).response for name in names]
             frozen.terminate()
@@ -105,64 +105,63 @@ async def test_what_was_answered_meanwhile_is_let_go_or_refused(
         assert answers == [b"in time"] * COUNT
         assert collector.count(FENCED) + collector.count(ABANDONED) == COUNT
         assert again == [b"2"] * COUNT
-        assert [task for task, _ in rows(eye, stage, EVERYTHING)][: 2 * COUNT] == [
+        assert [task for task, _ in rows(observer, env, EVERYTHING)][: 2 * COUNT] == [
             task for task, _ in before
         ]
-        assert past.look(eye) == []
-        assert dict(rows(eye, stage, EVENTS)) == {name: [b"in time", b"2"] for name in names}
-        assert asked_twice(stage) == []
+        assert past.look(observer) == []
+        assert dict(rows(observer, env, EVENTS)) == {name: [b"in time", b"2"] for name in names}
+        assert asked_twice(env) == []
 
 
 @every_way
 async def test_settlements_that_arrive_late_are_refused_and_counted(
-    survivor: Replica,
-    eye: psycopg.Connection[tuple[object, ...]],
+    second_replica: Replica,
+    observer: psycopg.Connection[tuple[object, ...]],
     collector: Collector,
     proxy: Proxy,
     tmp_path: Path,
     way: Way,
 ) -> None:
-    async with way.stage(survivor) as stage:
+    async with way.env(second_replica) as env:
         late, in_time = late_answer(), Hang(response=response(b"in time", response=b"in time"))
-        names = await prepared(stage, late, in_time)
+        names = await prepared(env, late, in_time)
         settings = {"telemetry.otlp_endpoint": collector.endpoint}
         async with (
             running_process(proxy.conninfo, tmp_path, settings) as frozen,
-            way.client_at(stage, frozen.address) as there,
+            way.client_at(env, frozen.address) as there,
         ):
             for name in names:
                 await there.call(name, b"1", idempotency_key="1", accept_only=True)
-            await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+            await env.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
             # However many batches they make, on whatever connections: none arrives in time.
             on_the_way, *_ = [proxy.arm(stalled_before(SETTLE)) for _ in names]
             late.released.set()
             await on_the_way.struck()
             frozen.freeze()
             # They arrive while the others carry the same tasks, under leases of their own.
-            await stage.processor.received(3 * COUNT, seconds=PATIENCE_SECONDS)
-            before = rows(eye, stage, EVERYTHING)
+            await env.processor.received(3 * COUNT, seconds=PATIENCE_SECONDS)
+            before = rows(observer, env, EVERYTHING)
             proxy.restore()
             frozen.thaw()
             frozen.terminate()
             await frozen.left()
-            after = rows(eye, stage, EVERYTHING)
+            after = rows(observer, env, EVERYTHING)
             in_time.released.set()
             answers = [
-                (await stage.client.await_task(name, idempotency_key="1")).response
-                for name in names
+                (await env.client.await_task(name, idempotency_key="1")).response for name in names
             ]
 
         assert collector.count(FENCED) > 0
         assert collector.count(FENCED) + collector.count(ABANDONED) == COUNT
         assert after == before
         assert answers == [b"in time"] * COUNT
-        assert rows(eye, stage, CALLS) == [("finished", 2, b"in time")] * COUNT
-        assert dict(rows(eye, stage, EVENTS)) == {name: [b"in time"] for name in names}
-        assert asked_twice(stage) == []
+        assert rows(observer, env, CALLS) == [("finished", 2, b"in time")] * COUNT
+        assert dict(rows(observer, env, EVENTS)) == {name: [b"in time"] for name in names}
+        assert asked_twice(env) == []
 
 
 async def taken_over(
-    stage: Stage, eye: psycopg.Connection[tuple[object, ...]], names: list[str]
+    env: Env, observer: psycopg.Connection[tuple[object, ...]], names: list[str]
 ) -> tuple[list[bytes], list[Row], Past]:
     """Wait until all calls were answered by the other replica.
 
@@ -170,9 +169,7 @@ async def taken_over(
         The answers, the rows of tasks and processes as they are then, and the memory of what has
         ended.
     """
-    answers = [
-        (await stage.client.await_task(name, idempotency_key="1")).response for name in names
-    ]
+    answers = [(await env.client.await_task(name, idempotency_key="1")).response for name in names]
     past = Past()
-    past.look(eye)
-    return answers, rows(eye, stage, EVERYTHING), past
+    past.look(observer)
+    return answers, rows(observer, env, EVERYTHING), past

@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import RetryPolicy
-from tests.support.faults import FAULTS
-from tests.support.faults_gates import OPERATIONS, GateGround, Play
-from tests.support.faults_ground import QUICK, UNHURRIED, Ground
-from tests.support.gates import open_gated
-from tests.support.gates_watch import watched_gates
-from tests.support.proxy import Proxy
-from tests.support.replica import running_replica
+from tests.support.engine.gates import open_gated
+from tests.support.engine.replica import running_replica
+from tests.support.faults.faults import FAULTS
+from tests.support.faults.gate_watch import watched_gates
+from tests.support.faults.gates import OPERATIONS, GateGround, Play
+from tests.support.faults.ground import QUICK, UNHURRIED, Ground
+from tests.support.postgres.proxy import Proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,14 +38,14 @@ CELLS = [
 async def on(
     database: str,
     proxy: Proxy,
-    eye: psycopg.Connection[Any],
+    observer: psycopg.Connection[Any],
     quick_news: None,  # noqa: ARG001
 ) -> AsyncIterator[GateGround]:
     async with (
         running_replica(proxy.conninfo, {**QUICK, **UNHURRIED}) as replica,
         open_gated(database, replica, one_at_a_time=False, retry_policy=PATIENT) as gated,
     ):
-        ground = Ground(proxy=proxy, stage=gated.stage, eye=eye)
+        ground = Ground(proxy=proxy, env=gated.env, observer=observer)
         with watched_gates(database):
             yield GateGround(ground=ground, gated=gated, conninfo=database)
             proxy.restore()

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 
 from progressor.storage.postgres.migrations import migrate
-from tests.support.faults_disasters import kill_and_restart, terminate_all
-from tests.support.faults_ground import asked_twice, insisted
-from tests.support.faults_load import BRIEF
-from tests.support.gates import Gated, constraints, open_gated
-from tests.support.gates_watch import watched_gates
-from tests.support.postgres import Cluster
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.gates import Gated, constraints, open_gated
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.disasters import kill_and_restart, terminate_all
+from tests.support.faults.gate_watch import watched_gates
+from tests.support.faults.ground import asked_twice, insisted
+from tests.support.faults.load import BRIEF
+from tests.support.postgres.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,11 +58,11 @@ async def test_whoever_holds_and_whoever_waits_passes_afterwards(
     with watched_gates(conninfo):
         async with open_gated(conninfo, here, there.address, one_at_a_time=False) as gated:
             await play(gated, lambda: end(mortal, conninfo))
-            with psycopg.connect(conninfo, autocommit=True) as eye:
-                judged = dataclasses.replace(gated, eye=eye)
+            with psycopg.connect(conninfo, autocommit=True) as observer:
+                judged = dataclasses.replace(gated, observer=observer)
                 await judged.at_rest()
                 assert judged.settled_at_once() <= CAPACITY
-            assert asked_twice(gated.stage) == []
+            assert asked_twice(gated.env) == []
 
 
 async def play(gated: Gated, end: Callable[[], None]) -> None:
@@ -86,5 +86,5 @@ async def play(gated: Gated, end: Callable[[], None]) -> None:
         hang.released.set()
     for name, task_id in tasks:
         await insisted(
-            functools.partial(gated.stage.client.await_task, name, task_id=task_id, timeout=10)
+            functools.partial(gated.env.client.await_task, name, task_id=task_id, timeout=10)
         )

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.faults import stalled_after, stalled_before
-from tests.support.faults_ground import asked_twice
-from tests.support.gates import Gated, constraints, open_gated
-from tests.support.gates_watch import watched_gates
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy, running_proxy
-from tests.support.replica import Replica, answering, response, running_process, running_replica
+from tests.support.engine.gates import Gated, constraints, open_gated
+from tests.support.engine.replica import (
+    Replica,
+    answering,
+    response,
+    running_process,
+    running_replica,
+)
+from tests.support.faults.faults import stalled_after, stalled_before
+from tests.support.faults.gate_watch import watched_gates
+from tests.support.faults.ground import asked_twice
+from tests.support.postgres.proxy import Proxy, running_proxy
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,7 +30,7 @@ HERE, THERE, ELSEWHERE = 0, 1, 2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
@@ -48,16 +54,16 @@ async def judge(gated: Gated, *tasks: tuple[str, int]) -> None:
     await gated.finished(*tasks)
     await gated.at_rest()
     assert gated.settled_at_once() <= CAPACITY
-    assert asked_twice(gated.stage) == []
+    assert asked_twice(gated.env) == []
 
 
 class TestKilled:
     async def test_between_a_promotion_at_the_door_and_its_claim(
-        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
     ) -> None:
         async with (
             running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
         ):
             await gated.running("p")
             claiming = proxy.arm(stalled_before(CLAIM))
@@ -72,11 +78,11 @@ class TestKilled:
         assert (state, holders) == (["available"], {GATE: 1})
 
     async def test_between_a_promotion_by_a_settlement_and_its_claim(
-        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
     ) -> None:
         async with (
             running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
         ):
             hangs = await gated.held("p0", "p1")
             tasks = [
@@ -96,11 +102,11 @@ class TestKilled:
             await judge(gated, *tasks)
 
     async def test_when_its_settlement_has_let_others_in_and_nobody_has_heard_of_it(
-        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
     ) -> None:
         async with (
             running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
         ):
             hang, other = await gated.held("p0", "p1")
             tasks = [
@@ -120,11 +126,11 @@ class TestKilled:
             other.released.set()
 
     async def test_when_its_settlement_is_on_the_way(
-        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
     ) -> None:
         async with (
             running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
         ):
             hang, other = await gated.held("p0", "p1")
             tasks = [
@@ -146,11 +152,11 @@ class TestKilled:
             other.released.set()
 
     async def test_while_its_steps_hold_all_places(
-        self, survivor: Replica, database: str, tmp_path: Path
+        self, second_replica: Replica, database: str, tmp_path: Path
     ) -> None:
         async with (
             running_process(database, tmp_path) as victim,
-            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
         ):
             await gated.held("p0", "p1")
             tasks = [
@@ -172,7 +178,7 @@ class TestKilled:
 
 class TestFrozen:
     async def test_two_whose_steps_hold_all_places_are_fenced_when_they_come_back(
-        self, survivor: Replica, database: str, tmp_path: Path
+        self, second_replica: Replica, database: str, tmp_path: Path
     ) -> None:
         late = Hang(response=response(b"late", response=b"late"))
         in_time = Hang(response=response(b"in time", response=b"in time"))
@@ -180,7 +186,7 @@ class TestFrozen:
             running_process(database, directory(tmp_path, "there")) as there,
             running_process(database, directory(tmp_path, "elsewhere")) as elsewhere,
             open_gated(
-                database, survivor, there.address, elsewhere.address, one_at_a_time=False
+                database, second_replica, there.address, elsewhere.address, one_at_a_time=False
             ) as gated,
         ):
             tasks = await carried_by_two(gated, late, in_time)
@@ -204,7 +210,7 @@ class TestFrozen:
         assert answers == [b"in time"] * CAPACITY
 
     async def test_two_whose_releases_arrive_late_release_nothing_a_second_time(
-        self, survivor: Replica, database: str, tmp_path: Path
+        self, second_replica: Replica, database: str, tmp_path: Path
     ) -> None:
         late = Hang(response=response(b"late", response=b"late"))
         in_time = Hang(response=response(b"in time", response=b"in time"))
@@ -213,7 +219,7 @@ class TestFrozen:
                 running_process(one.conninfo, directory(tmp_path, "there")) as there,
                 running_process(two.conninfo, directory(tmp_path, "elsewhere")) as elsewhere,
                 open_gated(
-                    database, survivor, there.address, elsewhere.address, one_at_a_time=False
+                    database, second_replica, there.address, elsewhere.address, one_at_a_time=False
                 ) as gated,
             ):
                 tasks = await carried_by_two(gated, late, in_time)
@@ -265,7 +271,7 @@ async def carried_by_two(gated: Gated, late: Hang, in_time: Hang) -> list[tuple[
 async def answered_at(gated: Gated, number: int) -> bytes:
     """Call a new process at one replica, which is awake then."""
     name = f"o{number}"
-    gated.stage.processor.on_process(name, answering(), Answer())
+    gated.env.processor.on_process(name, answering(), Answer())
     await gated.at(HERE).finished((name, await gated.at(HERE).start(name)))
     return await gated.at(number).answered(name, args=b"other")
 
@@ -274,7 +280,7 @@ async def answers_of(gated: Gated, tasks: list[tuple[str, int]]) -> list[bytes]:
     """Return the responses of tasks."""
     async with asyncio.TaskGroup() as group:
         asked = [
-            group.create_task(gated.stage.client.await_task(name, task_id=task_id))
+            group.create_task(gated.env.client.await_task(name, task_id=task_id))
             for name, task_id in tasks
         ]
     return [it.result().response for it in asked]

@@ -12,13 +12,20 @@ from progressor.sdk import Client, Graph
 from progressor.storage.postgres.migrations import migrate
 from progressor.v1 import types_pb2
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.faults_disasters import kill_and_restart, terminate_all
-from tests.support.faults_ground import asked_twice, eventually, insisted
-from tests.support.faults_judge import ailments
-from tests.support.faults_load import BRIEF
-from tests.support.postgres import Cluster
-from tests.support.processor import Hang
-from tests.support.replica import Replica, Stage, answering, open_stage, response, running_replica
+from tests.support.engine.replica import (
+    Env,
+    Replica,
+    answering,
+    open_env,
+    response,
+    running_replica,
+)
+from tests.support.faults.disasters import kill_and_restart, terminate_all
+from tests.support.faults.ground import asked_twice, eventually, insisted
+from tests.support.faults.load import BRIEF
+from tests.support.postgres.cluster import Cluster
+from tests.support.processor.scripted import Hang
+from tests.support.storage.doctor.judge import ailments
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,20 +75,20 @@ async def test_jobs_go_on_where_they_were_and_each_node_is_done_once(
 ) -> None:
     here, there = replicas
     async with (
-        open_stage(here, one_at_a_time=False) as stage,
-        stage.client_at(there.address) as elsewhere,
+        open_env(here, one_at_a_time=False) as env,
+        env.client_at(there.address) as elsewhere,
     ):
-        await play(stage, elsewhere, lambda: end(mortal, conninfo))
-        with psycopg.connect(conninfo, autocommit=True) as eye:
-            which = [stage.namespace]
-            await eventually(lambda: eye.execute(_UNFINISHED, which).fetchone() == (0,))
+        await play(env, elsewhere, lambda: end(mortal, conninfo))
+        with psycopg.connect(conninfo, autocommit=True) as observer:
+            which = [env.namespace]
+            await eventually(lambda: observer.execute(_UNFINISHED, which).fetchone() == (0,))
             nodes = JOBS * (WIDTH + 2)
-            assert eye.execute(_EVENTS, which).fetchone() == (nodes, nodes)
-            joined: dict[str, int] = dict(eye.execute(_JOINS, which).fetchall())
+            assert observer.execute(_EVENTS, which).fetchone() == (nodes, nodes)
+            joined: dict[str, int] = dict(observer.execute(_JOINS, which).fetchall())
         assert joined == {f"j{number}": 1 for number in range(JOBS)}
         # A replica that lost an answer finds its settlement again, and counts it then.
-        await eventually(lambda: ended(replicas, stage.namespace) == (nodes, JOBS))
-        assert asked_twice(stage) == []
+        await eventually(lambda: ended(replicas, env.namespace) == (nodes, JOBS))
+        assert asked_twice(env) == []
         assert await asyncio.to_thread(ailments, conninfo) == []
 
 
@@ -95,23 +102,21 @@ def ended(replicas: Sequence[Replica], namespace: str) -> tuple[float, float]:
     )
 
 
-async def play(stage: Stage, elsewhere: Client, end: Callable[[], None]) -> None:
+async def play(env: Env, elsewhere: Client, end: Callable[[], None]) -> None:
     """Submit jobs at both replicas, and end what is to end in the midst of them."""
     done = response(b"done", complete=Complete())
-    stage.processor.on_type(types_pb2.TASK_TYPE_INIT, answering(b"done", complete=Complete()))
+    env.processor.on_type(types_pb2.TASK_TYPE_INIT, answering(b"done", complete=Complete()))
     hangs = []
     for number in range(HELD):
         hang = Hang(response=done)
-        stage.processor.on_process(
-            f"j{number}/wide-1", hang, answering(b"done", complete=Complete())
-        )
+        env.processor.on_process(f"j{number}/wide-1", hang, answering(b"done", complete=Complete()))
         hangs.append(hang)
     async with asyncio.TaskGroup() as group:
         for number in range(JOBS):
-            client = (stage.client, elsewhere)[number % 2]
+            client = (env.client, elsewhere)[number % 2]
             group.create_task(submitted(client, f"j{number}"))
         for number in range(HELD):
-            await stage.asked(f"j{number}/wide-1")
+            await env.asked(f"j{number}/wide-1")
         ending = group.create_task(asyncio.to_thread(end))
         hangs[0].released.set()
         await ending

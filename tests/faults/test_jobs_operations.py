@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import RetryPolicy
-from tests.support.faults import FAULTS
-from tests.support.faults_ground import QUICK, UNHURRIED, open_ground
-from tests.support.faults_jobs import DIAMOND, OPERATIONS, JobGround, Play, recovery
-from tests.support.proxy import Proxy
-from tests.support.replica import running_replica
+from tests.support.engine.replica import running_replica
+from tests.support.faults.faults import FAULTS
+from tests.support.faults.ground import QUICK, UNHURRIED, open_ground
+from tests.support.faults.jobs import DIAMOND, OPERATIONS, JobGround, Play, recovery
+from tests.support.postgres.proxy import Proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,12 +48,12 @@ CELLS = [
 async def on(
     database: str,
     proxy: Proxy,
-    eye: psycopg.Connection[Any],
+    observer: psycopg.Connection[Any],
     quick_news: None,  # noqa: ARG001  set before the engine starts
 ) -> AsyncIterator[JobGround]:
     async with (
         running_replica(proxy.conninfo, {**QUICK, **UNHURRIED}) as replica,
-        open_ground(proxy, replica, eye, retry_policy=PATIENT) as ground,
+        open_ground(proxy, replica, observer, retry_policy=PATIENT) as ground,
     ):
         yield JobGround(ground=ground, conninfo=database)
         proxy.restore()
@@ -64,7 +64,7 @@ async def on(
 async def test_a_fault_in_the_middle_of_a_job_loses_nothing_and_does_nothing_twice(
     on: JobGround, play: Play, fault: str
 ) -> None:
-    points = on.ground.stage.points
+    points = on.ground.env.points
     recovered = points.count("job_recovered")
     try:
         async with asyncio.timeout(CELL_SECONDS):

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import EngineUnavailableError, ZombiePolicy
-from tests.support.faults_crowd import WAYS, Crowd, Way, crowd_at_work, every_way, rows
-from tests.support.faults_ground import asked_twice
-from tests.support.invariants import Past
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.crowd import WAYS, Crowd, Way, crowd_at_work, every_way, rows
+from tests.support.faults.ground import asked_twice
+from tests.support.storage.doctor.invariants import Past
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,7 +43,7 @@ LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespac
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
@@ -59,10 +59,10 @@ async def killed(crowd: Crowd) -> float:
 class TestWhereThePolicySaysFail:
     @every_way
     async def test_all_that_it_carried_ends_as_zombies_and_all_that_waits_is_cancelled(
-        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, way: Way
+        self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, way: Way
     ) -> None:
-        async with way.stage(survivor, zombie_policy=ZombiePolicy.FAIL) as stage:
-            async with crowd_at_work(stage, way, eye, tmp_path, count=COUNT) as crowd:
+        async with way.env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
+            async with crowd_at_work(env, way, observer, tmp_path, count=COUNT) as crowd:
                 killed_at = await killed(crowd)
                 here = [await caller for caller in crowd.callers_here]
                 took = time.monotonic() - killed_at
@@ -74,7 +74,7 @@ class TestWhereThePolicySaysFail:
             assert set(there) == {EngineUnavailableError}
             assert set(at_work) == {errors.ProcessFailedError}
             assert (
-                rows(eye, stage, PROCESSES)
+                rows(observer, env, PROCESSES)
                 == [("error", "zombie detected", 0, b"1", "error")] * COUNT
             )
             ended = [
@@ -85,38 +85,38 @@ class TestWhereThePolicySaysFail:
                 "notify 3 cancelled attempt 0 PROCESS_FAILED zombie detected",
                 "call 4 cancelled attempt 0 PROCESS_FAILED zombie detected",
             ]
-            assert dict(rows(eye, stage, TASKS)) == dict.fromkeys(crowd.names, ended)
-            assert rows(eye, stage, WAITING) + rows(eye, stage, LEASED) == []
-            assert len(stage.processor.requests) == 2 * COUNT
+            assert dict(rows(observer, env, TASKS)) == dict.fromkeys(crowd.names, ended)
+            assert rows(observer, env, WAITING) + rows(observer, env, LEASED) == []
+            assert len(env.processor.requests) == 2 * COUNT
 
     async def test_a_repair_brings_them_back(
-        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path
+        self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path
     ) -> None:
         way = WAYS["streams and client sessions"]
-        async with way.stage(survivor, zombie_policy=ZombiePolicy.FAIL) as stage:
-            async with crowd_at_work(stage, way, eye, tmp_path, count=1) as crowd:
+        async with way.env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
+            async with crowd_at_work(env, way, observer, tmp_path, count=1) as crowd:
                 await killed(crowd)
                 [await caller for caller in crowd.callers_here]
             past = Past()
-            past.look(eye)
-            await stage.client.simple_repair("p0")
-            answer = await stage.client.call("p0", b"5")
+            past.look(observer)
+            await env.client.simple_repair("p0")
+            answer = await env.client.call("p0", b"5")
 
             assert answer.response == b"5"
-            assert rows(eye, stage, EVENTS) == [("p0", [b"5"])]
-            assert past.look(eye) == []
+            assert rows(observer, env, EVENTS) == [("p0", [b"5"])]
+            assert past.look(observer) == []
 
 
 class TestWhereThePolicySaysRetry:
     @every_way
     async def test_all_goes_on_elsewhere_in_its_order_and_none_is_broken(
-        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, way: Way
+        self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, way: Way
     ) -> None:
-        async with way.stage(survivor) as stage:
-            async with crowd_at_work(stage, way, eye, tmp_path, count=COUNT) as crowd:
+        async with way.env(second_replica) as env:
+            async with crowd_at_work(env, way, observer, tmp_path, count=COUNT) as crowd:
                 killed_at = await killed(crowd)
                 for name in crowd.names:
-                    await stage.asked(name, 3)
+                    await env.asked(name, 3)
                 took = time.monotonic() - killed_at
                 here = [await caller for caller in crowd.callers_here]
                 there = [await caller for caller in crowd.callers_there]
@@ -126,7 +126,7 @@ class TestWhereThePolicySaysRetry:
             assert set(here) == {b"4"}
             assert set(there) == {EngineUnavailableError}
             assert set(at_work) == {b"1"}
-            assert rows(eye, stage, PROCESSES) == [("running", None, 4, None, None)] * COUNT
+            assert rows(observer, env, PROCESSES) == [("running", None, 4, None, None)] * COUNT
             ended = [
                 "init  finished attempt 1",
                 "timeout  waiting attempt 0",
@@ -135,10 +135,10 @@ class TestWhereThePolicySaysRetry:
                 "notify 3 finished attempt 1",
                 "call 4 finished attempt 1",
             ]
-            assert dict(rows(eye, stage, TASKS)) == dict.fromkeys(crowd.names, ended)
+            assert dict(rows(observer, env, TASKS)) == dict.fromkeys(crowd.names, ended)
             in_order = [b"1", b"2", b"3", b"4"]
-            assert dict(rows(eye, stage, EVENTS)) == dict.fromkeys(crowd.names, in_order)
-            assert sorted(rows(eye, stage, WAITING)) == [
+            assert dict(rows(observer, env, EVENTS)) == dict.fromkeys(crowd.names, in_order)
+            assert sorted(rows(observer, env, WAITING)) == [
                 (name, "timeout", "waiting", True) for name in sorted(crowd.names)
             ]
             self.check_what_the_processor_saw(crowd)
@@ -146,10 +146,10 @@ class TestWhereThePolicySaysRetry:
     def check_what_the_processor_saw(self, crowd: Crowd) -> None:
         """Assert that each lease was asked about once, under an attempt and token of its own."""
         for name in crowd.names:
-            tasks = [request.task for request in crowd.stage.asked_for(name)]
+            tasks = [request.task for request in crowd.env.asked_for(name)]
             assert [(task.args, task.attempt) for task in tasks] == [
                 (b"", 1), (b"1", 1), (b"1", 2), (b"2", 1), (b"3", 1), (b"4", 1)
             ]  # fmt: skip
             tokens = [task.token for task in tasks]
             assert tokens == sorted(set(tokens))
-        assert asked_twice(crowd.stage) == []
+        assert asked_twice(crowd.env) == []

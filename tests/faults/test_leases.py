@@ -7,12 +7,12 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from tests.support.faults_crowd import rows
-from tests.support.faults_ground import asked_twice
-from tests.support.faults_judge import judged_stage
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.crowd import rows
+from tests.support.faults.ground import asked_twice
+from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer, Hang
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,7 +30,7 @@ CALLS = """
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database, SETTINGS) as replica:
         yield replica
@@ -38,26 +38,26 @@ async def survivor(database: str) -> AsyncIterator[Replica]:
 
 @pytest.mark.parametrize("name", BREAKS)
 async def test_no_processor_is_asked_by_two_replicas_at_once(
-    survivor: Replica, proxy: Proxy, eye: psycopg.Connection[Any], name: str
+    second_replica: Replica, proxy: Proxy, observer: psycopg.Connection[Any], name: str
 ) -> None:
     names = [f"p{number}" for number in range(COUNT)]
     async with (
-        judged_stage(survivor) as stage,
+        judged_env(second_replica) as env,
         running_replica(proxy.conninfo, SETTINGS) as lonely,
-        stage.client_at(lonely.address) as there,
+        env.client_at(lonely.address) as there,
     ):
         for each in names:
-            await stage.running(each, Hang(), Answer())
+            await env.running(each, Hang(), Answer())
             await there.call(each, b"1", idempotency_key="1", accept_only=True)
-        await stage.processor.received(2 * COUNT, seconds=30)
+        await env.processor.received(2 * COUNT, seconds=30)
         BREAKS[name](proxy)
         answers = [
-            (await stage.client.await_task(each, idempotency_key="1")).response for each in names
+            (await env.client.await_task(each, idempotency_key="1")).response for each in names
         ]
         proxy.restore()
 
         assert answers == [b"1"] * COUNT
-        assert stage.processor.overlaps == []
+        assert env.processor.overlaps == []
         assert lonely.points.count("abandoned") == COUNT
-        assert rows(eye, stage, CALLS) == [("finished", 2)] * COUNT
-        assert asked_twice(stage) == []
+        assert rows(observer, env, CALLS) == [("finished", 2)] * COUNT
+        assert asked_twice(env) == []

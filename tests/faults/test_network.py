@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import pytest_asyncio
 
-from tests.support.faults_judge import judged_stage
-from tests.support.faults_load import (
+from tests.support.engine.replica import Env, Replica, running_replica
+from tests.support.faults.load import (
     BRIEF,
     NOISE_SECONDS,
     RESUMED_SECONDS,
     judge,
     loaded,
 )
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, Stage, running_replica
+from tests.support.postgres.proxy import Proxy
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,20 +36,20 @@ async def replica(proxy: Proxy) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with judged_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with judged_env(replica) as env:
+        yield env
 
 
 @pytest.mark.parametrize("name", BREAKS)
 async def test_a_way_that_fails_under_load_costs_no_call(
-    stage: Stage, proxy: Proxy, database: str, name: str
+    env: Env, proxy: Proxy, database: str, name: str
 ) -> None:
-    async with loaded(stage) as load:
-        failed = stage.points.count("scan_failed")
+    async with loaded(env) as load:
+        failed = env.points.count("scan_failed")
         BREAKS[name](proxy)
         # The scanning replica has lost its connection or timed out.
-        await stage.points.wait("scan_failed", failed + 1)
+        await env.points.wait("scan_failed", failed + 1)
         proxy.restore()
         took = await load.resumed()
 
@@ -58,9 +58,9 @@ async def test_a_way_that_fails_under_load_costs_no_call(
 
 
 async def test_what_a_dead_connection_delivers_late_changes_nothing(
-    stage: Stage, proxy: Proxy, database: str
+    env: Env, proxy: Proxy, database: str
 ) -> None:
-    async with loaded(stage) as load:
+    async with loaded(env) as load:
         proxy.half_open()
         # Calls go on over new connections, while what was sent on the old ones is still under way.
         took = await load.resumed()

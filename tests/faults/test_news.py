@@ -8,11 +8,11 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from tests.support.faults import FAULTS
-from tests.support.faults_ground import QUICK, Ground, open_ground
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.faults import FAULTS
+from tests.support.faults.ground import QUICK, Ground, open_ground
+from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,9 +38,9 @@ async def past(database: str, quick_news: None) -> AsyncIterator[Replica]:  # no
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(
-    proxy: Proxy, behind: Replica, eye: psycopg.Connection[Any]
+    proxy: Proxy, behind: Replica, observer: psycopg.Connection[Any]
 ) -> AsyncIterator[Ground]:
-    async with open_ground(proxy, behind, eye) as ground:
+    async with open_ground(proxy, behind, observer) as ground:
         yield ground
 
 
@@ -48,11 +48,11 @@ async def ground(
 async def test_a_caller_elsewhere_is_answered_although_nobody_told_its_replica(
     ground: Ground, past: Replica, fault: str
 ) -> None:
-    process_id, stage = ground.fresh(), ground.stage
-    hang, _ = await stage.busy(process_id)
-    async with stage.client_at(past.address) as elsewhere, asyncio.TaskGroup() as group:
+    process_id, env = ground.fresh(), ground.env
+    hang, _ = await env.busy(process_id)
+    async with env.client_at(past.address) as elsewhere, asyncio.TaskGroup() as group:
         waiting = group.create_task(elsewhere.call(process_id, b"2"))
-        await past.points.wait("admitted", key=stage.key(process_id))
+        await past.points.wait("admitted", key=env.key(process_id))
         async with ground.under(FAULTS[fault], NOTIFY):
             hang.released.set()
     await ground.at_rest()
@@ -66,13 +66,13 @@ async def test_a_caller_elsewhere_is_answered_although_nobody_told_its_replica(
 async def test_a_caller_here_is_answered_although_the_answer_could_not_be_read_at_once(
     ground: Ground, past: Replica, fault: str
 ) -> None:
-    process_id, stage = ground.fresh(), ground.stage
-    await stage.running(process_id, hang := Hang(), Answer())
-    async with stage.client_at(past.address) as elsewhere, asyncio.TaskGroup() as group:
+    process_id, env = ground.fresh(), ground.env
+    await env.running(process_id, hang := Hang(), Answer())
+    async with env.client_at(past.address) as elsewhere, asyncio.TaskGroup() as group:
         await elsewhere.call(process_id, b"busy", accept_only=True)
-        await stage.asked(process_id, 2)
+        await env.asked(process_id, 2)
         waiting = group.create_task(ground.client.call(process_id, b"2"))
-        await stage.points.wait("admitted", 2, key=stage.key(process_id))
+        await env.points.wait("admitted", 2, key=env.key(process_id))
         async with ground.under(FAULTS[fault], FETCH):
             hang.released.set()
     await ground.at_rest()

@@ -12,15 +12,15 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
-from tests.support.faults_judge import judged_stage
-from tests.support.faults_processor import STREAM, UNARY, processor_process
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     running_process,
     running_replica,
 )
+from tests.support.faults.processor import STREAM, UNARY, processor_process
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,27 +31,27 @@ HELD_UP_SECONDS = 2.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
 
 
-def rows_of(eye: psycopg.Connection[Any], stage: Stage, what: str) -> list[Row]:
-    """Return columns of the calls of a stage, with their processes, in order."""
-    return eye.execute(
+def rows_of(observer: psycopg.Connection[Any], env: Env, what: str) -> list[Row]:
+    """Return columns of the calls of an environment, with their processes, in order."""
+    return observer.execute(
         f"SELECT {what} FROM progressor.tasks t"  # noqa: S608  a constant of a test
         " JOIN progressor.processes p USING (slot, namespace, process_id)"
         " WHERE t.namespace = %s AND t.task_type = 'call' ORDER BY t.task_id",
-        [stage.namespace],
+        [env.namespace],
     ).fetchall()
 
 
-def events_of(eye: psycopg.Connection[Any], stage: Stage) -> list[bytes]:
-    """Return the events of a stage, in order."""
-    found = eye.execute(
+def events_of(observer: psycopg.Connection[Any], env: Env) -> list[bytes]:
+    """Return the events of an environment, in order."""
+    found = observer.execute(
         "SELECT payload FROM progressor.events WHERE namespace = %s ORDER BY process_id, event_id",
-        [stage.namespace],
+        [env.namespace],
     ).fetchall()
     return [row[0] for row in found]
 
@@ -59,7 +59,7 @@ def events_of(eye: psycopg.Connection[Any], stage: Stage) -> list[bytes]:
 class TestAProcessorIsKilled:
     @pytest.mark.parametrize("mode", [STREAM, UNARY])
     async def test_its_steps_are_asked_for_again_once_it_is_back(
-        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, mode: str
+        self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, mode: str
     ) -> None:
         address = f"unix:{tmp_path}/processor.sock"
         namespace = f"killed-{mode}"
@@ -68,7 +68,7 @@ class TestAProcessorIsKilled:
         )
         config = NamespaceConfig(name=namespace, processor_targets=(address,), retry_policy=policy)
         async with Client(
-            survivor.address, namespace=namespace, codec=BYTES, timeout=PATIENCE_SECONDS
+            second_replica.address, namespace=namespace, codec=BYTES, timeout=PATIENCE_SECONDS
         ) as client:
             await client.namespaces.create(config)
             async with processor_process(address, mode, tmp_path) as dying:
@@ -86,7 +86,7 @@ class TestAProcessorIsKilled:
 
             answers = [call.result().response for call in calls]
             assert answers == [*(b"%d" % number for number in range(9)), b"die"]
-            counts = eye.execute(
+            counts = observer.execute(
                 "SELECT process_id, count(*) FROM progressor.events WHERE namespace = %s"
                 " GROUP BY process_id ORDER BY process_id",
                 [namespace],
@@ -97,24 +97,24 @@ class TestAProcessorIsKilled:
 class TestAnEventLoopIsHeldUp:
     @pytest.mark.parametrize("where", ["claimed", "answered"])
     async def test_for_longer_than_the_lease_its_heart_beats_on_and_nobody_takes_over(
-        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, where: str
+        self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, where: str
     ) -> None:
-        async with judged_stage(survivor) as stage:
-            await stage.running("p")
+        async with judged_env(second_replica) as env:
+            await env.running("p")
 
             def hold_up(point: str, facts: dict[str, object]) -> None:
-                if point == where and facts["key"] == stage.key("p"):
+                if point == where and facts["key"] == env.key("p"):
                     # In the way of everything else on the loop, as a bug or a swapped machine is.
                     time.sleep(HELD_UP_SECONDS)
 
-            async with running_process(survivor.engine.dsn, tmp_path):
-                survivor.points.observers.add(hold_up)
+            async with running_process(second_replica.engine.dsn, tmp_path):
+                second_replica.points.observers.add(hold_up)
                 try:
-                    answer = await stage.client.call("p", b"1")
+                    answer = await env.client.call("p", b"1")
                 finally:
-                    survivor.points.observers._observers.remove(hold_up)
+                    second_replica.points.observers._observers.remove(hold_up)
 
             assert answer.response == b"1"
-            assert len(stage.asked_for("p")) == 2
-            assert rows_of(eye, stage, "t.status::text, t.attempt_count") == [("finished", 1)]
-            assert events_of(eye, stage) == [b"1"]
+            assert len(env.asked_for("p")) == 2
+            assert rows_of(observer, env, "t.status::text, t.attempt_count") == [("finished", 1)]
+            assert events_of(observer, env) == [b"1"]

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.faults import (
+from tests.support.faults.faults import (
     Fault,
     cut_after,
     cut_before,
@@ -18,8 +18,8 @@ from tests.support.faults import (
     stalled_before,
     terminated,
 )
-from tests.support.faults_ground import eventually
-from tests.support.proxy import Proxy
+from tests.support.faults.ground import eventually
+from tests.support.postgres.proxy import Proxy
 
 INSERT = "INSERT INTO notes VALUES (%s) RETURNING number"
 
@@ -27,11 +27,11 @@ Client = psycopg.AsyncConnection[tuple[Any, ...]]
 
 
 @pytest.fixture
-def notes(eye: psycopg.Connection[Any]) -> Iterator[psycopg.Connection[Any]]:
+def notes(observer: psycopg.Connection[Any]) -> Iterator[psycopg.Connection[Any]]:
     """Return a connection past the proxy, to a database with an empty table."""
-    eye.execute("CREATE TABLE notes (number integer PRIMARY KEY)")
-    yield eye
-    eye.execute("DROP TABLE notes")
+    observer.execute("CREATE TABLE notes (number integer PRIMARY KEY)")
+    yield observer
+    observer.execute("DROP TABLE notes")
 
 
 @pytest.fixture
@@ -41,8 +41,10 @@ async def client(proxy: Proxy) -> AsyncIterator[Client]:
     proxy.restore()
 
 
-def noted(eye: psycopg.Connection[Any]) -> list[int]:
-    return [row[0] for row in eye.execute("SELECT number FROM notes ORDER BY number").fetchall()]
+def noted(observer: psycopg.Connection[Any]) -> list[int]:
+    return [
+        row[0] for row in observer.execute("SELECT number FROM notes ORDER BY number").fetchall()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from progressor.sdk import Client, NamespaceConfig
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, RemoveProcess
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
-from tests.support.fast_engine import FastClock
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, ScriptedProcessor
-from tests.support.replica import SETTINGS, serving
+from tests.support.engine.fast_engine import FastClock
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import SETTINGS, serving
+from tests.support.processor.scripted import Answer, ScriptedProcessor
 
 SPEED = 120.0
 MINUTE = dt.timedelta(minutes=1)
@@ -53,7 +53,8 @@ class Crew:
     async def start(self, address: str) -> None:
         flags = {**FLAGS, "database.dsn": self._conninfo, "server.bind": address}
         self._processes[address] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.fast_engine", str(SPEED), str(self._begun_at),
+            sys.executable, "-m", "tests.support.engine.fast_engine",
+            str(SPEED), str(self._begun_at),
             *(f"{key}={value}" for key, value in flags.items()),
             stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
@@ -108,8 +109,8 @@ async def test_a_minutely_schedule_fires_each_minute_once_while_replicas_are_kil
             await crew.start(address)
         await _fired(own_database, instants[-1])
 
-    with psycopg.connect(own_database) as eye:
-        fired = eye.execute(
+    with psycopg.connect(own_database) as observer:
+        fired = observer.execute(
             "SELECT instant, process_id, task_id FROM progressor.firings"
             " WHERE instant <= %s ORDER BY instant",
             (instants[-1],),
@@ -148,22 +149,24 @@ async def _fired(conninfo: str, last: dt.datetime) -> None:
     """Wait until the last firing has happened, and all that was started has ended."""
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
-        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as eye,
+        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as observer,
     ):
-        await _until(eye, "EXISTS (SELECT FROM progressor.firings WHERE instant = %s)", last)
+        await _until(observer, "EXISTS (SELECT FROM progressor.firings WHERE instant = %s)", last)
         # It would go on at two firings a second; and by the time of the judge, who comes last, it
         # would have been due for months.
-        await eye.execute(
+        await observer.execute(
             "UPDATE progressor.schedules SET (paused, next_instant, next_at) = (true, NULL, NULL)"
         )
-        await _until(eye, "NOT EXISTS (SELECT FROM progressor.processes WHERE status = 'init')")
+        await _until(
+            observer, "NOT EXISTS (SELECT FROM progressor.processes WHERE status = 'init')"
+        )
 
 
 async def _until(
-    eye: psycopg.AsyncConnection[Any], condition: LiteralString, *values: object
+    observer: psycopg.AsyncConnection[Any], condition: LiteralString, *values: object
 ) -> None:
     while True:
-        cursor = await eye.execute(f"SELECT {condition}", values)
+        cursor = await observer.execute(f"SELECT {condition}", values)
         if await cursor.fetchone() == (True,):
             return
         await asyncio.sleep(0.05)  # another process changes the tables, without a notification

@@ -17,11 +17,11 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import RetryPolicy
-from tests.support.faults import FAULTS
-from tests.support.faults_ground import QUICK, UNHURRIED, Ground, open_ground
-from tests.support.faults_operations import OPERATIONS, Operation
-from tests.support.proxy import Proxy
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.faults import FAULTS
+from tests.support.faults.ground import QUICK, UNHURRIED, Ground, open_ground
+from tests.support.faults.operations import OPERATIONS, Operation
+from tests.support.postgres.proxy import Proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,7 +65,7 @@ async def replica(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground_of(
-    proxy: Proxy, replica: Replica, eye: psycopg.Connection[Any]
+    proxy: Proxy, replica: Replica, observer: psycopg.Connection[Any]
 ) -> AsyncIterator[GroundOf]:
     """Return what gives an operation its namespace: opened once, for all that want one like it."""
     opened: dict[tuple[bool, bool, bool], Ground] = {}
@@ -81,7 +81,7 @@ async def ground_of(
                     options["finished_process_retention"] = dt.timedelta(milliseconds=1)
                 opened[kind] = await stack.enter_async_context(
                     open_ground(
-                        proxy, replica, eye, streaming=not unary, session=not unary, **options
+                        proxy, replica, observer, streaming=not unary, session=not unary, **options
                     )
                 )
             return opened[kind]

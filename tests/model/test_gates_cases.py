@@ -8,12 +8,12 @@ import pytest
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.processes.intent import Outcome, Released, SetTimer
 from progressor.domain.processes.task import TaskType
-from tests.support.gates_liveness import gates_empty
-from tests.support.gates_model import PATIENCE
-from tests.support.modelled_gates import ModelledGates
-from tests.support.modelled_storage import Held
-from tests.support.storage import BROKEN, success
-from tests.support.storage_machine import machinery
+from tests.support.models.gates.liveness import gates_empty
+from tests.support.models.gates.model import PATIENCE
+from tests.support.models.gates.modelled import ModelledGates
+from tests.support.models.machine import machinery
+from tests.support.models.modelled_processes import Held
+from tests.support.storage.store import BROKEN, success
 
 SECOND = dt.timedelta(seconds=1)
 

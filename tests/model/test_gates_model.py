@@ -16,8 +16,9 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.intent import Outcome, RemoveProcess
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TIMER_TYPES, TaskType
-from tests.support.gates_liveness import gates_empty
-from tests.support.gates_strategies import (
+from tests.support.models.gates.liveness import gates_empty
+from tests.support.models.gates.modelled import ModelledGates
+from tests.support.models.gates.strategies import (
     CALLS,
     CAPACITIES,
     CONSTRAINTS,
@@ -32,11 +33,9 @@ from tests.support.gates_strategies import (
     SUCCESSES,
     WORK,
 )
-from tests.support.modelled_gates import ModelledGates
-from tests.support.modelled_storage import Held
-from tests.support.storage import BROKEN, success
-from tests.support.storage_machine import Machinery, machinery
-from tests.support.storage_strategies import (
+from tests.support.models.machine import Machinery, machinery
+from tests.support.models.modelled_processes import Held
+from tests.support.models.strategies import (
     DESKS,
     KEYS,
     MOSTLY,
@@ -45,6 +44,7 @@ from tests.support.storage_strategies import (
     REFUSED,
     WHICH,
 )
+from tests.support.storage.store import BROKEN, success
 
 
 class GatesMachine(RuleBasedStateMachine):
@@ -68,58 +68,60 @@ class GatesMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(process_id=STARTS, desk=DESKS, constraints=st.none() | CONSTRAINTS, run=MOSTLY)
-    def start(self, process_id: str, desk: int, constraints: Constraints | None, run: bool) -> None:
+    @rule(process_id=STARTS, store=DESKS, constraints=st.none() | CONSTRAINTS, run=MOSTLY)
+    def start(
+        self, process_id: str, store: int, constraints: Constraints | None, run: bool
+    ) -> None:
         self.storage.request(
-            TaskType.INIT, process_id, desk, run=run, key=None, args=b"", constraints=constraints
+            TaskType.INIT, process_id, store, run=run, key=None, args=b"", constraints=constraints
         )
 
-    @rule(calls=CALLS, desk=DESKS)
-    def call_through_gates(self, calls: list[tuple[str, Constraints]], desk: int) -> None:
+    @rule(calls=CALLS, store=DESKS)
+    def call_through_gates(self, calls: list[tuple[str, Constraints]], store: int) -> None:
         for process_id, constraints in calls:
-            self._call(process_id, desk, constraints)
+            self._call(process_id, store, constraints)
 
-    @rule(crowd=CROWDS, desk=DESKS)
-    def call_all_through_gates(self, crowd: tuple[Constraints, ...], desk: int) -> None:
+    @rule(crowd=CROWDS, store=DESKS)
+    def call_all_through_gates(self, crowd: tuple[Constraints, ...], store: int) -> None:
         for process_id, constraints in zip("abcd", crowd, strict=True):
-            self._call(process_id, desk, constraints)
+            self._call(process_id, store, constraints)
 
-    def _call(self, process_id: str, desk: int, constraints: Constraints) -> None:
+    def _call(self, process_id: str, store: int, constraints: Constraints) -> None:
         self.storage.request(
-            TaskType.CALL, process_id, desk, run=True, key=None, args=b"", constraints=constraints
+            TaskType.CALL, process_id, store, run=True, key=None, args=b"", constraints=constraints
         )
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.NOTIFY]),
-        process_id=IDS, desk=DESKS, constraints=CONSTRAINTS, soon=SOON, key=KEYS,
+        process_id=IDS, store=DESKS, constraints=CONSTRAINTS, soon=SOON, key=KEYS,
     )  # fmt: skip
     def ask_for_later(
         self,
         task_type: TaskType,
         process_id: str,
-        desk: int,
+        store: int,
         constraints: Constraints,
         soon: dt.timedelta,
         key: str | None,
     ) -> None:
         self.storage.request(
-            task_type, process_id, desk, run=True, key=key, args=b"",
+            task_type, process_id, store, run=True, key=key, args=b"",
             constraints=self.storage.later(constraints, soon),
         )  # fmt: skip
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.CALL, TaskType.REPAIR]),
-        process_id=IDS, desk=DESKS, run=MOSTLY,
+        process_id=IDS, store=DESKS, run=MOSTLY,
     )  # fmt: skip
-    def request(self, task_type: TaskType, process_id: str, desk: int, run: bool) -> None:
-        self.storage.request(task_type, process_id, desk, run=run, key=None, args=b"")
+    def request(self, task_type: TaskType, process_id: str, store: int, run: bool) -> None:
+        self.storage.request(task_type, process_id, store, run=run, key=None, args=b"")
 
-    @rule(process_id=IDS, desk=DESKS, removes=RARELY)
-    def repair_or_remove(self, process_id: str, desk: int, removes: bool) -> None:
+    @rule(process_id=IDS, store=DESKS, removes=RARELY)
+    def repair_or_remove(self, process_id: str, store: int, removes: bool) -> None:
         if removes:
             self.storage.remove(process_id)
         else:
-            self.storage.simple_repair(process_id, desk)
+            self.storage.simple_repair(process_id, store)
 
     @rule(which=WHICH)
     def cancel(self, which: int) -> None:
@@ -179,17 +181,17 @@ class GatesMachine(RuleBasedStateMachine):
     def let_time_pass(self, pause: dt.timedelta) -> None:
         self.storage.let_time_pass(pause)
 
-    @rule(desk=DESKS, speaks=st.booleans())
-    def fall_silent_or_speak_up(self, desk: int, speaks: bool) -> None:
+    @rule(store=DESKS, speaks=st.booleans())
+    def fall_silent_or_speak_up(self, store: int, speaks: bool) -> None:
         if speaks:
-            self.storage.alive.add(desk)
+            self.storage.alive.add(store)
             self.storage.beat()
         else:
-            self.storage.alive.discard(desk)
+            self.storage.alive.discard(store)
 
-    @rule(desk=DESKS)
-    def collect(self, desk: int) -> None:
-        self.storage.collect(desk)
+    @rule(store=DESKS)
+    def collect(self, store: int) -> None:
+        self.storage.collect(store)
 
     # What must hold after each of them.
 

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from tests.support.jobs_walk import walk
-from tests.support.modelled_jobs import OUTCOMES, ModelledJobs
-from tests.support.storage_machine import Machinery, machinery
-from tests.support.storage_strategies import DESKS, MOSTLY, RARELY, WHICH
+from tests.support.models.jobs.modelled import OUTCOMES, ModelledJobs
+from tests.support.models.jobs.walk import walk
+from tests.support.models.machine import Machinery, machinery
+from tests.support.models.strategies import DESKS, MOSTLY, RARELY, WHICH
 
 GRAPHS = st.integers(0, 1000)
 WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])
@@ -25,68 +25,68 @@ class JobsMachine(RuleBasedStateMachine):
         super().__init__()
         self.jobs = ModelledJobs(self.machinery)
 
-    @rule(seed=GRAPHS, desk=DESKS)
-    def submit(self, seed: int, desk: int) -> None:
-        self.jobs.submit(seed, desk)
+    @rule(seed=GRAPHS, store=DESKS)
+    def submit(self, seed: int, store: int) -> None:
+        self.jobs.submit(seed, store)
 
-    @rule(seed=GRAPHS, desk=DESKS)
-    def lead(self, seed: int, desk: int) -> None:
-        self.jobs.lead(seed, desk)
+    @rule(seed=GRAPHS, store=DESKS)
+    def lead(self, seed: int, store: int) -> None:
+        self.jobs.lead(seed, store)
 
-    @rule(which=WHICH, seed=GRAPHS, desk=DESKS)
-    def add(self, which: int, seed: int, desk: int) -> None:
-        self.jobs.add(which, seed, desk)
+    @rule(which=WHICH, seed=GRAPHS, store=DESKS)
+    def add(self, which: int, seed: int, store: int) -> None:
+        self.jobs.add(which, seed, store)
 
-    @rule(which=WHICH, desk=DESKS, really=RARELY)
-    def cancel(self, which: int, desk: int, really: bool) -> None:
+    @rule(which=WHICH, store=DESKS, really=RARELY)
+    def cancel(self, which: int, store: int, really: bool) -> None:
         if really:
-            self.jobs.cancel(which, desk)
+            self.jobs.cancel(which, store)
 
-    @rule(which=WHICH, desk=DESKS)
-    def retry(self, which: int, desk: int) -> None:
-        self.jobs.retry(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def retry(self, which: int, store: int) -> None:
+        self.jobs.retry(which, store)
 
-    @rule(which=WHICH, desk=DESKS, word=st.sampled_from([*OUTCOMES]))
-    def repair(self, which: int, desk: int, word: str) -> None:
-        self.jobs.repair(which, desk, word)
+    @rule(which=WHICH, store=DESKS, word=st.sampled_from([*OUTCOMES]))
+    def repair(self, which: int, store: int, word: str) -> None:
+        self.jobs.repair(which, store, word)
 
-    @rule(which=WHICH, desk=DESKS)
-    def simple_repair(self, which: int, desk: int) -> None:
-        self.jobs.simple_repair(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def simple_repair(self, which: int, store: int) -> None:
+        self.jobs.simple_repair(which, store)
 
-    @rule(which=WHICH, desk=DESKS)
-    def repair_leader(self, which: int, desk: int) -> None:
-        self.jobs.repair_leader(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def repair_leader(self, which: int, store: int) -> None:
+        self.jobs.repair_leader(which, store)
 
-    @rule(which=WHICH, desk=DESKS, really=RARELY)
-    def remove(self, which: int, desk: int, really: bool) -> None:
+    @rule(which=WHICH, store=DESKS, really=RARELY)
+    def remove(self, which: int, store: int, really: bool) -> None:
         if really:
-            self.jobs.remove(which, desk)
+            self.jobs.remove(which, store)
 
-    @rule(which=WHICH, desk=DESKS, really=RARELY)
-    def remove_leader(self, which: int, desk: int, really: bool) -> None:
+    @rule(which=WHICH, store=DESKS, really=RARELY)
+    def remove_leader(self, which: int, store: int, really: bool) -> None:
         if really:
-            self.jobs.remove_leader(which, desk)
+            self.jobs.remove_leader(which, store)
 
-    @rule(desk=DESKS)
-    def claim(self, desk: int) -> None:
-        self.jobs.claim(desk)
+    @rule(store=DESKS)
+    def claim(self, store: int) -> None:
+        self.jobs.claim(store)
 
     @rule(which=WHICH, word=WORDS, continues=MOSTLY)
     def settle(self, which: int, word: str, continues: bool) -> None:
         self.jobs.settle(which, word, continues=continues)
 
-    @rule(words=st.lists(WORDS, min_size=3, max_size=10), desk=DESKS)
-    def work(self, words: list[str], desk: int) -> None:
-        self.jobs.work(words, desk)
+    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=DESKS)
+    def work(self, words: list[str], store: int) -> None:
+        self.jobs.work(words, store)
 
-    @rule(words=st.lists(WORDS, min_size=3, max_size=10), desk=DESKS)
-    def work_more(self, words: list[str], desk: int) -> None:
-        self.jobs.work(words, desk)
+    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=DESKS)
+    def work_more(self, words: list[str], store: int) -> None:
+        self.jobs.work(words, store)
 
-    @rule(which=WHICH, desk=DESKS)
-    def fail(self, which: int, desk: int) -> None:
-        self.jobs.fail(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def fail(self, which: int, store: int) -> None:
+        self.jobs.fail(which, store)
 
     @rule(seed=GRAPHS)
     def settle_all(self, seed: int) -> None:
@@ -100,9 +100,9 @@ class JobsMachine(RuleBasedStateMachine):
     def speak_late(self, which: int, word: str) -> None:
         self.jobs.speak_late(which, word)
 
-    @rule(which=WHICH, desk=DESKS)
-    def tend(self, which: int, desk: int) -> None:
-        self.jobs.tend(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def tend(self, which: int, store: int) -> None:
+        self.jobs.tend(which, store)
 
     @rule()
     def let_time_pass(self) -> None:

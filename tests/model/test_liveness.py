@@ -19,11 +19,11 @@ from hypothesis import Phase, given, settings
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.sdk import BYTES, Client
-from tests.support.invariants import broken_invariants
-from tests.support.processor import ScriptedProcessor
-from tests.support.replica import Replica, running_replica
-from tests.support.storage import create_namespace, empty
-from tests.support.wreckage import BACKOFF, LIVES, POLICY, Lives, leave_behind
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.models.wreckage import BACKOFF, LIVES, POLICY, Lives, leave_behind
+from tests.support.processor.scripted import ScriptedProcessor
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import create_namespace, empty
 
 LEASE_TIMEOUT = dt.timedelta(seconds=0.5)
 SCAN_INTERVAL = dt.timedelta(seconds=0.1)
@@ -72,29 +72,29 @@ class Scene:
 
     conninfo: str
     runner: asyncio.Runner
-    eye: psycopg.Connection[Any]
+    observer: psycopg.Connection[Any]
     processor: ScriptedProcessor
     namespace: Namespace
 
     def unended(self) -> list[Unended]:
         """Return the tasks that have not ended."""
-        rows = self.eye.execute(_UNENDED, {"bound": BOUND}).fetchall()
+        rows = self.observer.execute(_UNENDED, {"bound": BOUND}).fetchall()
         return [Unended(*row) for row in rows]
 
     def statuses(self) -> dict[str, str]:
         """Return the status of each process."""
         query: LiteralString = "SELECT process_id, status::text FROM progressor.processes"
-        return dict(self.eye.execute(query).fetchall())
+        return dict(self.observer.execute(query).fetchall())
 
     def finished(self) -> set[int]:
         """Return the tasks that succeeded."""
         query: LiteralString = "SELECT task_id FROM progressor.tasks WHERE status = 'finished'"
-        return {row[0] for row in self.eye.execute(query).fetchall()}
+        return {row[0] for row in self.observer.execute(query).fetchall()}
 
     async def do_what_is_due(self) -> None:
         """Run a replica until it has done all that is due; then each process takes a call."""
         async with running_replica(self.conninfo, SETTINGS) as replica:
-            row = self.eye.execute("SELECT clock_timestamp() + %s", [BOUND]).fetchone()
+            row = self.observer.execute("SELECT clock_timestamp() + %s", [BOUND]).fetchone()
             assert row is not None
             async with asyncio.timeout((BOUND + PATIENCE).total_seconds()):
                 await self._nothing_left(replica, row[0])
@@ -105,7 +105,7 @@ class Scene:
 
     async def _nothing_left(self, replica: Replica, until: dt.datetime) -> None:
         scans = 0
-        while self.eye.execute(_LEFT, {"until": until}).fetchall():
+        while self.observer.execute(_LEFT, {"until": until}).fetchall():
             scans += 1
             await replica.points.wait("scanned", scans, scan="due")
 
@@ -118,7 +118,7 @@ class Scene:
 def scene(own_database: str) -> Iterator[Scene]:
     with (
         asyncio.Runner() as runner,
-        psycopg.connect(own_database, autocommit=True) as eye,
+        psycopg.connect(own_database, autocommit=True) as observer,
         contextlib.ExitStack() as stack,
     ):
         processor = ScriptedProcessor()
@@ -131,7 +131,7 @@ def scene(own_database: str) -> Iterator[Scene]:
         yield Scene(
             conninfo=own_database,
             runner=runner,
-            eye=eye,
+            observer=observer,
             processor=processor,
             namespace=namespace,
         )
@@ -151,7 +151,7 @@ def test_all_that_a_killed_replica_leaves_is_done_in_bounded_time(scene: Scene) 
     @settings(chosen, max_examples=max(1, chosen.max_examples // 4), phases=phases)
     @given(lives=LIVES)
     def left_by(lives: Lives) -> None:
-        empty(scene.eye)
+        empty(scene.observer)
         scene.runner.run(leave_behind(scene.conninfo, scene.namespace, lives))
         unended, before = scene.unended(), scene.statuses()
         due = [each for each in unended if not each.is_later]
@@ -167,7 +167,7 @@ def test_all_that_a_killed_replica_leaves_is_done_in_bounded_time(scene: Scene) 
             each.task_id for each in due if each.process_id in after.keys() - unlucky - broken
         } <= finished
         assert "init" not in after.values()
-        assert broken_invariants(scene.eye) == {}
+        assert broken_invariants(scene.observer) == {}
         assert scene.processor.overlaps == []
 
     left_by()

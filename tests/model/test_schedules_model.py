@@ -18,8 +18,8 @@ from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.schedule import Firing, OverlapPolicy, Schedule, Upcoming
 from tests.support.clock import ManualClock
-from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
-from tests.support.storage import BROKEN, create_namespace, empty, running_desks, success
+from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
+from tests.support.storage.store import BROKEN, create_namespace, empty, running_stores, success
 
 How = Literal["done", "failed", "gone"]
 POLICIES = list(OverlapPolicy)
@@ -149,7 +149,7 @@ class Model:
 class Play:
     """The same deeds, done to both."""
 
-    def __init__(self, timetable: ScheduleDesk, clock: ManualClock, schedule: Schedule) -> None:
+    def __init__(self, timetable: ScheduleStore, clock: ManualClock, schedule: Schedule) -> None:
         self.timetable, self.clock, self.schedule = timetable, clock, schedule
         self.model = Model(schedule.spec.timing.overlap_policy, clock.now())
 
@@ -189,14 +189,14 @@ class Play:
                 model.policy = policy
 
     async def _end(self, instant: dt.datetime, how: How) -> None:
-        desk = self.timetable.desk
+        store = self.timetable.store
         [firing] = [it for it in await self.firings() if it.instant == instant]
         key = process_key("orders", firing.process_id or "")
         if how == "gone":
-            await desk.processes.remove(key)
+            await store.processes.remove(key)
         else:
-            [claimed] = await desk.claim(key, firing.task_id)
-            await desk.settled(
+            [claimed] = await store.claim(key, firing.task_id)
+            await store.settled(
                 claimed.task, success(Complete(result=b"")) if how == "done" else BROKEN
             )
         self.model.states[instant] = how
@@ -218,8 +218,8 @@ class Play:
 
 async def run(database: str, policy: OverlapPolicy, deeds: list[Deed]) -> None:
     clock = ManualClock()
-    async with running_desks(database, clock=clock) as (desk,):
-        timetable = schedule_desk(desk)
+    async with running_stores(database, clock=clock) as (store,):
+        timetable = schedule_store(store)
         schedule = await timetable.create(a_spec(overlap_policy=policy))
         play = Play(timetable, clock, schedule)
         for deed in deeds:
@@ -229,12 +229,12 @@ async def run(database: str, policy: OverlapPolicy, deeds: list[Deed]) -> None:
 
 def test_every_firing_is_where_the_model_has_it(database: str) -> None:
     create_namespace(database)
-    with psycopg.connect(database, autocommit=True) as eye:
+    with psycopg.connect(database, autocommit=True) as observer:
 
         @settings(settings())
         @given(policy=st.sampled_from(POLICIES), deeds=DEEDS)
         def agrees(policy: OverlapPolicy, deeds: list[Deed]) -> None:
-            empty(eye, keep=("namespaces", "replicas"))
+            empty(observer, keep=("namespaces", "replicas"))
             asyncio.run(run(database, policy, deeds))
 
         agrees()

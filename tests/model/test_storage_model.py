@@ -15,11 +15,10 @@ from hypothesis.stateful import (
 from progressor.domain.processes.intent import Outcome, Released, RemoveProcess
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TIMER_TYPES, TaskType
-from tests.support.modelled_storage import Held, ModelledStorage
-from tests.support.storage import BROKEN, success
-from tests.support.storage_liveness import faults_stop
-from tests.support.storage_machine import Machinery, machinery
-from tests.support.storage_strategies import (
+from tests.support.models.liveness import faults_stop
+from tests.support.models.machine import Machinery, machinery
+from tests.support.models.modelled_processes import Held, ModelledStorage
+from tests.support.models.strategies import (
     AFTER,
     ARGS,
     DESKS,
@@ -35,6 +34,7 @@ from tests.support.storage_strategies import (
     SUCCESSES,
     WHICH,
 )
+from tests.support.storage.store import BROKEN, success
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -60,32 +60,32 @@ class StorageMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(process_id=IDS, desk=DESKS, run=MOSTLY, key=KEYS, args=ARGS)
-    def start(self, process_id: str, desk: int, run: bool, key: str | None, args: bytes) -> None:
-        self.storage.request(TaskType.INIT, process_id, desk, run=run, key=key, args=args)
+    @rule(process_id=IDS, store=DESKS, run=MOSTLY, key=KEYS, args=ARGS)
+    def start(self, process_id: str, store: int, run: bool, key: str | None, args: bytes) -> None:
+        self.storage.request(TaskType.INIT, process_id, store, run=run, key=key, args=args)
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR]),
-        process_id=IDS, desk=DESKS, run=MOSTLY, key=KEYS, args=ARGS,
+        process_id=IDS, store=DESKS, run=MOSTLY, key=KEYS, args=ARGS,
     )  # fmt: skip
     def request(
         self,
         task_type: TaskType,
         process_id: str,
-        desk: int,
+        store: int,
         run: bool,
         key: str | None,
         args: bytes,
     ) -> None:
-        self.storage.request(task_type, process_id, desk, run=run, key=key, args=args)
+        self.storage.request(task_type, process_id, store, run=run, key=key, args=args)
 
-    @rule(process_id=IDS, desk=DESKS, args=ARGS)
-    def call(self, process_id: str, desk: int, args: bytes) -> None:
-        self.storage.request(TaskType.CALL, process_id, desk, run=True, key=None, args=args)
+    @rule(process_id=IDS, store=DESKS, args=ARGS)
+    def call(self, process_id: str, store: int, args: bytes) -> None:
+        self.storage.request(TaskType.CALL, process_id, store, run=True, key=None, args=args)
 
-    @rule(process_id=IDS, desk=DESKS)
-    def simple_repair(self, process_id: str, desk: int) -> None:
-        self.storage.simple_repair(process_id, desk)
+    @rule(process_id=IDS, store=DESKS)
+    def simple_repair(self, process_id: str, store: int) -> None:
+        self.storage.simple_repair(process_id, store)
 
     @rule(
         process_id=IDS,
@@ -157,18 +157,18 @@ class StorageMachine(RuleBasedStateMachine):
         # What lies ahead comes, and leases are lost.
         self.storage.what_waits_is_told()
 
-    @rule(desk=DESKS)
-    def fall_silent(self, desk: int) -> None:
-        self.storage.alive.discard(desk)
+    @rule(store=DESKS)
+    def fall_silent(self, store: int) -> None:
+        self.storage.alive.discard(store)
 
-    @rule(desk=DESKS)
-    def speak_up(self, desk: int) -> None:
-        self.storage.alive.add(desk)
+    @rule(store=DESKS)
+    def speak_up(self, store: int) -> None:
+        self.storage.alive.add(store)
         self.storage.beat()
 
-    @rule(desk=DESKS)
-    def collect(self, desk: int) -> None:
-        self.storage.collect(desk)
+    @rule(store=DESKS)
+    def collect(self, store: int) -> None:
+        self.storage.collect(store)
 
     @rule(really=RARELY, continues=st.booleans())
     def everything_due_is_done_once_faults_stop(self, really: bool, continues: bool) -> None:
@@ -199,7 +199,7 @@ class StorageMachine(RuleBasedStateMachine):
         faults_stop(self.storage, continues=True)
         self.tables_are_as_the_model_says()
         self.laws_hold()
-        left = self.machinery.eye.execute("SELECT task_id FROM progressor.schedule").fetchall()
+        left = self.machinery.observer.execute("SELECT task_id FROM progressor.schedule").fetchall()
         assert left == []
 
 

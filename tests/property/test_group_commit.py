@@ -24,8 +24,8 @@ from progressor.storage.commit.group_commit import (
 )
 from progressor.storage.postgres.pools import Connection, Pool
 from tests.support.builders import make_key
-from tests.support.memory import MemoryPool
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.memory import MemoryPool
+from tests.support.runtime.virtual_time import in_virtual_time
 
 PROCESS_IDS = "abcdefghijklmnop"
 TIMEOUT_SECONDS = 10.0

@@ -16,7 +16,7 @@ from progressor.telemetry.instruments import (
     Metric,
     quantile,
 )
-from tests.support.measured import counted
+from tests.support.telemetry.measured import counted
 
 BOUNDS = (1.0, 10.0, 100.0)
 SETS_MAX = 3

@@ -17,7 +17,7 @@ from progressor.domain.jobs.graph import (
 )
 from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.process import process_key
-from tests.support.job_graphs import Graph, ancestors, random_graph, specs
+from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, specs
 
 LEADER = process_key("orders", "job")
 SEEDS = st.integers(0, 2**32)

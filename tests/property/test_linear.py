@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.history import (
+from tests.support.models.history.history import (
     REJECTED,
     TAIL,
     Accepted,
@@ -22,7 +22,7 @@ from tests.support.history import (
     Sight,
     Unknown,
 )
-from tests.support.linear import explained
+from tests.support.models.history.linear import explained
 
 SEEDS = st.integers(0, 2**32)
 KINDS = (Kind.CALL, Kind.CALL, Kind.NOTIFY, Kind.LOOK, Kind.REPAIR)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from progressor.domain.processes.intent import Failed
 from progressor.processor.stream import Stream
-from tests.support.processor_call import ScriptedCall
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.processor.call import ScriptedCall
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 SECONDS_MAX = 8
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor.telemetry.logs.repetition import REPEATED_MAX, WINDOW_SECONDS, Repetition
-from tests.support.timers import ManualTimers
+from tests.support.runtime.timers import ManualTimers
 
 LINES = st.lists(
     st.tuples(st.sampled_from(["away", "full", "lost"]), st.sampled_from([0.0, 0.1, 3.0, 12.0])),

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.jobs_storage import JobDesk, job_desk
-from tests.support.postgres import put_cluster
-from tests.support.storage import create_namespace, empty, running_desks
+from tests.support.postgres.cluster import put_cluster
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import JobStore, job_store
+from tests.support.storage.store import create_namespace, empty, running_stores
 
 
 @pytest.fixture
@@ -40,24 +40,24 @@ def made(data: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     """Yield a connection that looks on."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[list[JobDesk]]:
+async def pair(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[list[JobStore]]:
     """Return the storage of two replicas, in which nothing is wrong in the end."""
     create_namespace(database)
-    empty(eye)
+    empty(observer)
     clock = ManualClock()
-    async with running_desks(database, count=2, clock=clock) as desks:
-        yield [job_desk(desk) for desk in desks]
-    assert broken_invariants(eye, now=clock.now()) == {}
+    async with running_stores(database, count=2, clock=clock) as stores:
+        yield [job_store(store) for store in stores]
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 @pytest.fixture
-def jobs(pair: list[JobDesk]) -> JobDesk:
+def jobs(pair: list[JobStore]) -> JobStore:
     """Return the storage of the first of the two."""
     return pair[0]

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from progressor.storage.postgres import arrays
 from progressor.storage.postgres.pools import Connection
-from tests.support.storage import connect
+from tests.support.storage.store import connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -5,9 +5,9 @@ import pytest
 
 from progressor.domain.gates.constraint import Constraints
 from tests.chaos.judges import count_left
-from tests.support.job_cases import LEADER
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import JobDesk
+from tests.support.models.jobs.graphs import specs
+from tests.support.storage.jobs.cases import LEADER
+from tests.support.storage.jobs.store import JobStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -15,7 +15,7 @@ GATED = Constraints(gates={"g": 1})
 
 
 async def test_a_job_with_a_ready_node_that_has_no_task_yet_is_not_done(
-    jobs: JobDesk, database: str
+    jobs: JobStore, database: str
 ) -> None:
     await jobs.submit(LEADER, specs({"a": (), "b": ("a",)}, constraints=GATED))
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.storage import create_namespace
+from tests.support.storage.store import create_namespace
 
 PROCESS = (
     "INSERT INTO progressor.processes (slot, namespace, process_id, status, detail, corrupted_by,"

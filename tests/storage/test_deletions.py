@@ -20,8 +20,8 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, Pools, open_pools
 from progressor.storage.postgres.writer import IDLE_IN_TRANSACTION_SECONDS
 from progressor.storage.schedules.schedules import Schedules
-from tests.support.schedules import a_spec
-from tests.support.storage import NAMESPACE, create_namespace, lent
+from tests.support.storage.schedules import a_spec
+from tests.support.storage.store import NAMESPACE, create_namespace, lent
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,12 +45,12 @@ SEEDED: LiteralString = """
 class Watched(psycopg.AsyncConnection[tuple[Any, ...]]):
     """A connection that looks after each of its statements which locks it still holds."""
 
-    eye: psycopg.Connection[Any]
+    observer: psycopg.Connection[Any]
     held: list[tuple[str, str]]
 
     async def execute(self, *arguments: Any, **options: Any) -> Any:
         cursor = await super().execute(*arguments, **options)
-        self.held += self.eye.execute(HELD, [self.info.backend_pid]).fetchall()
+        self.held += self.observer.execute(HELD, [self.info.backend_pid]).fetchall()
         return cursor
 
 
@@ -59,8 +59,8 @@ async def watched(database: str) -> AsyncIterator[Watched]:
     """Return a connection whose locks are looked at whenever the replica has the word."""
     create_namespace(database)
     async with await Watched.connect(database, autocommit=True, prepare_threshold=None) as opened:
-        with psycopg.connect(database, autocommit=True) as eye:
-            opened.eye, opened.held = eye, []
+        with psycopg.connect(database, autocommit=True) as observer:
+            opened.observer, opened.held = observer, []
             yield opened
 
 
@@ -108,7 +108,7 @@ async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_sched
 async def test_a_deletion_looks_for_processes_by_the_index_of_their_namespace(
     watched: Watched,
 ) -> None:
-    watched.eye.execute(SEEDED, [PROCESS_COUNT])
+    watched.observer.execute(SEEDED, [PROCESS_COUNT])
     namespaces = Namespaces(pool=lent(watched), functions=Functions())
     await namespaces.create(Namespace(name="empty", processor_targets=("a:1",)))
     before = await scans(watched)
@@ -149,4 +149,4 @@ async def scans(connection: Watched) -> dict[str, int]:
     # The counters go out when the session is idle next.
     await connection.execute("SELECT 1")
     await asyncio.sleep(0)
-    return dict(connection.eye.execute(SCANNED).fetchall())
+    return dict(connection.observer.execute(SCANNED).fetchall())

@@ -13,9 +13,9 @@ from psycopg.pq import TransactionStatus
 from progressor import errors
 from progressor.storage.postgres.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
 from progressor.storage.postgres.pools import Connection, Pool, connection_of, translated
-from tests.support.postgres import direct
-from tests.support.storage import connect
-from tests.support.storage_locks import blocked_count, until_blocked, until_none_blocked
+from tests.support.postgres.cluster import direct
+from tests.support.postgres.locks import blocked_count, until_blocked, until_none_blocked
+from tests.support.storage.store import connect
 
 T = TypeVar("T")
 Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
@@ -44,7 +44,7 @@ def run(runner: asyncio.Runner, database: str) -> Run[Any]:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
@@ -61,10 +61,10 @@ ECHO = direct(b"SELECT unnest(%b::bytea[])")
 WAITING = direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
 
 
-async def given_up(connection: Connection, eye: psycopg.Connection[Any]) -> asyncio.Task[Any]:
+async def given_up(connection: Connection, observer: psycopg.Connection[Any]) -> asyncio.Task[Any]:
     """Return a statement that was cancelled while it waited for a lock."""
     task = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
-    await until_blocked(eye)
+    await until_blocked(observer)
     task.cancel()
     await asyncio.wait({task})
     return task
@@ -179,23 +179,23 @@ def test_what_no_column_can_hold_is_not_sent(run: Run[Any]) -> None:
 
 
 def test_of_a_cancelled_statement_the_connection_is_closed_and_postgresql_goes_on(
-    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
-        task = await given_up(connection, eye)
+        task = await given_up(connection, observer)
 
         assert task.cancelled()
         assert connection.closed
 
     run(work)
     # A commit that waits for a standby would be shown to others if it were cancelled.
-    assert blocked_count(eye) == 1
+    assert blocked_count(observer) == 1
     holder.execute("SELECT pg_advisory_unlock(%s)", [LOCKED])
-    asyncio.run(until_none_blocked(eye))
+    asyncio.run(until_none_blocked(observer))
 
 
 def test_a_statement_that_takes_too_long_is_given_up(
-    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
         limit = asyncio.timeout(None)
@@ -205,7 +205,7 @@ def test_a_statement_that_takes_too_long_is_given_up(
                 await WAITING.execute(connection, [LOCKED])
 
         task = asyncio.ensure_future(wait())
-        await until_blocked(eye)
+        await until_blocked(observer)
         limit.reschedule(asyncio.get_running_loop().time())
 
         with pytest.raises(errors.StorageUnavailableError, match="timed out"), translated():
@@ -221,7 +221,7 @@ def test_a_cursors_statement_that_is_given_up_is_cancelled_only_if_it_is_a_read(
     runner: asyncio.Runner,
     database: str,
     holder: psycopg.Connection[Any],
-    eye: psycopg.Connection[Any],
+    observer: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,
     *,
     reads_only: bool,
@@ -236,28 +236,28 @@ def test_a_cursors_statement_that_is_given_up_is_cancelled_only_if_it_is_a_read(
         options: dict[str, Any] = {"autocommit": True}
         async with Pool(database, patience=60.0, kwargs=options, min_size=1, max_size=1) as pool:
             task = asyncio.ensure_future(wait(pool))
-            await until_blocked(eye)
+            await until_blocked(observer)
             task.cancel()
             await asyncio.wait({task})
             assert task.cancelled()
 
     runner.run(work())
-    assert blocked_count(eye) == (0 if reads_only else 1)
+    assert blocked_count(observer) == (0 if reads_only else 1)
     holder.execute("SELECT pg_advisory_unlock(%s)", [LOCKED])
-    asyncio.run(until_none_blocked(eye))
+    asyncio.run(until_none_blocked(observer))
 
 
 def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
     runner: asyncio.Runner,
     database: str,
     holder: psycopg.Connection[Any],
-    eye: psycopg.Connection[Any],
+    observer: psycopg.Connection[Any],
 ) -> None:
     statement = direct(b"SELECT %b::bigint")
 
     async def lend(pool: Pool) -> None:
         async with connection_of(pool) as connection:
-            await given_up(connection, eye)
+            await given_up(connection, observer)
 
     async def work() -> list[tuple[Any, ...]]:
         async with Pool(
@@ -276,12 +276,12 @@ def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
 
 
 def test_a_killed_session_is_an_outage(
-    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
         task = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
-        await until_blocked(eye)
-        eye.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        await until_blocked(observer)
+        observer.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
 
         with pytest.raises(errors.StorageUnavailableError), translated():
             await task
@@ -350,16 +350,16 @@ def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any
 
 
 def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
-    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     statement = direct(b"SELECT %b::bigint")
 
     async def work(connection: Connection) -> None:
         first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
-        await until_blocked(eye)
+        await until_blocked(observer)
         second = asyncio.ensure_future(statement.execute(connection, [2]))
         await asyncio.sleep(0)
-        eye.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        observer.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
 
         for task in (first, second):
             with pytest.raises(errors.StorageUnavailableError), translated():
@@ -371,11 +371,11 @@ def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
 
 
 def test_a_cancelled_statement_leaves_nobody_behind_it_without_an_answer(
-    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
         first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
-        await until_blocked(eye)
+        await until_blocked(observer)
         second = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
         await asyncio.sleep(0)
         first.cancel()
@@ -399,9 +399,9 @@ def test_much_goes_out_behind_much_that_comes_in(run: Run[Any]) -> None:
 
 
 def test_notices_and_notifications_do_not_get_in_the_way(
-    run: Run[Any], eye: psycopg.Connection[Any]
+    run: Run[Any], observer: psycopg.Connection[Any]
 ) -> None:
-    eye.execute(
+    observer.execute(
         "CREATE OR REPLACE FUNCTION loud(n bigint) RETURNS bigint LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE NOTICE 'heard %', n; PERFORM pg_notify('here', n::text); RETURN n; END $$"
     )
@@ -411,7 +411,7 @@ def test_notices_and_notifications_do_not_get_in_the_way(
     async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
         connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
         await connection.execute("LISTEN here")
-        eye.execute("NOTIFY here, 'from elsewhere'")
+        observer.execute("NOTIFY here, 'from elsewhere'")
         return [await statement.execute(connection, [number]) for number in range(3)]
 
     assert run(work) == [[(0,)], [(1,)], [(2,)]]

@@ -21,11 +21,11 @@ from progressor.storage.doctor.run import DoctorRun
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate, migrations
-from tests.support.doctor import execute, find, looking, pretending_relay, role
-from tests.support.doctor_rows import replica
-from tests.support.pgbouncer import binary, open_pgbouncer
-from tests.support.postgres import Cluster, put_cluster
-from tests.support.storage import create_namespace
+from tests.support.postgres.cluster import Cluster, put_cluster
+from tests.support.postgres.pgbouncer import binary, open_pgbouncer
+from tests.support.storage.doctor.doctor import execute, find, looking, pretending_relay, role
+from tests.support.storage.doctor.rows import replica
+from tests.support.storage.store import create_namespace
 
 NOW = dt.timedelta()
 

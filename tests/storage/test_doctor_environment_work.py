@@ -4,9 +4,9 @@ import pytest
 
 from progressor.storage.doctor.environment import work as environment_work
 from progressor.storage.doctor.findings import State
-from tests.support.doctor import execute, find
-from tests.support.doctor_rows import AGO, BROKEN, change, leased, replica, scheduled
-from tests.support.storage import NAMESPACE, create_namespace
+from tests.support.storage.doctor.doctor import execute, find
+from tests.support.storage.doctor.rows import AGO, BROKEN, change, leased, replica, scheduled
+from tests.support.storage.store import NAMESPACE, create_namespace
 
 
 @pytest.fixture

@@ -17,16 +17,16 @@ from progressor.storage.doctor.invariants.checks import GROUP, INVARIANTS, Invar
 from progressor.storage.doctor.run import Check
 from progressor.storage.postgres.migrations import migrate
 from tests.support.clock import ManualClock
-from tests.support.doctor import execute, find, looking
-from tests.support.invariants import broken_invariants
-from tests.support.population import populate
-from tests.support.postgres import Cluster
-from tests.support.replica import Stage, answering, open_stage, running_replica, timer
-from tests.support.storage import Desk, create_namespace, empty, running_desks
-from tests.support.violations import VIOLATIONS, Violation
-from tests.support.violations_gates import VIOLATIONS_OF_GATES
-from tests.support.violations_jobs import VIOLATIONS_OF_JOBS
-from tests.support.violations_schedules import VIOLATIONS_OF_SCHEDULES
+from tests.support.engine.replica import Env, answering, open_env, running_replica, timer
+from tests.support.postgres.cluster import Cluster
+from tests.support.storage.doctor.doctor import execute, find, looking
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.doctor.violations import VIOLATIONS, Violation
+from tests.support.storage.doctor.violations_gates import VIOLATIONS_OF_GATES
+from tests.support.storage.doctor.violations_jobs import VIOLATIONS_OF_JOBS
+from tests.support.storage.doctor.violations_schedules import VIOLATIONS_OF_SCHEDULES
+from tests.support.storage.population import populate
+from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,39 +35,39 @@ WHOLE = {"processes", "tasks", "events", "job_nodes"}
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str) -> AsyncIterator[Desk]:
+async def store(database: str) -> AsyncIterator[Store]:
     create_namespace(database)
-    async with running_desks(database, clock=ManualClock()) as (desk,):
-        yield desk
+    async with running_stores(database, clock=ManualClock()) as (store,):
+        yield store
 
 
 @pytest.fixture
-def emptied(eye: psycopg.Connection[Any]) -> None:
-    empty(eye)
+def emptied(observer: psycopg.Connection[Any]) -> None:
+    empty(observer)
 
 
 @pytest.mark.usefixtures("emptied")
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda it: f"{it.invariant}: {it.statement}")
 async def test_each_catches_its_violation_and_no_other(
-    desk: Desk, eye: psycopg.Connection[Any], violation: Violation
+    store: Store, observer: psycopg.Connection[Any], violation: Violation
 ) -> None:
-    await populate(desk)
+    await populate(store)
 
-    with eye.transaction(force_rollback=True):
-        eye.execute(violation.statement.encode())
-        broken = broken_invariants(eye)
+    with observer.transaction(force_rollback=True):
+        observer.execute(violation.statement.encode())
+        broken = broken_invariants(observer)
 
     assert broken.keys() == {violation.invariant} | violation.besides
     assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
         ("orders", True)
     }
-    assert broken_invariants(eye) == {}
+    assert broken_invariants(observer) == {}
 
 
 async def test_each_has_a_violation() -> None:
@@ -79,13 +79,15 @@ async def test_each_has_a_violation() -> None:
     assert violated == {invariant.name for invariant in INVARIANTS}
 
 
-async def test_an_offender_is_told_in_words(desk: Desk, eye: psycopg.Connection[Any]) -> None:
-    empty(eye)
-    await populate(desk)
+async def test_an_offender_is_told_in_words(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    empty(observer)
+    await populate(store)
 
-    with eye.transaction(force_rollback=True):
-        eye.execute("UPDATE progressor.running SET token = 0")
-        [(_, process_id, detail)] = broken_invariants(eye)["leases_have_their_task"]
+    with observer.transaction(force_rollback=True):
+        observer.execute("UPDATE progressor.running SET token = 0")
+        [(_, process_id, detail)] = broken_invariants(observer)["leases_have_their_task"]
 
     assert process_id.startswith("p")
     assert "(call, attempt 1, token 0) is leased, its record says call, running" in detail
@@ -182,12 +184,12 @@ async def test_a_cheap_one_reads_no_whole_table(filled: str, invariant: Invarian
 
 async def test_hold_at_any_moment_of_a_busy_engine(own_database: str) -> None:
     ended = threading.Event()
-    async with running_replica(own_database) as replica, open_stage(replica) as stage:
+    async with running_replica(own_database) as replica, open_env(replica) as env:
         watch = asyncio.create_task(asyncio.to_thread(_watch, own_database, ended))
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(40):
-                    group.create_task(_live(stage, f"p{number}"), name=f"p{number}")
+                    group.create_task(_live(env, f"p{number}"), name=f"p{number}")
         finally:
             ended.set()
         rounds, broken = await watch
@@ -196,22 +198,22 @@ async def test_hold_at_any_moment_of_a_busy_engine(own_database: str) -> None:
     assert rounds > 3
 
 
-async def _live(stage: Stage, process_id: str) -> None:
+async def _live(env: Env, process_id: str) -> None:
     """Lead a process through steps, timers, lines of calls and, every third, its removal."""
     steps = [answering(b"e", set_timer=timer(0.01)), answering(), answering(b"e", b"f")]
-    stage.processor.on_process(process_id, *steps * 5)
+    env.processor.on_process(process_id, *steps * 5)
     for lap in range(6):
         if lap == 0 or process_id.endswith("3"):
-            await stage.client.start(process_id)
+            await env.client.start(process_id)
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
-                group.create_task(_call(stage, process_id), name="call")
+                group.create_task(_call(env, process_id), name="call")
         if process_id.endswith("3"):
-            await stage.client.remove(process_id)
+            await env.client.remove(process_id)
 
 
-async def _call(stage: Stage, process_id: str) -> None:
-    await stage.client.call(process_id, b"args")
+async def _call(env: Env, process_id: str) -> None:
+    await env.client.call(process_id, b"args")
 
 
 def _watch(conninfo: str, ended: threading.Event) -> tuple[int, dict[str, list[Any]]]:

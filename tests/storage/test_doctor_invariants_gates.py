@@ -11,13 +11,13 @@ import pytest_asyncio
 from progressor.storage.doctor.findings import State
 from progressor.storage.doctor.invariants import checks as invariants
 from tests.support.clock import ManualClock
-from tests.support.doctor import execute, find
-from tests.support.doctor_rows import replica
-from tests.support.gated_population import populate_gates
-from tests.support.invariants import broken_invariants
-from tests.support.storage import Desk, create_namespace, empty, running_desks
-from tests.support.violations import Violation
-from tests.support.violations_gates import VIOLATIONS_OF_GATES
+from tests.support.storage.doctor.doctor import execute, find
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.doctor.rows import replica
+from tests.support.storage.doctor.violations import Violation
+from tests.support.storage.doctor.violations_gates import VIOLATIONS_OF_GATES
+from tests.support.storage.gated_population import populate_gates
+from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,36 +27,36 @@ LINE_OF_NOBODY = (
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str) -> AsyncIterator[Desk]:
+async def store(database: str) -> AsyncIterator[Store]:
     create_namespace(database)
-    async with running_desks(database, clock=ManualClock()) as (desk,):
-        yield desk
+    async with running_stores(database, clock=ManualClock()) as (store,):
+        yield store
 
 
 @pytest.mark.parametrize(
     "violation", VIOLATIONS_OF_GATES, ids=lambda it: f"{it.invariant}: {it.statement}"
 )
 async def test_each_catches_its_violation_and_no_other(
-    desk: Desk, eye: psycopg.Connection[Any], violation: Violation
+    store: Store, observer: psycopg.Connection[Any], violation: Violation
 ) -> None:
-    empty(eye)
-    await populate_gates(desk)
+    empty(observer)
+    await populate_gates(store)
 
-    with eye.transaction(force_rollback=True):
-        eye.execute(violation.statement.encode())
-        broken = broken_invariants(eye, at_rest=True, now=desk.clock.now())
+    with observer.transaction(force_rollback=True):
+        observer.execute(violation.statement.encode())
+        broken = broken_invariants(observer, at_rest=True, now=store.clock.now())
 
     assert broken.keys() == {violation.invariant} | violation.besides
     assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
         ("orders", True)
     }
-    assert broken_invariants(eye, at_rest=True, now=desk.clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=store.clock.now()) == {}
 
 
 async def test_what_is_broken_for_a_moment_breaks_no_law(

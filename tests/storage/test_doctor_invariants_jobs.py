@@ -10,52 +10,52 @@ import pytest_asyncio
 
 from progressor.storage.doctor.findings import State
 from tests.support.clock import ManualClock
-from tests.support.doctor import execute, find
-from tests.support.doctor_rows import replica
-from tests.support.invariants import broken_invariants
-from tests.support.job_rows import populate_jobs
-from tests.support.storage import Desk, create_namespace, empty, running_desks
-from tests.support.violations import Violation
-from tests.support.violations_jobs import VIOLATIONS_OF_JOBS
+from tests.support.storage.doctor.doctor import execute, find
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.doctor.rows import replica
+from tests.support.storage.doctor.violations import Violation
+from tests.support.storage.doctor.violations_jobs import VIOLATIONS_OF_JOBS
+from tests.support.storage.jobs.rows import populate_jobs
+from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str) -> AsyncIterator[Desk]:
+async def store(database: str) -> AsyncIterator[Store]:
     create_namespace(database)
-    async with running_desks(database, clock=ManualClock()) as (desk,):
-        yield desk
+    async with running_stores(database, clock=ManualClock()) as (store,):
+        yield store
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def populated(desk: Desk, eye: psycopg.Connection[Any]) -> Desk:
-    empty(eye)
-    await populate_jobs(desk)
-    return desk
+async def populated(store: Store, observer: psycopg.Connection[Any]) -> Store:
+    empty(observer)
+    await populate_jobs(store)
+    return store
 
 
 async def test_a_healthy_database_breaks_none(
-    populated: Desk, eye: psycopg.Connection[Any]
+    populated: Store, observer: psycopg.Connection[Any]
 ) -> None:
-    assert broken_invariants(eye, at_rest=True, now=populated.clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=populated.clock.now()) == {}
 
 
 @pytest.mark.parametrize(
     "violation", VIOLATIONS_OF_JOBS, ids=lambda it: f"{it.invariant}: {it.statement}"
 )
 async def test_each_catches_its_violation_and_no_other(
-    populated: Desk, eye: psycopg.Connection[Any], violation: Violation
+    populated: Store, observer: psycopg.Connection[Any], violation: Violation
 ) -> None:
-    with eye.transaction(force_rollback=True):
-        eye.execute(violation.statement.encode())
-        broken = broken_invariants(eye, at_rest=True, now=populated.clock.now())
+    with observer.transaction(force_rollback=True):
+        observer.execute(violation.statement.encode())
+        broken = broken_invariants(observer, at_rest=True, now=populated.clock.now())
 
     assert broken.keys() == {violation.invariant} | violation.besides
     assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {

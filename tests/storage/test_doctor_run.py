@@ -16,9 +16,9 @@ from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import State, bytes_of, count_of, ok, span_of
 from progressor.storage.doctor.run import Check, DoctorRun
 from progressor.storage.embedded.address import running_conninfo
-from tests.support.doctor import execute, find, looking, role
-from tests.support.postgres import Cluster
-from tests.support.storage import create_namespace
+from tests.support.postgres.cluster import Cluster
+from tests.support.storage.doctor.doctor import execute, find, looking, role
+from tests.support.storage.store import create_namespace
 
 NOW = dt.timedelta()
 
@@ -45,9 +45,9 @@ class TestExamining:
             looked.rows("DELETE FROM progressor.namespaces")
 
     def test_leaves_no_transaction_open_between_questions(self, orders: str) -> None:
-        with looking(orders) as looked, psycopg.connect(orders, autocommit=True) as eye:
+        with looking(orders) as looked, psycopg.connect(orders, autocommit=True) as observer:
             looked.rows("SELECT 1 AS one")
-            row = eye.execute(
+            row = observer.execute(
                 "SELECT state, backend_xmin FROM pg_stat_activity"
                 " WHERE application_name = 'progressor doctor' AND datname = current_database()"
             ).fetchone()

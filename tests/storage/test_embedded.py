@@ -11,7 +11,8 @@ import pytest
 from progressor import errors
 from progressor.storage.embedded.binaries import find_binaries, major_version
 from progressor.storage.embedded.server import EmbeddedPostgres
-from tests.support.embedded import (
+from tests.support.postgres.cluster import wait_until_no_server
+from tests.support.postgres.embedded import (
     SYSTEM_BINARIES,
     owner,
     pids,
@@ -21,7 +22,6 @@ from tests.support.embedded import (
     socket_directory,
     started,
 )
-from tests.support.postgres import wait_until_no_server
 
 
 @pytest.fixture(scope="module", params=["found", *map(str, SYSTEM_BINARIES)])

@@ -10,7 +10,8 @@ import pytest
 from progressor import errors
 from progressor.storage.embedded.binaries import find_binaries, major_version
 from progressor.storage.embedded.server import EmbeddedPostgres
-from tests.support.embedded import (
+from tests.support.postgres.cluster import wait_until_no_server
+from tests.support.postgres.embedded import (
     on_linux,
     owner,
     pids,
@@ -19,7 +20,6 @@ from tests.support.embedded import (
     socket_directory,
     started,
 )
-from tests.support.postgres import wait_until_no_server
 
 
 @on_linux

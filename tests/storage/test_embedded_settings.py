@@ -10,7 +10,7 @@ import pytest
 
 from progressor import errors
 from progressor.storage.embedded.server import EmbeddedPostgres
-from tests.support.embedded import put_row, setting
+from tests.support.postgres.embedded import put_row, setting
 
 
 @pytest.mark.parametrize(

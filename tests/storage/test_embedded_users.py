@@ -9,7 +9,8 @@ import pytest
 
 from progressor.storage.embedded.binaries import find_binaries
 from progressor.storage.embedded.server import EmbeddedPostgres
-from tests.support.embedded import (
+from tests.support.postgres.cluster import wait_until_no_server
+from tests.support.postgres.embedded import (
     SYSTEM_BINARIES,
     on_linux,
     owner,
@@ -19,7 +20,6 @@ from tests.support.embedded import (
     read_row,
     started,
 )
-from tests.support.postgres import wait_until_no_server
 
 UNPRIVILEGED = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -26,14 +26,14 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection, connection_of, open_pools
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
-from tests.support.postgres import direct
-from tests.support.storage import (
-    Desk,
+from tests.support.postgres.cluster import direct
+from tests.support.storage.store import (
+    Store,
     a_request,
     create_namespace,
     empty,
     fresh_key,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -93,17 +93,17 @@ def clock() -> ManualClock:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str, clock: ManualClock) -> AsyncIterator[Desk]:
+async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
     create_namespace(database)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(FAULTS)
-    async with running_desks(database, clock=clock) as (desk,):
-        await desk.beat()
-        yield desk
+    async with running_stores(database, clock=clock) as (store,):
+        await store.beat()
+        yield store
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
@@ -112,23 +112,23 @@ Strike = Callable[..., None]
 
 
 @pytest.fixture
-def strike(desk: Desk, eye: psycopg.Connection[Any]) -> Iterator[Strike]:
+def strike(store: Store, observer: psycopg.Connection[Any]) -> Iterator[Strike]:
     """Return what makes the next `times` writes fail with an SQLSTATE."""
-    assert desk is not None, "the triggers are there"
+    assert store is not None, "the triggers are there"
 
     def begin(state: str, *, times: int = 1) -> None:
-        eye.execute("DELETE FROM public.faults")
-        eye.execute("ALTER SEQUENCE public.strikes RESTART")
-        eye.execute("INSERT INTO public.faults VALUES (%s, %s)", [state, times])
+        observer.execute("DELETE FROM public.faults")
+        observer.execute("ALTER SEQUENCE public.strikes RESTART")
+        observer.execute("INSERT INTO public.faults VALUES (%s, %s)", [state, times])
 
     yield begin
-    eye.execute("DELETE FROM public.faults")
-    empty(eye, keep=("namespaces", "replicas"))
+    observer.execute("DELETE FROM public.faults")
+    empty(observer, keep=("namespaces", "replicas"))
 
 
-def struck(eye: psycopg.Connection[Any]) -> int:
+def struck(observer: psycopg.Connection[Any]) -> int:
     """Return how many writes were tried since the last `strike`, those that succeeded included."""
-    row = eye.execute("SELECT last_value FROM public.strikes").fetchone()
+    row = observer.execute("SELECT last_value FROM public.strikes").fetchone()
     assert row is not None
     return int(row[0])
 
@@ -145,9 +145,9 @@ async def past_the_cursor(connection: Connection, statement: bytes) -> None:
     await direct(statement).execute(connection, [])
 
 
-async def limited(desk: Desk, limit: LiteralString, statement: LiteralString) -> None:
+async def limited(store: Store, limit: LiteralString, statement: LiteralString) -> None:
     """Execute a statement that the server itself gives 10 ms."""
-    async with connection_of(desk.pool) as connection, connection.transaction():
+    async with connection_of(store.pool) as connection, connection.transaction():
         await connection.execute(f"SET LOCAL {limit} = '10ms'")
         await connection.execute(statement)
 
@@ -157,13 +157,13 @@ class TestAnErrorOfPostgresql:
     @pytest.mark.parametrize(("state", "expected"), CLASSES.items())
     async def test_has_the_class_that_the_table_says(
         self,
-        desk: Desk,
+        store: Store,
         state: str,
         expected: type[errors.StorageError],
         send: Callable[[Connection, bytes], Awaitable[None]],
     ) -> None:
         with pytest.raises(errors.StorageError) as raised:
-            async with connection_of(desk.pool) as connection:
+            async with connection_of(store.pool) as connection:
                 await send(connection, raising(state))
 
         assert type(raised.value) is expected
@@ -171,7 +171,7 @@ class TestAnErrorOfPostgresql:
 
     @pytest.mark.parametrize("send", [by_cursor, past_the_cursor])
     async def test_says_in_the_log_where_it_was_and_nothing_of_the_row(
-        self, desk: Desk, send: Callable[[Connection, bytes], Awaitable[None]]
+        self, store: Store, send: Callable[[Connection, bytes], Awaitable[None]]
     ) -> None:
         statement = b"""DO $$ BEGIN
             CREATE TEMP TABLE guarded (args text CONSTRAINT not_this CHECK (args <> 'secret'))
@@ -179,7 +179,7 @@ class TestAnErrorOfPostgresql:
             INSERT INTO guarded VALUES ('secret');
         END $$"""
         with pytest.raises(errors.StorageRefusedError) as raised:
-            async with connection_of(desk.pool) as connection:
+            async with connection_of(store.pool) as connection:
                 await send(connection, statement)
         logged = "".join(traceback.format_exception(raised.value))
 
@@ -188,25 +188,27 @@ class TestAnErrorOfPostgresql:
         assert "Failing row" not in logged
 
     async def test_that_comes_of_a_statement_timeout_of_the_server_is_no_refusal(
-        self, desk: Desk
+        self, store: Store
     ) -> None:
         with pytest.raises(errors.StorageUnavailableError, match="statement timeout"):
-            await limited(desk, "statement_timeout", "SELECT pg_sleep(10)")
+            await limited(store, "statement_timeout", "SELECT pg_sleep(10)")
 
     async def test_that_comes_of_a_lock_timeout_is_a_conflict(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        with eye.transaction():
-            eye.execute("LOCK TABLE progressor.namespaces")
+        with observer.transaction():
+            observer.execute("LOCK TABLE progressor.namespaces")
             with pytest.raises(errors.StorageConflictError):
-                await limited(desk, "lock_timeout", "LOCK TABLE progressor.namespaces")
+                await limited(store, "lock_timeout", "LOCK TABLE progressor.namespaces")
 
     async def test_that_ends_the_session_is_no_refusal(
-        self, desk: Desk, eye: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         async def killed() -> None:
-            async with connection_of(desk.pool) as connection:
-                eye.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+            async with connection_of(store.pool) as connection:
+                observer.execute(
+                    "SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid]
+                )
                 await connection.execute("SELECT 1")
 
         with pytest.raises(errors.StorageUnavailableError):
@@ -216,48 +218,48 @@ class TestAnErrorOfPostgresql:
 class TestASettlement:
     @pytest.mark.parametrize("state", TRANSIENT)
     async def test_is_written_once_whatever_was_wrong_for_a_while(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
-        init = await desk.start(fresh_key())
+        init = await store.start(fresh_key())
         strike(state, times=2)
 
-        written = await desk.settled(init, success(events=1))
+        written = await store.settled(init, success(events=1))
 
         assert written.process is not None
         assert written.process.last_event_id == 1
 
     @pytest.mark.parametrize("state", [*CONFLICTS, *LOCKED])
     async def test_that_is_undone_more_often_than_is_tried_at_once_is_written_later(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
-        init = await desk.start(fresh_key())
+        init = await store.start(fresh_key())
         strike(state, times=CONFLICT_ATTEMPTS_MAX + 1)
 
-        written = await desk.settled(init)
+        written = await store.settled(init)
 
         assert written.process is not None
 
     async def test_is_written_in_spite_of_internal_errors_that_pass(
-        self, desk: Desk, strike: Strike
+        self, store: Store, strike: Strike
     ) -> None:
-        init = await desk.start(fresh_key())
+        init = await store.start(fresh_key())
         strike("XX000", times=CONFLICT_ATTEMPTS_MAX - 1)
 
-        written = await desk.settled(init)
+        written = await store.settled(init)
 
         assert written.process is not None
 
     @pytest.mark.parametrize("state", [*VALUES, *CORRUPT, *DOUBTFUL])
     async def test_that_is_refused_for_good_leaves_its_neighbours_alone(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
-        inits = [await desk.start(fresh_key()) for _ in range(3)]
+        inits = [await store.start(fresh_key()) for _ in range(3)]
         key = dataclasses.replace(fresh_key(), process_id=f"{POISON}-{state}")
-        poisoned = await desk.start(key)
+        poisoned = await store.start(key)
         strike(state, times=0)
-        entries = [desk.entry(each) for each in (*inits[:2], poisoned, inits[2])]
+        entries = [store.entry(each) for each in (*inits[:2], poisoned, inits[2])]
         ends = await asyncio.gather(
-            *(desk.settlements.submit(entry) for entry in entries), return_exceptions=True
+            *(store.settlements.submit(entry) for entry in entries), return_exceptions=True
         )
 
         refused = ends.pop(2)
@@ -268,13 +270,13 @@ class TestASettlement:
 class TestAnAdmission:
     @pytest.mark.parametrize("state", [*AWAY, *READ_ONLY, *SCHEMA])
     async def test_that_cannot_be_written_is_told_so_and_may_be_repeated(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
         asked = a_request(fresh_key(), TaskType.INIT, idempotency_key="once")
         strike(state)
         with pytest.raises(errors.StorageUnavailableError) as raised:
-            await desk.admit(asked)
-        admission = await desk.admit(asked)
+            await store.admit(asked)
+        admission = await store.admit(asked)
 
         assert type(raised.value) is CLASSES[state]
         assert raised.value.retry_after > dt.timedelta()
@@ -282,23 +284,23 @@ class TestAnAdmission:
 
     @pytest.mark.parametrize("state", [*CONFLICTS, *LOCKED])
     async def test_that_was_undone_for_another_is_repeated_unseen(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
         strike(state, times=CONFLICT_ATTEMPTS_MAX - 1)
 
-        task = await desk.start(fresh_key())
+        task = await store.start(fresh_key())
 
         assert task.attempt == 1
 
     @pytest.mark.parametrize("state", VALUES)
     async def test_with_a_value_that_is_refused_fails_alone(
-        self, desk: Desk, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
         strike(state)
         with pytest.raises(errors.StorageRefusedError):
-            await desk.start(fresh_key())
+            await store.start(fresh_key())
 
-        later = await desk.start(fresh_key())
+        later = await store.start(fresh_key())
 
         assert later.attempt == 1
 
@@ -306,27 +308,27 @@ class TestAnAdmission:
 class TestAClaim:
     @pytest.mark.parametrize("state", sorted({*TRANSIENT} - {*LOCKED}))
     async def test_that_fails_leaves_the_task_to_be_claimed_again(
-        self, desk: Desk, clock: ManualClock, strike: Strike, state: str
+        self, store: Store, clock: ManualClock, strike: Strike, state: str
     ) -> None:
-        key, timer = await desk.timed(dt.timedelta(seconds=1))
+        key, timer = await store.timed(dt.timedelta(seconds=1))
         clock.advance(dt.timedelta(seconds=2))
-        await desk.beat()
+        await store.beat()
         strike(state)
         with pytest.raises(errors.StorageUnavailableError):
-            await desk.claim(key, timer)
+            await store.claim(key, timer)
 
-        [claimed] = await desk.claim(key, timer)
+        [claimed] = await store.claim(key, timer)
         assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
 
     async def test_that_meets_a_lock_is_repeated_at_once_without_what_is_locked(
-        self, desk: Desk, clock: ManualClock, strike: Strike
+        self, store: Store, clock: ManualClock, strike: Strike
     ) -> None:
-        key, timer = await desk.timed(dt.timedelta(seconds=1))
+        key, timer = await store.timed(dt.timedelta(seconds=1))
         clock.advance(dt.timedelta(seconds=2))
-        await desk.beat()
+        await store.beat()
         strike(*LOCKED)
 
-        [claimed] = await desk.claim(key, timer)
+        [claimed] = await store.claim(key, timer)
 
         assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
 
@@ -335,13 +337,13 @@ class TestWithoutTheFunctions:
     """An operator has dropped them."""
 
     @pytest_asyncio.fixture(loop_scope="module")
-    async def running(self, own_database: str) -> AsyncIterator[Desk]:
+    async def running(self, own_database: str) -> AsyncIterator[Store]:
         create_namespace(own_database)
-        async with running_desks(own_database, clock=ManualClock()) as (desk,):
-            yield desk
+        async with running_stores(own_database, clock=ManualClock()) as (store,):
+            yield store
 
     async def test_requests_are_told_and_settlements_wait_until_they_are_back(
-        self, running: Desk, own_database: str
+        self, running: Store, own_database: str
     ) -> None:
         init = await running.start(fresh_key())
         drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(Functions().schema))
@@ -454,9 +456,9 @@ class TestOneLostConnection:
         try:
             async with connection_of(pools.front) as one, connection_of(pools.front) as two:
                 seen = [one.info.backend_pid, two.info.backend_pid]
-            with psycopg.connect(own_database, autocommit=True) as eye:
+            with psycopg.connect(own_database, autocommit=True) as observer:
                 for backend in seen:
-                    eye.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
+                    observer.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
             with pytest.raises(errors.StorageUnavailableError):
                 async with connection_of(pools.front) as connection:
                     await connection.execute("SELECT 1")
@@ -477,13 +479,13 @@ class TestOneLostConnection:
             await pools.close()
 
 
-async def test_a_cancellation_that_the_driver_has_swallowed_is_heeded(desk: Desk) -> None:
+async def test_a_cancellation_that_the_driver_has_swallowed_is_heeded(store: Store) -> None:
     """Before Python 3.12 asyncio.wait_for does so where the answer comes at the same moment."""
     begun = asyncio.Event()
     after: list[str] = []
 
     async def scan() -> None:
-        async with connection_of(desk.pool):
+        async with connection_of(store.pool):
             begun.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

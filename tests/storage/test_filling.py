@@ -14,16 +14,16 @@ from bench.filling.sizes import read_sizes
 from progressor.domain.processes.process import ProcessStatus, process_key
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.functions import Functions
-from tests.support import schema
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.postgres import schema
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     connect,
     lent,
-    running_desks,
+    running_stores,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,34 +43,34 @@ def loaded(database: str) -> Loaded:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str, loaded: Loaded) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str, loaded: Loaded) -> Iterator[psycopg.Connection[Any]]:
     assert loaded.rows > 0
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str, eye: psycopg.Connection[Any]) -> Any:
+async def store(database: str, observer: psycopg.Connection[Any]) -> Any:
     # After all that was filled in; the database's own clock set its times.
-    [now] = eye.execute("SELECT now()").fetchone() or [None]
+    [now] = observer.execute("SELECT now()").fetchone() or [None]
     clock = ManualClock()
     clock.advance(now - clock.now())
-    async with running_desks(database, count=1, clock=clock) as desks:
-        yield desks[0]
+    async with running_stores(database, count=1, clock=clock) as stores:
+        yield stores[0]
 
 
-async def test_they_hold_all_invariants(eye: psycopg.Connection[Any]) -> None:
-    assert broken_invariants(eye) == {}
+async def test_they_hold_all_invariants(observer: psycopg.Connection[Any]) -> None:
+    assert broken_invariants(observer) == {}
 
 
-async def test_they_leave_the_schema_as_it_was(eye: psycopg.Connection[Any]) -> None:
-    assert schema.schema_of(eye) == schema.FILE.read_text("utf-8")
+async def test_they_leave_the_schema_as_it_was(observer: psycopg.Connection[Any]) -> None:
+    assert schema.schema_of(observer) == schema.FILE.read_text("utf-8")
 
 
 async def test_they_hold_as_much_as_was_planned(
-    eye: psycopg.Connection[Any], loaded: Loaded
+    observer: psycopg.Connection[Any], loaded: Loaded
 ) -> None:
-    counts = eye.execute(
+    counts = observer.execute(
         """
         SELECT (SELECT count(*) FROM progressor.processes),
             (SELECT count(*) FROM progressor.tasks),
@@ -83,38 +83,38 @@ async def test_they_hold_as_much_as_was_planned(
     assert loaded.callable_count == 340
 
 
-async def test_their_processes_take_calls(desk: Desk) -> None:
+async def test_their_processes_take_calls(store: Store) -> None:
     for number in (0, PLAN.first_timed, PLAN.callable_count - 1):
         key = process_key("orders", f"filled-{number}")
-        task = await desk.run_task(a_request(key))
-        written = await desk.settled(task)
+        task = await store.run_task(a_request(key))
+        written = await store.settled(task)
         assert written.process is not None
         assert written.process.last_event_id == 3
 
 
-async def test_their_due_timers_are_due(desk: Desk) -> None:
-    claimed = await desk.claim_due()
+async def test_their_due_timers_are_due(store: Store) -> None:
+    claimed = await store.claim_due()
 
     names = {each.task.key.process_id for each in claimed}
     assert names == {f"filled-{number}" for number in range(340, 360)}
 
 
-async def test_their_names_say_how_they_are(desk: Desk) -> None:
+async def test_their_names_say_how_they_are(store: Store) -> None:
     numbers = {340: "running", 360: "finished", 379: "finished", 380: "error", 399: "error"}
 
     for number, status in numbers.items():
-        snapshot = await desk.processes.get(process_key("orders", f"filled-{number}"))
+        snapshot = await store.processes.get(process_key("orders", f"filled-{number}"))
         assert snapshot.process.status is ProcessStatus(status)
 
 
-async def test_a_start_is_known_by_its_key(desk: Desk) -> None:
-    task = await desk.results.await_task(process_key("orders", "filled-7"), "start-7")
+async def test_a_start_is_known_by_its_key(store: Store) -> None:
+    task = await store.results.await_task(process_key("orders", "filled-7"), "start-7")
 
     assert not isinstance(task, int)
 
 
-async def test_the_one_that_has_grown_old_has_a_task_for_each_event(desk: Desk) -> None:
-    traced = await desk.processes.trace(process_key("orders", "filled-long"), after=0, limit=100)
+async def test_the_one_that_has_grown_old_has_a_task_for_each_event(store: Store) -> None:
+    traced = await store.processes.trace(process_key("orders", "filled-long"), after=0, limit=100)
 
     assert [[event.event_id for event in task.events] for task in traced] == [
         [event_id] for event_id in range(1, 51)
@@ -129,8 +129,8 @@ async def test_their_namespace_is_one(database: str, loaded: Loaded) -> None:
     assert namespace.processor_targets == ("127.0.0.1:1",)
 
 
-async def test_sizes_are_told_per_process(eye: psycopg.Connection[Any]) -> None:
-    sizes = read_sizes(eye).as_json()
+async def test_sizes_are_told_per_process(observer: psycopg.Connection[Any]) -> None:
+    sizes = read_sizes(observer).as_json()
 
     assert sizes["processes"] == 501
     assert 700 < sizes["payload_bytes_per_process"] < 1500

@@ -12,9 +12,9 @@ from progressor.domain.schedules.schedule import OverlapPolicy, Schedule
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.schedules.runs import DeletedTo
 from tests.support.clock import ManualClock
-from tests.support.schedules import MINUTE, a_spec, schedule_desk
-from tests.support.storage import Desk, connect, create_namespace, running_desks
-from tests.support.storage_reads import reads_of
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.schedules import MINUTE, a_spec, schedule_store
+from tests.support.storage.store import Store, connect, create_namespace, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,8 +50,8 @@ async def worked(
     create_namespace(conninfo)
     clock = ManualClock()
     spec = a_spec(overlap_policy=OverlapPolicy.SKIP)
-    async with running_desks(conninfo, clock=clock) as (desk,):
-        schedules = [await schedule_desk(desk).create(spec) for _ in range(SCHEDULES)]
+    async with running_stores(conninfo, clock=clock) as (store,):
+        schedules = [await schedule_store(store).create(spec) for _ in range(SCHEDULES)]
         with psycopg.connect(conninfo, autocommit=True) as filler:
             filler.execute(_RUNS.encode(), {"count": RUNNING})
             filler.execute(_PROCESSES.encode())
@@ -68,8 +68,8 @@ async def test_a_firing_looks_once_at_each_run_of_its_schedule(
     clock.advance(MINUTE)
     fired: list[str] = []
 
-    async def fire(desk: Desk) -> None:
-        fired.extend(await schedule_desk(desk).fire_due())
+    async def fire(store: Store) -> None:
+        fired.extend(await schedule_store(store).fire_due())
 
     reads = await reads_of(connection, clock, fire)
 
@@ -83,8 +83,8 @@ async def test_retention_looks_once_at_each_run_of_a_schedule(
     connection, clock, schedules = worked
     key = schedules[0].key
 
-    async def forget(desk: Desk) -> None:
-        firings = schedule_desk(desk).firings
+    async def forget(store: Store) -> None:
+        firings = schedule_store(store).firings
         at: DeletedTo | None = DeletedTo()
         while at is not None:
             at = (await firings.delete_old(key.slot, at, kept=1, age=DAY, limit=WINDOW)).next

@@ -18,9 +18,9 @@ from progressor.domain.views.wait import BehindVersion, GatesFull, TimerNotDue, 
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.processes import Wanted
 from tests.support.clock import ManualClock
-from tests.support.postgres import Cluster
-from tests.support.storage import Desk, connect, create_namespace
-from tests.support.storage_reads import Reads, reads_of, seeded_key
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import Reads, reads_of, seeded_key
+from tests.support.storage.store import Store, connect, create_namespace
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,9 +62,11 @@ async def grown(cluster: Cluster) -> AsyncIterator[Connection]:
     """Return a session that planned on empty tables, which have not been analysed since."""
     conninfo = cluster.create_database("progressor_template")
     create_namespace(conninfo)
-    with psycopg.connect(conninfo, autocommit=True) as eye:
+    with psycopg.connect(conninfo, autocommit=True) as observer:
         for table in ("processes", "tasks", "schedule", "running", *GATED):
-            eye.execute(f"ALTER TABLE progressor.{table} SET (autovacuum_enabled = false)".encode())
+            observer.execute(
+                f"ALTER TABLE progressor.{table} SET (autovacuum_enabled = false)".encode()
+            )
     async with await connect(conninfo) as connection:
         for work in (get_one, first_waits_of_many):
             with contextlib.suppress(AssertionError):
@@ -80,21 +82,21 @@ def connection(request: pytest.FixtureRequest) -> Connection:
     return found
 
 
-async def get_one(desk: Desk) -> Any:
-    return await get(desk, seeded_key(NUMBERS[0]))
+async def get_one(store: Store) -> Any:
+    return await get(store, seeded_key(NUMBERS[0]))
 
 
-async def get(desk: Desk, key: ProcessKey) -> tuple[Wait, ...]:
+async def get(store: Store, key: ProcessKey) -> tuple[Wait, ...]:
     """Return what Get tells, by a connection that the test lends."""
-    async with desk.pool.connection() as lent:
-        [row] = await desk.processes._read_batch(lent, [Wanted(key, NO_HISTORY)])
+    async with store.pool.connection() as lent:
+        [row] = await store.processes._read_batch(lent, [Wanted(key, NO_HISTORY)])
     assert row is not None
-    return (await desk.processes._view(key, row)).waits
+    return (await store.processes._view(key, row)).waits
 
 
-async def first_waits_of_many(desk: Desk) -> Any:
+async def first_waits_of_many(store: Store) -> Any:
     keys = [seeded_key(number) for number in NUMBERS]
-    return await desk.processes.first_waits(keys)
+    return await store.processes.first_waits(keys)
 
 
 async def test_one_task_is_told_without_reading_the_others(connection: Connection) -> None:
@@ -121,9 +123,9 @@ async def test_a_gate_is_read_once_for_all_who_wait_for_it(connection: Connectio
 async def test_what_is_told_is_right(large: Connection) -> None:
     found: dict[int, Any] = {}
 
-    async def ask(desk: Desk) -> None:
+    async def ask(store: Store) -> None:
         for number in (1, 2, COUNT - 1):
-            [found[number]] = await get(desk, seeded_key(number))
+            [found[number]] = await get(store, seeded_key(number))
 
     await reads_of(large, ManualClock(), ask)
 
@@ -140,12 +142,12 @@ async def test_what_is_told_is_right(large: Connection) -> None:
 async def test_a_process_without_constraints_reads_nothing_of_gates(large: Connection) -> None:
     key = seeded_key(COUNT + 1)
 
-    async def ask(desk: Desk) -> None:
-        [wait] = await get(desk, key)
-        firsts = await desk.processes.first_waits([key], gated=())
+    async def ask(store: Store) -> None:
+        [wait] = await get(store, key)
+        firsts = await store.processes.first_waits([key], gated=())
         assert firsts == {key: wait}
         assert isinstance(wait.cause, TimerNotDue)
-        await desk.processes.trace(key, after=0, limit=10)
+        await store.processes.trace(key, after=0, limit=10)
 
     reads = await reads_of(large, ManualClock(), ask)
 

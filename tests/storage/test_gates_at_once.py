@@ -16,9 +16,9 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.task import TaskType
 from progressor.storage.rows.gate_effects import LoweredGate
-from tests.support.gated_storage import DESKS_COUNT, GatedStorage, key_of, opened
-from tests.support.invariants import broken_invariants
-from tests.support.storage import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.gates import DESKS_COUNT, GatedStorage, key_of, opened
+from tests.support.storage.store import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
 
 PROCESSES = [f"p{number}" for number in range(8)]
 GATES, ORDERS = "abc", "vw"
@@ -31,10 +31,10 @@ CALM = dt.timedelta(seconds=60)
 class Party:
     """One of those who write at once; it handles what its replica is notified of."""
 
-    def __init__(self, storage: GatedStorage, desk: int, seed: int, *, holds: bool) -> None:
+    def __init__(self, storage: GatedStorage, store: int, seed: int, *, holds: bool) -> None:
         self.storage = storage
-        self.number = desk
-        self.desk = storage.desks[desk]
+        self.number = store
+        self.store = storage.stores[store]
         self.random = random.Random(seed)
         self.holds = holds
         self.admitted: list[tuple[str, int]] = []
@@ -85,27 +85,27 @@ class Party:
     async def cancel(self) -> None:
         if self.admitted:
             process_id, task_id = self.admitted.pop(self.random.randrange(len(self.admitted)))
-            await self.desk.processes.cancel(key_of(process_id), task_id)
+            await self.store.processes.cancel(key_of(process_id), task_id)
 
     async def set_gate(self) -> None:
         capacity = self.random.choice([0, 1, 1, 2, 3])
-        await self.desk.gates.set(
+        await self.store.gates.set(
             NAMESPACE.name,
             gate := self.random.choice(GATES),
             capacity=capacity,
             expected_revision=0,
         )
-        await self.desk.gates.give_way(LoweredGate(NAMESPACE.name, gate))
+        await self.store.gates.give_way(LoweredGate(NAMESPACE.name, gate))
 
     async def renew(self) -> None:
         process_id = self.random.choice(PROCESSES)
         with contextlib.suppress(errors.ProcessNotFoundError):
-            await self.desk.processes.remove(key_of(process_id))
+            await self.store.processes.remove(key_of(process_id))
         request = a_request(key_of(process_id), TaskType.INIT, constraints=self.constraints())
         await self.storage.admit(request, self.number, run=True)
 
     async def simple_repair(self) -> None:
-        repaired = await self.desk.processes.simple_repair(key_of(self.random.choice(PROCESSES)))
+        repaired = await self.store.processes.simple_repair(key_of(self.random.choice(PROCESSES)))
         if repaired.due is not None:
             due = repaired.due
             self.storage.note_due(due.key, due.task_id, due.due_at)
@@ -116,11 +116,11 @@ class Party:
         if not again:
             return
         try:
-            promoted = await self.desk.gates.look_again(NAMESPACE.name, again)
+            promoted = await self.store.gates.look_again(NAMESPACE.name, again)
         except errors.StorageError:
             self.storage.again.update(dict.fromkeys(again))
         else:
-            self.desk.told.append(promoted)
+            self.store.told.append(promoted)
 
 
 @pytest.mark.matrix
@@ -149,8 +149,8 @@ def test_three_replicas_at_once_leave_nothing_to_a_scan(
         storage.everything_ends_by_what_is_told()
 
     assert broken == []
-    with psycopg.connect(own_database, autocommit=True) as eye:
-        counted = eye.execute(
+    with psycopg.connect(own_database, autocommit=True) as observer:
+        counted = observer.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
     assert counted == (0,)
@@ -168,7 +168,7 @@ async def _crowd(storage: GatedStorage, seed: int, *, holds: bool) -> None:
 
 def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[Any]]]) -> None:
     """Look again and again whether the invariants hold that hold at any moment."""
-    with psycopg.connect(conninfo, autocommit=True) as eye:
+    with psycopg.connect(conninfo, autocommit=True) as observer:
         while not ended.is_set() and not broken:
-            if found := broken_invariants(eye):
+            if found := broken_invariants(observer):
                 broken.append(found)

@@ -15,18 +15,18 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
     NO_TIME,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     empty,
     fresh_key,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -37,25 +37,25 @@ IN_HALF_A_SECOND = SetTimer(after=SECOND / 2)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def storage(database: str) -> AsyncIterator[Desk]:
+async def storage(database: str) -> AsyncIterator[Store]:
     create_namespace(database)
-    async with running_desks(database, clock=ManualClock()) as (desk,):
-        yield desk
+    async with running_stores(database, clock=ManualClock()) as (store,):
+        yield store
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
-def desk(storage: Desk, eye: psycopg.Connection[Any]) -> Iterator[Desk]:
-    """Return a desk over empty tables; in the end all invariants hold."""
-    empty(eye)
+def store(storage: Store, observer: psycopg.Connection[Any]) -> Iterator[Store]:
+    """Return a store over empty tables; in the end all invariants hold."""
+    empty(observer)
     storage.told.clear()
     yield storage
-    assert broken_invariants(eye, at_rest=True, now=storage.clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=storage.clock.now()) == {}
 
 
 def gates(*keys: str, **fields: Any) -> Constraints:
@@ -66,285 +66,287 @@ def ordered(version: int) -> Constraints:
     return Constraints(order=Order("o", Version((version,))))
 
 
-async def call(desk: Desk, key: ProcessKey, constraints: Constraints | None = None) -> Admission:
-    return await desk.admit(a_request(key, constraints=constraints), run=False)
+async def call(store: Store, key: ProcessKey, constraints: Constraints | None = None) -> Admission:
+    return await store.admit(a_request(key, constraints=constraints), run=False)
 
 
-async def started(desk: Desk) -> ProcessKey:
+async def started(store: Store) -> ProcessKey:
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     return key
 
 
-def told(desk: Desk) -> list[tuple[ProcessKey, int]]:
+def told(store: Store) -> list[tuple[ProcessKey, int]]:
     """Take which tasks statements have told to be due."""
-    due = [it for promoted in desk.told for it in promoted.due]
-    desk.told.clear()
+    due = [it for promoted in store.told for it in promoted.due]
+    store.told.clear()
     return due
 
 
-async def claim_told(desk: Desk) -> list[RunningTask]:
-    return [it.task for due in told(desk) for it in await desk.claim(*due)]
+async def claim_told(store: Store) -> list[RunningTask]:
+    return [it.task for due in told(store) for it in await store.claim(*due)]
 
 
-async def running(desk: Desk, key: ProcessKey, constraints: Constraints) -> RunningTask:
+async def running(store: Store, key: ProcessKey, constraints: Constraints) -> RunningTask:
     """Return a task with constraints that nothing keeps."""
-    await call(desk, key, constraints)
-    [task] = await claim_told(desk)
+    await call(store, key, constraints)
+    [task] = await claim_told(store)
     return task
 
 
-async def test_nothing_runs_while_an_init_task_waits_for_its_retry(desk: Desk) -> None:
+async def test_nothing_runs_while_an_init_task_waits_for_its_retry(store: Store) -> None:
     key = fresh_key()
-    await desk.admit(a_request(key, TaskType.INIT, constraints=gates("a")), run=False)
-    [init] = await claim_told(desk)
-    await call(desk, key)
-    await desk.settled(init, UNREACHABLE)
+    await store.admit(a_request(key, TaskType.INIT, constraints=gates("a")), run=False)
+    [init] = await claim_told(store)
+    await call(store, key)
+    await store.settled(init, UNREACHABLE)
 
-    assert await claim_told(desk) == []
-    assert await desk.claim_due() == []
+    assert await claim_told(store) == []
+    assert await store.claim_due() == []
 
 
-async def test_nothing_runs_while_an_init_task_stands_in_line(desk: Desk) -> None:
-    holder = await running(desk, await started(desk), gates("a"))
+async def test_nothing_runs_while_an_init_task_stands_in_line(store: Store) -> None:
+    holder = await running(store, await started(store), gates("a"))
     key = fresh_key()
-    await desk.admit(a_request(key, TaskType.INIT, constraints=gates("a")), run=False)
-    await call(desk, key)
-    later = await call(desk, key, gates("b"))
+    await store.admit(a_request(key, TaskType.INIT, constraints=gates("a")), run=False)
+    await call(store, key)
+    later = await call(store, key, gates("b"))
 
-    assert await claim_told(desk) == []
-    assert await desk.claim_due() == []
-    await desk.settled(holder)
-    [init] = await claim_told(desk)
+    assert await claim_told(store) == []
+    assert await store.claim_due() == []
+    await store.settled(holder)
+    [init] = await claim_told(store)
     assert init.task_type is TaskType.INIT
     assert later.task_id is not None
 
 
-async def test_more_than_a_statement_promotes_are_all_told(desk: Desk) -> None:
+async def test_more_than_a_statement_promotes_are_all_told(store: Store) -> None:
     count = BATCH_MAX + 20
-    await running(desk, await started(desk), gates("a"))
+    await running(store, await started(store), gates("a"))
     for _ in range(count):
-        await call(desk, await started(desk), gates("a"))
-    assert told(desk) == []
+        await call(store, await started(store), gates("a"))
+    assert told(store) == []
 
-    await desk.gates.set(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
-    again = [it for promoted in desk.told for it in promoted.again]
-    first = told(desk)
-    promoted = await desk.gates.look_again(NAMESPACE.name, again)
+    await store.gates.set(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
+    again = [it for promoted in store.told for it in promoted.again]
+    first = told(store)
+    promoted = await store.gates.look_again(NAMESPACE.name, again)
 
     assert again == [Again(namespace=NAMESPACE.name, gate="a")]
     assert len(first) == BATCH_MAX
     assert len({*first, *promoted.due}) == count
 
 
-async def test_more_of_one_version_than_a_statement_promotes_are_all_told(desk: Desk) -> None:
+async def test_more_of_one_version_than_a_statement_promotes_are_all_told(store: Store) -> None:
     count = BATCH_MAX + 20
-    smallest = await running(desk, await started(desk), ordered(1))
+    smallest = await running(store, await started(store), ordered(1))
     for _ in range(count):
-        await call(desk, await started(desk), ordered(2))
+        await call(store, await started(store), ordered(2))
 
-    await desk.settled(smallest)
-    again = [it for promoted in desk.told for it in promoted.again]
-    due = told(desk)
+    await store.settled(smallest)
+    again = [it for promoted in store.told for it in promoted.again]
+    due = told(store)
     while again:
-        promoted = await desk.gates.look_again(NAMESPACE.name, again)
+        promoted = await store.gates.look_again(NAMESPACE.name, again)
         due += promoted.due
         again = list(promoted.again)
 
     assert len(set(due)) == count
 
 
-async def test_more_whose_instant_comes_than_a_statement_looks_at_are_all_told(desk: Desk) -> None:
-    assert isinstance(desk.clock, ManualClock)
-    at_once = Constraints(run_at=desk.clock.now() + SECOND)
+async def test_more_whose_instant_comes_than_a_statement_looks_at_are_all_told(
+    store: Store,
+) -> None:
+    assert isinstance(store.clock, ManualClock)
+    at_once = Constraints(run_at=store.clock.now() + SECOND)
     for _ in range(BATCH_MAX + 20):
-        await call(desk, await started(desk), at_once)
-    desk.clock.advance(SECOND)
+        await call(store, await started(store), at_once)
+    store.clock.advance(SECOND)
 
-    first = await desk.gates.promote_due([NAMESPACE.name])
-    second = await desk.gates.promote_due([NAMESPACE.name])
+    first = await store.gates.promote_due([NAMESPACE.name])
+    second = await store.gates.promote_due([NAMESPACE.name])
 
     assert (len(first.due), len(second.due)) == (BATCH_MAX, 20)
     assert [later.seconds for later in (*first.later, *second.later)] == [0.0]
 
 
-async def test_a_process_does_not_wait_for_a_gate_that_it_holds_for_good(desk: Desk) -> None:
-    mine, other = await started(desk), await started(desk)
-    await desk.settled(await running(desk, mine, gates("a", hold=GateHold.PROCESS)))
-    await call(desk, other, gates("a"))
+async def test_a_process_does_not_wait_for_a_gate_that_it_holds_for_good(store: Store) -> None:
+    mine, other = await started(store), await started(store)
+    await store.settled(await running(store, mine, gates("a", hold=GateHold.PROCESS)))
+    await call(store, other, gates("a"))
 
-    await call(desk, mine, gates("a"))
+    await call(store, mine, gates("a"))
 
-    assert [task.key for task in await claim_told(desk)] == [mine]
+    assert [task.key for task in await claim_told(store)] == [mine]
 
 
 async def test_who_stands_in_line_leaves_it_when_its_process_comes_to_hold_the_gate(
-    desk: Desk,
+    store: Store,
 ) -> None:
-    mine, other = await started(desk), await started(desk)
-    holder = await running(desk, other, gates("a"))
-    await call(desk, mine, gates("a", hold=GateHold.PROCESS))
-    await call(desk, await started(desk), gates("a"))
-    await call(desk, mine, gates("a"))
-    await desk.settled(holder)
-    [first] = await claim_told(desk)
+    mine, other = await started(store), await started(store)
+    holder = await running(store, other, gates("a"))
+    await call(store, mine, gates("a", hold=GateHold.PROCESS))
+    await call(store, await started(store), gates("a"))
+    await call(store, mine, gates("a"))
+    await store.settled(holder)
+    [first] = await claim_told(store)
 
-    await desk.settled(first)
+    await store.settled(first)
 
-    [second] = await claim_told(desk)
+    [second] = await claim_told(store)
     assert (first.key, second.key) == (mine, mine)
 
 
 async def test_a_gate_that_two_tasks_of_a_process_share_is_held_until_both_have_ended(
-    desk: Desk,
+    store: Store,
 ) -> None:
-    assert isinstance(desk.clock, ManualClock)
-    mine, blocker = await started(desk), await running(desk, await started(desk), gates("b"))
-    await call(desk, mine, gates("a", "b"))
-    step = await running(desk, mine, gates("a"))
-    desk.clock.advance(PATIENCE)
+    assert isinstance(store.clock, ManualClock)
+    mine, blocker = await started(store), await running(store, await started(store), gates("b"))
+    await call(store, mine, gates("a", "b"))
+    step = await running(store, mine, gates("a"))
+    store.clock.advance(PATIENCE)
     # It is old, and comes next behind the step that holds the gate a.
-    await desk.settled(blocker)
-    await call(desk, await started(desk), gates("a"))
+    await store.settled(blocker)
+    await call(store, await started(store), gates("a"))
 
-    await desk.settled(step)
+    await store.settled(step)
 
-    [task] = await claim_told(desk)
+    [task] = await claim_told(store)
     assert task.key == mine
-    assert len((await desk.gates.get(NAMESPACE.name, "a")).line) == 1
+    assert len((await store.gates.get(NAMESPACE.name, "a")).line) == 1
 
 
 async def test_who_waits_for_its_retry_keeps_its_turn_and_who_is_behind_it_no_gate(
-    desk: Desk,
+    store: Store,
 ) -> None:
-    assert isinstance(desk.clock, ManualClock)
-    mine, holder = await started(desk), await running(desk, await started(desk), gates("a"))
-    old = await call(desk, mine, gates("a"))
-    step = await desk.run_task(a_request(mine))
-    desk.clock.advance(PATIENCE)
-    await desk.settled(holder)
-    assert await desk.task_status(mine, old.task_id or 0) is TaskStatus.AVAILABLE
-    assert (await desk.gates.get(NAMESPACE.name, "a")).gate.held == 1
+    assert isinstance(store.clock, ManualClock)
+    mine, holder = await started(store), await running(store, await started(store), gates("a"))
+    old = await call(store, mine, gates("a"))
+    step = await store.run_task(a_request(mine))
+    store.clock.advance(PATIENCE)
+    await store.settled(holder)
+    assert await store.task_status(mine, old.task_id or 0) is TaskStatus.AVAILABLE
+    assert (await store.gates.get(NAMESPACE.name, "a")).gate.held == 1
 
-    await desk.settled(step, UNREACHABLE)
+    await store.settled(step, UNREACHABLE)
 
-    assert await desk.task_status(mine, old.task_id or 0) is TaskStatus.WAITING
-    assert (await desk.gates.get(NAMESPACE.name, "a")).gate.held == 0
-    assert await claim_told(desk) == []
-    desk.clock.advance(dt.timedelta(seconds=10))
-    [again] = [it.task for it in await desk.claim_due()]
+    assert await store.task_status(mine, old.task_id or 0) is TaskStatus.WAITING
+    assert (await store.gates.get(NAMESPACE.name, "a")).gate.held == 0
+    assert await claim_told(store) == []
+    store.clock.advance(dt.timedelta(seconds=10))
+    [again] = [it.task for it in await store.claim_due()]
     assert (again.task_id, again.attempt) == (step.task_id, 2)
-    await desk.settled(again)
-    [task] = await claim_told(desk)
+    await store.settled(again)
+    [task] = await claim_told(store)
     assert task.task_id == old.task_id
 
 
-async def test_who_gives_way_lets_those_of_its_process_go_on(desk: Desk) -> None:
-    key = await started(desk)
-    way = await call(desk, key, gates("a"))
-    behind = await call(desk, key)
-    assert [task_id for _, task_id in told(desk)] == [way.task_id]
+async def test_who_gives_way_lets_those_of_its_process_go_on(store: Store) -> None:
+    key = await started(store)
+    way = await call(store, key, gates("a"))
+    behind = await call(store, key)
+    assert [task_id for _, task_id in told(store)] == [way.task_id]
 
-    await desk.set_gate("a", 0)
+    await store.set_gate("a", 0)
 
-    [task] = await claim_told(desk)
+    [task] = await claim_told(store)
     assert task.task_id == behind.task_id
-    assert await desk.task_status(key, way.task_id or 0) is TaskStatus.WAITING
+    assert await store.task_status(key, way.task_id or 0) is TaskStatus.WAITING
 
 
-async def old_behind_a_step(desk: Desk) -> RunningTask:
+async def old_behind_a_step(store: Store) -> RunningTask:
     """Return the step of a process behind which an old call with a gate is next."""
-    assert isinstance(desk.clock, ManualClock)
-    key, holder = await started(desk), await running(desk, await started(desk), gates("a"))
-    await call(desk, key, gates("a"))
-    step = await desk.run_task(a_request(key))
-    desk.clock.advance(PATIENCE)
-    await desk.settled(holder)
+    assert isinstance(store.clock, ManualClock)
+    key, holder = await started(store), await running(store, await started(store), gates("a"))
+    await call(store, key, gates("a"))
+    step = await store.run_task(a_request(key))
+    store.clock.advance(PATIENCE)
+    await store.settled(holder)
     return step
 
 
-def instants(desk: Desk) -> set[tuple[ProcessKey, float]]:
+def instants(store: Store) -> set[tuple[ProcessKey, float]]:
     """Take what statements have told to be due later."""
-    upcoming = {(it.key, it.seconds) for promoted in desk.told for it in promoted.upcoming}
-    desk.told.clear()
+    upcoming = {(it.key, it.seconds) for promoted in store.told for it in promoted.upcoming}
+    store.told.clear()
     return upcoming
 
 
 @pytest.mark.parametrize("is_gated", [False, True], ids=["plain", "gated"])
 async def test_a_timer_that_a_cancelled_call_kept_waiting_is_told_with_its_instant(
-    desk: Desk, is_gated: bool
+    store: Store, is_gated: bool
 ) -> None:
-    key = await started(desk)
+    key = await started(store)
     if is_gated:
-        await call(desk, key, Constraints(run_at=desk.clock.now() + PATIENCE))
-    step = await desk.run_task(a_request(key))
-    behind = await call(desk, key)
-    await desk.settled(step, success(IN_HALF_A_SECOND), continues=False)
-    desk.told.clear()
+        await call(store, key, Constraints(run_at=store.clock.now() + PATIENCE))
+    step = await store.run_task(a_request(key))
+    behind = await call(store, key)
+    await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
+    store.told.clear()
 
-    await desk.processes.cancel(key, behind.task_id or 0)
+    await store.processes.cancel(key, behind.task_id or 0)
 
-    assert instants(desk) == {(key, 0.5)}
+    assert instants(store) == {(key, 0.5)}
 
 
 async def test_a_timer_that_a_retry_with_gates_kept_waiting_is_told_with_its_instant(
-    desk: Desk,
+    store: Store,
 ) -> None:
-    step = await old_behind_a_step(desk)
-    await desk.settled(step, success(IN_HALF_A_SECOND))
-    [old] = await claim_told(desk)
+    step = await old_behind_a_step(store)
+    await store.settled(step, success(IN_HALF_A_SECOND))
+    [old] = await claim_told(store)
 
-    await desk.settled(old, UNREACHABLE)
+    await store.settled(old, UNREACHABLE)
 
-    assert instants(desk) == {(step.key, 0.5)}
+    assert instants(store) == {(step.key, 0.5)}
 
 
 async def test_a_timer_that_one_kept_waiting_who_gives_way_is_told_with_its_instant(
-    desk: Desk,
+    store: Store,
 ) -> None:
-    step = await old_behind_a_step(desk)
-    await desk.settled(step, success(IN_HALF_A_SECOND), continues=False)
-    desk.told.clear()
+    step = await old_behind_a_step(store)
+    await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
+    store.told.clear()
 
-    await desk.set_gate("a", 0)
+    await store.set_gate("a", 0)
 
-    assert instants(desk) == {(step.key, 0.5)}
+    assert instants(store) == {(step.key, 0.5)}
 
 
-async def test_who_has_only_reserved_a_gate_gives_way_first(desk: Desk) -> None:
-    assert isinstance(desk.clock, ManualClock)
-    await desk.set_gate("a", 2)
-    at_work = await running(desk, await started(desk), gates("a"))
-    first = await running(desk, await started(desk), gates("a"))
-    await running(desk, await started(desk), gates("b"))
-    await call(desk, await started(desk), gates("a", "b"))
-    desk.clock.advance(PATIENCE)
-    await desk.settled(first)
-    assert [it.is_reserved for it in (await desk.gates.get(NAMESPACE.name, "a")).holders] == [
+async def test_who_has_only_reserved_a_gate_gives_way_first(store: Store) -> None:
+    assert isinstance(store.clock, ManualClock)
+    await store.set_gate("a", 2)
+    at_work = await running(store, await started(store), gates("a"))
+    first = await running(store, await started(store), gates("a"))
+    await running(store, await started(store), gates("b"))
+    await call(store, await started(store), gates("a", "b"))
+    store.clock.advance(PATIENCE)
+    await store.settled(first)
+    assert [it.is_reserved for it in (await store.gates.get(NAMESPACE.name, "a")).holders] == [
         False,
         True,
     ]
 
-    await desk.set_gate("a", 1)
+    await store.set_gate("a", 1)
 
-    [holder] = (await desk.gates.get(NAMESPACE.name, "a")).holders
+    [holder] = (await store.gates.get(NAMESPACE.name, "a")).holders
     assert holder.task_id == at_work.task_id
 
 
-async def test_a_repair_replaces_the_timer_that_waits_to_run_again(desk: Desk) -> None:
+async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store) -> None:
     key = fresh_key()
     timer = SetTimer(after=NO_TIME, constraints=gates("a"))
-    await desk.settled(await desk.start(key), success(timer))
-    [task] = await claim_told(desk)
-    await desk.settled(task, BROKEN)
-    holder = await running(desk, await started(desk), gates("a"))
-    await desk.processes.simple_repair(key)
-    repair = await desk.run_task(a_request(key, TaskType.REPAIR))
-    await desk.settled(repair)
-    await desk.settled(holder)
+    await store.settled(await store.start(key), success(timer))
+    [task] = await claim_told(store)
+    await store.settled(task, BROKEN)
+    holder = await running(store, await started(store), gates("a"))
+    await store.processes.simple_repair(key)
+    repair = await store.run_task(a_request(key, TaskType.REPAIR))
+    await store.settled(repair)
+    await store.settled(holder)
 
-    [again] = await claim_told(desk)
-    traced = await desk.processes.trace(key, after=0, limit=100)
+    [again] = await claim_told(store)
+    traced = await store.processes.trace(key, after=0, limit=100)
 
     assert [it.status for it in traced if it.task_type is TaskType.TIMEOUT] == [
         TaskStatus.ERROR,
@@ -354,36 +356,38 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(desk: Desk) -
     assert again.task_id == traced[-1].task_id
 
 
-async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(desk: Desk) -> None:
-    key, other = fresh_key(), await started(desk)
+async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
+    store: Store,
+) -> None:
+    key, other = fresh_key(), await started(store)
     timer = SetTimer(after=NO_TIME, constraints=gates("a"))
-    await desk.settled(await desk.start(key), success(timer))
-    [task] = await claim_told(desk)
-    await desk.settled(task, BROKEN)
-    await desk.processes.simple_repair(key)
-    [again] = await claim_told(desk)
-    repair = await desk.admit(a_request(key, TaskType.REPAIR), run=False)
-    await call(desk, other, gates("a"))
+    await store.settled(await store.start(key), success(timer))
+    [task] = await claim_told(store)
+    await store.settled(task, BROKEN)
+    await store.processes.simple_repair(key)
+    [again] = await claim_told(store)
+    repair = await store.admit(a_request(key, TaskType.REPAIR), run=False)
+    await call(store, other, gates("a"))
     assert repair.task_id is not None
 
-    await desk.processes.cancel(key, repair.task_id)
+    await store.processes.cancel(key, repair.task_id)
 
-    assert told(desk) == []
-    [holder] = (await desk.gates.get(NAMESPACE.name, "a")).holders
+    assert told(store) == []
+    [holder] = (await store.gates.get(NAMESPACE.name, "a")).holders
     assert holder.task_id == again.task_id
 
 
 async def test_the_next_version_is_told_by_its_order_while_its_process_is_locked(
-    desk: Desk, database: str, eye: psycopg.Connection[Any]
+    store: Store, database: str, observer: psycopg.Connection[Any]
 ) -> None:
     # In new sessions: PL/pgSQL looks at a statement when it first comes to it, and a record has no
     # fields then if nothing was assigned to it yet.
-    async with running_desks(database, clock=desk.clock) as (new,):
+    async with running_stores(database, clock=store.clock) as (new,):
         smaller = await call(new, first := await started(new), ordered(1))
         larger = await call(new, second := await started(new), ordered(2))
         assert told(new) == [(first, smaller.task_id)]
-        with eye.transaction():
-            eye.execute(
+        with observer.transaction():
+            observer.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR NO KEY UPDATE",
                 (second.process_id,),
             )
@@ -405,24 +409,24 @@ LOCKS = {
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
 async def test_who_cannot_be_looked_at_now_is_left_as_it_is_and_told(
-    desk: Desk, eye: psycopg.Connection[Any], lock: str
+    store: Store, observer: psycopg.Connection[Any], lock: str
 ) -> None:
-    busy = await started(desk)
-    holder = await running(desk, await started(desk), gates("b"))
-    await call(desk, busy, gates("a", "b", order=Order("o", Version((2,)))))
+    busy = await started(store)
+    holder = await running(store, await started(store), gates("b"))
+    await call(store, busy, gates("a", "b", order=Order("o", Version((2,)))))
     # By now it would have to wait for its order, or for its process.
-    await call(desk, await started(desk), gates("c", order=Order("o", Version((1,)))))
-    smaller = await claim_told(desk)
-    await desk.run_task(a_request(busy))
-    before = eye.execute("SELECT * FROM progressor.gate_lines").fetchall()
+    await call(store, await started(store), gates("c", order=Order("o", Version((1,)))))
+    smaller = await claim_told(store)
+    await store.run_task(a_request(busy))
+    before = observer.execute("SELECT * FROM progressor.gate_lines").fetchall()
 
-    with eye.transaction():
-        eye.execute(lock.encode())
-        await desk.settled(holder)
-        seen = eye.execute("SELECT * FROM progressor.gate_lines").fetchall()
-    again = [it for promoted in desk.told for it in promoted.again]
+    with observer.transaction():
+        observer.execute(lock.encode())
+        await store.settled(holder)
+        seen = observer.execute("SELECT * FROM progressor.gate_lines").fetchall()
+    again = [it for promoted in store.told for it in promoted.again]
 
     assert seen == before
     assert again == [Again(namespace=NAMESPACE.name, gate="b")]
-    await desk.gates.look_again(NAMESPACE.name, again)
+    await store.gates.look_again(NAMESPACE.name, again)
     assert len(smaller) == 1

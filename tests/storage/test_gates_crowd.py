@@ -16,19 +16,19 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import START, ManualClock
-from tests.support.gated_seed import TABLES
-from tests.support.invariants import broken_invariants
-from tests.support.postgres import Cluster
-from tests.support.storage import (
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.gate_seed import TABLES
+from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,
-    Desk,
+    Store,
     a_request,
     connect,
     create_namespace,
-    running_desks,
+    running_stores,
 )
-from tests.support.storage_reads import reads_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,36 +52,36 @@ class Crowd:
     last_id: int
 
 
-async def the_step_ends(crowd: Crowd, desk: Desk) -> None:
-    await _settle(crowd, desk, crowd.step)
-    assert [key for key, _ in _due(desk)] == [CROWDED]
+async def the_step_ends(crowd: Crowd, store: Store) -> None:
+    await _settle(crowd, store, crowd.step)
+    assert [key for key, _ in _due(store)] == [CROWDED]
 
 
-async def the_gate_is_left(crowd: Crowd, desk: Desk) -> None:
-    await _settle(crowd, desk, crowd.holder)
-    assert _due(desk) == []
+async def the_gate_is_left(crowd: Crowd, store: Store) -> None:
+    await _settle(crowd, store, crowd.holder)
+    assert _due(store) == []
 
 
-async def one_after_the_other_passes(crowd: Crowd, desk: Desk) -> None:
-    await _settle(crowd, desk, crowd.step)
-    await _settle(crowd, desk, crowd.holder)
+async def one_after_the_other_passes(crowd: Crowd, store: Store) -> None:
+    await _settle(crowd, store, crowd.step)
+    await _settle(crowd, store, crowd.holder)
     for _ in range(3):
-        [*_, due] = _due(desk)
-        desk.told.clear()
-        [claimed] = await desk.claim(*due)
-        await _settle(crowd, desk, claimed.task)
+        [*_, due] = _due(store)
+        store.told.clear()
+        [claimed] = await store.claim(*due)
+        await _settle(crowd, store, claimed.task)
 
 
-async def one_more_comes(crowd: Crowd, desk: Desk) -> None:
+async def one_more_comes(crowd: Crowd, store: Store) -> None:
     entry = admissions.Entry(a_request(CROWDED, constraints=MUTEX), False, EXPIRES_AFTER)
-    await desk.admissions._write_gated_requests(crowd.connection, [entry], False)
+    await store.admissions._write_gated_requests(crowd.connection, [entry], False)
 
 
-async def one_of_them_is_cancelled(crowd: Crowd, desk: Desk) -> None:
-    await desk.processes.cancel(CROWDED, crowd.last_id)
+async def one_of_them_is_cancelled(crowd: Crowd, store: Store) -> None:
+    await store.processes.cancel(CROWDED, crowd.last_id)
 
 
-WORK: tuple[Callable[[Crowd, Desk], Awaitable[None]], ...] = (
+WORK: tuple[Callable[[Crowd, Store], Awaitable[None]], ...] = (
     the_step_ends,
     the_gate_is_left,
     one_after_the_other_passes,
@@ -97,52 +97,52 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Crowd]]:
         conninfo = cluster.create_database()
         migrate(conninfo)
         create_namespace(conninfo)
-        async with running_desks(conninfo, clock=ManualClock(START)) as (desk,):
-            found[count] = await _crowd(desk, await connect(conninfo), count)
-        with psycopg.connect(conninfo, autocommit=True) as eye:
-            assert broken_invariants(eye, at_rest=False, now=START) == {}
+        async with running_stores(conninfo, clock=ManualClock(START)) as (store,):
+            found[count] = await _crowd(store, await connect(conninfo), count)
+        with psycopg.connect(conninfo, autocommit=True) as observer:
+            assert broken_invariants(observer, at_rest=False, now=START) == {}
     yield found
     for crowd in found.values():
         await crowd.connection.close()
 
 
-async def _crowd(desk: Desk, connection: Connection, count: int) -> Crowd:
+async def _crowd(store: Store, connection: Connection, count: int) -> Crowd:
     """Have three kinds wait: for the gate, for an instant each, and for nothing but the process."""
-    await desk.started(HOLDER)
-    await desk.admit(a_request(HOLDER, constraints=MUTEX), run=False)
-    [due] = _due(desk)
-    [holder] = await desk.claim(*due)
-    await desk.started(CROWDED)
-    step = await desk.run_task(a_request(CROWDED))
+    await store.started(HOLDER)
+    await store.admit(a_request(HOLDER, constraints=MUTEX), run=False)
+    [due] = _due(store)
+    [holder] = await store.claim(*due)
+    await store.started(CROWDED)
+    step = await store.run_task(a_request(CROWDED))
     asked = []
     for number in range(count):
         later = START + dt.timedelta(hours=1, seconds=number)
-        asked.append(await desk.admit(a_request(CROWDED, constraints=MUTEX), run=False))
-        await desk.admit(a_request(CROWDED, constraints=Constraints(run_at=later)), run=False)
-        await desk.admit(a_request(CROWDED), run=False)
+        asked.append(await store.admit(a_request(CROWDED, constraints=MUTEX), run=False))
+        await store.admit(a_request(CROWDED, constraints=Constraints(run_at=later)), run=False)
+        await store.admit(a_request(CROWDED), run=False)
     assert asked[-1].task_id is not None
     return Crowd(connection, step, holder.task, asked[-1].task_id)
 
 
-async def _settle(crowd: Crowd, desk: Desk, task: RunningTask) -> None:
-    [settled] = await desk.settlements._write(crowd.connection, [desk.entry(task)], False)
+async def _settle(crowd: Crowd, store: Store, task: RunningTask) -> None:
+    [settled] = await store.settlements._write(crowd.connection, [store.entry(task)], False)
     assert isinstance(settled, Written)
 
 
-def _due(desk: Desk) -> list[tuple[ProcessKey, int]]:
-    return [due for promoted in desk.told for due in promoted.due]
+def _due(store: Store) -> list[tuple[ProcessKey, int]]:
+    return [due for promoted in store.told for due in promoted.due]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("work", WORK, ids=[work.__name__ for work in WORK])
 async def test_it_reads_no_more_for_a_crowd(
-    crowds: Mapping[int, Crowd], work: Callable[[Crowd, Desk], Awaitable[None]]
+    crowds: Mapping[int, Crowd], work: Callable[[Crowd, Store], Awaitable[None]]
 ) -> None:
     read = {}
     for count, crowd in crowds.items():
 
-        async def done(desk: Desk, crowd: Crowd = crowd) -> None:
-            await work(crowd, desk)
+        async def done(store: Store, crowd: Crowd = crowd) -> None:
+            await work(crowd, store)
 
         read[count] = await reads_of(crowd.connection, ManualClock(NOW), done)
 

@@ -16,40 +16,40 @@ from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
 from progressor.storage.rows.gate_effects import LoweredGate, Promoted
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     NAMESPACE,
-    Desk,
+    Store,
     a_request,
     connect,
     create_namespace,
     empty,
     fresh_key,
-    running_desks,
+    running_stores,
 )
-from tests.support.storage_reads import reads_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GATE = LoweredGate(NAMESPACE.name, "x")
 SECOND = dt.timedelta(seconds=1)
-Eye = psycopg.Connection[Any]
+Observer = psycopg.Connection[Any]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def desks(database: str, eye: Eye) -> AsyncIterator[tuple[Desk, ...]]:
+async def stores(database: str, observer: Observer) -> AsyncIterator[tuple[Store, ...]]:
     """Return two replicas, in which all invariants hold in the end."""
     create_namespace(database)
-    empty(eye)
+    empty(observer)
     clock = ManualClock()
-    async with running_desks(database, count=2, clock=clock) as opened:
+    async with running_stores(database, count=2, clock=clock) as opened:
         yield opened
-    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
 
 
 @pytest.fixture
-def desk(desks: tuple[Desk, ...]) -> Desk:
-    return desks[0]
+def store(stores: tuple[Store, ...]) -> Store:
+    return stores[0]
 
 
 @pytest.fixture
@@ -59,45 +59,45 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates_module, "GIVE_WAY_WINDOW", 5)
 
 
-async def holders(desk: Desk, count: int, *others: str) -> list[ProcessKey]:
+async def holders(store: Store, count: int, *others: str) -> list[ProcessKey]:
     """Return processes whose init tasks are available through the gate, the oldest first."""
-    await desk.gates.set(*_gate(), capacity=2000, expected_revision=0)
-    return [await wanting(desk, *others) for _ in range(count)]
+    await store.gates.set(*_gate(), capacity=2000, expected_revision=0)
+    return [await wanting(store, *others) for _ in range(count)]
 
 
-async def wanting(desk: Desk, *others: str) -> ProcessKey:
+async def wanting(store: Store, *others: str) -> ProcessKey:
     """Return a process whose init task wants the gate."""
-    assert isinstance(desk.clock, ManualClock)
-    desk.clock.advance(SECOND)
+    assert isinstance(store.clock, ManualClock)
+    store.clock.advance(SECOND)
     key = fresh_key()
     constraints = Constraints(gates={"x": None} | dict.fromkeys(others, 100))
-    await desk.admit(a_request(key, TaskType.INIT, constraints=constraints), run=False)
+    await store.admit(a_request(key, TaskType.INIT, constraints=constraints), run=False)
     return key
 
 
-async def lower(desk: Desk, capacity: int) -> None:
-    desk.told.clear()
-    await desk.gates.set(*_gate(), capacity=capacity, expected_revision=0)
+async def lower(store: Store, capacity: int) -> None:
+    store.told.clear()
+    await store.gates.set(*_gate(), capacity=capacity, expected_revision=0)
 
 
-async def sent_back(desk: Desk) -> list[int]:
+async def sent_back(store: Store) -> list[int]:
     """Send back all who have to go, and return how many went in each transaction."""
     counts = []
     while True:
-        gave_way = await desk.gates.give_way(GATE)
+        gave_way = await store.gates.give_way(GATE)
         counts.append(gave_way.count)
         if gave_way.is_done:
             return counts
 
 
-async def held_by(desk: Desk) -> list[str]:
-    return [it.process_id for it in (await desk.gates.get(*_gate())).holders]
+async def held_by(store: Store) -> list[str]:
+    return [it.process_id for it in (await store.gates.get(*_gate())).holders]
 
 
-async def run(desk: Desk, key: ProcessKey) -> RunningTask:
+async def run(store: Store, key: ProcessKey) -> RunningTask:
     """Lease the init task of a process."""
-    [traced] = await desk.processes.trace(key, after=0, limit=1)
-    [claimed] = await desk.claim(key, traced.task_id)
+    [traced] = await store.processes.trace(key, after=0, limit=1)
+    [claimed] = await store.claim(key, traced.task_id)
     return claimed.task
 
 
@@ -109,95 +109,95 @@ def _gate() -> tuple[str, str]:
     return GATE.namespace, GATE.gate
 
 
-async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(desk: Desk) -> None:
-    keys = await holders(desk, 5)
+async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(store: Store) -> None:
+    keys = await holders(store, 5)
 
-    await lower(desk, 2)
+    await lower(store, 2)
 
-    gate = (await desk.gates.get(*_gate())).gate
+    gate = (await store.gates.get(*_gate())).gate
     assert (gate.capacity, gate.held) == (2, 5)
-    assert desk.told == [Promoted(lowered=(GATE,)), Promoted()]
-    assert await desk.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
-    last = await wanting(desk)
-    assert last.process_id not in await held_by(desk)
-    await sent_back(desk)
-    assert await held_by(desk) == ids(keys[:2])
+    assert store.told == [Promoted(lowered=(GATE,)), Promoted()]
+    assert await store.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
+    last = await wanting(store)
+    assert last.process_id not in await held_by(store)
+    await sent_back(store)
+    assert await held_by(store) == ids(keys[:2])
 
 
-async def test_to_lower_a_capacity_waits_for_no_holder(desk: Desk, database: str) -> None:
-    keys = await holders(desk, 3)
+async def test_to_lower_a_capacity_waits_for_no_holder(store: Store, database: str) -> None:
+    keys = await holders(store, 3)
     with psycopg.connect(database) as other:
         other.execute(
             "SELECT FROM progressor.processes WHERE process_id = ANY (%s) FOR UPDATE", [ids(keys)]
         )
 
-        await lower(desk, 0)
-        gave_way = await desk.gates.give_way(GATE)
+        await lower(store, 0)
+        gave_way = await store.gates.give_way(GATE)
         other.rollback()
 
     assert gave_way == GaveWay(0, is_done=False)
-    assert await sent_back(desk) == [3]
+    assert await sent_back(store) == [3]
 
 
 @pytest.mark.usefixtures("few")
-async def test_the_youngest_give_way_a_few_in_a_transaction(desk: Desk) -> None:
-    keys = await holders(desk, 10)
-    await lower(desk, 2)
+async def test_the_youngest_give_way_a_few_in_a_transaction(store: Store) -> None:
+    keys = await holders(store, 10)
+    await lower(store, 2)
 
-    assert await sent_back(desk) == [3, 3, 2]
-    assert await held_by(desk) == ids(keys[:2])
+    assert await sent_back(store) == [3, 3, 2]
+    assert await held_by(store) == ids(keys[:2])
 
 
 @pytest.mark.usefixtures("few")
-async def test_who_runs_keeps_the_gate_however_many_came_last(desk: Desk) -> None:
-    keys = await holders(desk, 14)
-    at_work = [await run(desk, key) for key in keys[4:13]]
-    await lower(desk, 1)
+async def test_who_runs_keeps_the_gate_however_many_came_last(store: Store) -> None:
+    keys = await holders(store, 14)
+    at_work = [await run(store, key) for key in keys[4:13]]
+    await lower(store, 1)
 
-    assert await sent_back(desk) == [1, 0, 3, 1]
-    assert await held_by(desk) == ids(keys[4:13])
+    assert await sent_back(store) == [1, 0, 3, 1]
+    assert await held_by(store) == ids(keys[4:13])
     for task in at_work:
-        await desk.settled(task)
-    assert await held_by(desk) == ids(keys[:1])
+        await store.settled(task)
+    assert await held_by(store) == ids(keys[:1])
 
 
 @pytest.mark.usefixtures("few")
-async def test_locked_holders_stay_and_the_others_give_way(desk: Desk, database: str) -> None:
-    keys = await holders(desk, 5)
-    await lower(desk, 0)
+async def test_locked_holders_stay_and_the_others_give_way(store: Store, database: str) -> None:
+    keys = await holders(store, 5)
+    await lower(store, 0)
     with psycopg.connect(database) as other:
         other.execute(
             "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
             [keys[4].process_id],
         )
-        counts = [(await desk.gates.give_way(GATE)).count for _ in range(3)]
+        counts = [(await store.gates.give_way(GATE)).count for _ in range(3)]
         other.rollback()
 
     assert counts == [2, 2, 0]
-    assert await sent_back(desk) == [1]
-    assert await held_by(desk) == []
+    assert await sent_back(store) == [1]
+    assert await held_by(store) == []
 
 
 @pytest.mark.usefixtures("few")
-async def test_tasks_behind_do_not_pass_before_those_sent_back(desk: Desk) -> None:
-    keys = await holders(desk, 7, "y")
-    behind = [await wanting(desk, "y") for _ in range(2)]
-    await lower(desk, 2)
-    behind.append(await wanting(desk, "y"))
-    assert (await desk.gates.give_way(GATE)).count == 3
+async def test_tasks_behind_do_not_pass_before_those_sent_back(store: Store) -> None:
+    keys = await holders(store, 7, "y")
+    behind = [await wanting(store, "y") for _ in range(2)]
+    await lower(store, 2)
+    behind.append(await wanting(store, "y"))
+    assert (await store.gates.give_way(GATE)).count == 3
 
     # In the middle of it there is room again, for two more than hold the gate.
-    await desk.gates.set(*_gate(), capacity=9, expected_revision=0)
+    await store.gates.set(*_gate(), capacity=9, expected_revision=0)
 
-    assert await sent_back(desk) == [0]
-    assert await held_by(desk) == ids(keys + behind[:2])
+    assert await sent_back(store) == [0]
+    assert await held_by(store) == ids(keys + behind[:2])
 
 
 @pytest.mark.usefixtures("few")
 async def test_another_replica_goes_on_where_one_has_died(
-    desks: tuple[Desk, ...],
+    stores: tuple[Store, ...],
 ) -> None:
-    dead, other = desks
+    dead, other = stores
     assert isinstance(dead.clock, ManualClock)
     names = [NAMESPACE.name]
     keys = await holders(dead, 8)
@@ -215,62 +215,62 @@ async def test_another_replica_goes_on_where_one_has_died(
     assert await held_by(other) == ids(keys[:1])
 
 
-async def test_no_holder_gives_way_once_the_capacity_suffices_again(desk: Desk) -> None:
-    keys = await holders(desk, 3)
-    await lower(desk, 2)
-    first = await run(desk, keys[0])
-    await desk.settled(first)
+async def test_no_holder_gives_way_once_the_capacity_suffices_again(store: Store) -> None:
+    keys = await holders(store, 3)
+    await lower(store, 2)
+    first = await run(store, keys[0])
+    await store.settled(first)
 
-    assert await sent_back(desk) == [0]
-    assert await desk.gates.give_way(GATE) == GaveWay(0, is_done=True)
-    assert await desk.gates.give_way(LoweredGate("orders", "nowhere")) == GaveWay(0, is_done=True)
-    assert await held_by(desk) == ids(keys[1:])
+    assert await sent_back(store) == [0]
+    assert await store.gates.give_way(GATE) == GaveWay(0, is_done=True)
+    assert await store.gates.give_way(LoweredGate("orders", "nowhere")) == GaveWay(0, is_done=True)
+    assert await held_by(store) == ids(keys[1:])
 
 
-async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(desk: Desk) -> None:
+async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store: Store) -> None:
     """One that is all that its process has, one with a call behind it, one with another gate."""
-    alone, crowded = await holders(desk, 2)
-    [other] = await holders(desk, 1, "y")
-    behind = (await desk.admit(a_request(crowded), run=False)).task_id
-    await desk.gates.set("orders", "z", capacity=1, expected_revision=0)
+    alone, crowded = await holders(store, 2)
+    [other] = await holders(store, 1, "y")
+    behind = (await store.admit(a_request(crowded), run=False)).task_id
+    await store.gates.set("orders", "z", capacity=1, expected_revision=0)
     z = Constraints(gates={"z": None})
-    await desk.admit(a_request(alone, constraints=z), run=False)
-    await lower(desk, 0)
+    await store.admit(a_request(alone, constraints=z), run=False)
+    await lower(store, 0)
 
-    assert await sent_back(desk) == [3]
-    assert [each for told in desk.told for each in told.due] == []
-    assert (await desk.gates.get("orders", "y")).gate.held == 0
-    await desk.gates.set(*_gate(), capacity=3, expected_revision=0)
-    due = {key for told in desk.told for key, _ in told.due}
+    assert await sent_back(store) == [3]
+    assert [each for told in store.told for each in told.due] == []
+    assert (await store.gates.get("orders", "y")).gate.held == 0
+    await store.gates.set(*_gate(), capacity=3, expected_revision=0)
+    due = {key for told in store.told for key, _ in told.due}
     assert due == {alone, crowded, other}
     assert behind is not None
 
 
 @pytest.mark.usefixtures("few")
 async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
-    desk: Desk, database: str, eye: Eye
+    store: Store, database: str, observer: Observer
 ) -> None:
     found = []
     async with await connect(database) as connection:
         for count in (50, 300):
-            await holders(desk, count)
-            await lower(desk, 0)
-            eye.execute("ANALYZE")
-            reads = await reads_of(connection, desk.clock, lambda it: it.gates.give_way(GATE))
+            await holders(store, count)
+            await lower(store, 0)
+            observer.execute("ANALYZE")
+            reads = await reads_of(connection, store.clock, lambda it: it.gates.give_way(GATE))
             found.append(reads["gate_holders"].by_index + reads["schedule"].by_index)
-            await sent_back(desk)
+            await sent_back(store)
 
     assert found[1] <= 1.2 * found[0]
 
 
-async def test_a_gate_that_stays_locked_is_reported_as_locked(desk: Desk, database: str) -> None:
-    await holders(desk, 2)
-    await lower(desk, 0)
+async def test_a_gate_that_stays_locked_is_reported_as_locked(store: Store, database: str) -> None:
+    await holders(store, 2)
+    await lower(store, 0)
     with psycopg.connect(database) as other:
         other.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
 
         with pytest.raises(errors.StorageLockedError):
-            await desk.gates.give_way(GATE)
+            await store.gates.give_way(GATE)
         other.rollback()
 
-    assert await sent_back(desk) == [2]
+    assert await sent_back(store) == [2]

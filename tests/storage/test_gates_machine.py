@@ -29,7 +29,8 @@ from progressor.domain.processes.intent import (
     UnsetTimer,
 )
 from progressor.domain.processes.task import TaskType
-from tests.support.gated_storage import (
+from tests.support.models.strategies import MOSTLY, REFUSED, WHICH
+from tests.support.storage.gates import (
     DESKS_COUNT,
     Beside,
     GatedStorage,
@@ -37,8 +38,7 @@ from tests.support.gated_storage import (
     key_of,
     opened,
 )
-from tests.support.storage import BROKEN, UNREACHABLE, a_request, success
-from tests.support.storage_strategies import MOSTLY, REFUSED, WHICH
+from tests.support.storage.store import BROKEN, UNREACHABLE, a_request, success
 
 BEGUN = "pqr"
 IDS = st.sampled_from([*BEGUN])
@@ -97,102 +97,102 @@ class GatesMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(calls=CALLS, desk=DESKS, run=MOSTLY)
-    def call(self, calls: Sequence[Call], desk: int, run: bool) -> None:
+    @rule(calls=CALLS, store=DESKS, run=MOSTLY)
+    def call(self, calls: Sequence[Call], store: int, run: bool) -> None:
         for call in calls:
-            self._request(call, desk, run=run)
+            self._request(call, store, run=run)
             self.storage.judge()
 
-    @rule(process_id=NEW_IDS, constraints=MAYBE, after=AFTER, desk=DESKS, run=MOSTLY)
+    @rule(process_id=NEW_IDS, constraints=MAYBE, after=AFTER, store=DESKS, run=MOSTLY)
     def start(
         self,
         process_id: str,
         constraints: Constraints | None,
         after: dt.timedelta | None,
-        desk: int,
+        store: int,
         run: bool,
     ) -> None:
-        self.storage.forget_finished(process_id, desk)
-        self._request((process_id, TaskType.INIT, constraints, after), desk, run=run)
+        self.storage.forget_finished(process_id, store)
+        self._request((process_id, TaskType.INIT, constraints, after), store, run=run)
 
-    def _request(self, call: Call, desk: int, *, run: bool) -> None:
+    def _request(self, call: Call, store: int, *, run: bool) -> None:
         process_id, task_type, constraints, after = call
         if constraints is not None and after is not None:
             run_at = self.storage.clock.now() + after
             constraints = dataclasses.replace(constraints, run_at=run_at)
         request = a_request(key_of(process_id), task_type, constraints=constraints)
-        self.storage.request(request, desk, run=run)
+        self.storage.request(request, store, run=run)
 
     @rule(
         process_id=IDS,
         deed=st.sampled_from(["repair", "repair", "simple repair", "simple repair", "remove"]),
-        desk=DESKS,
+        store=DESKS,
         run=MOSTLY,
     )
-    def repair_or_remove(self, process_id: str, deed: str, desk: int, run: bool) -> None:
+    def repair_or_remove(self, process_id: str, deed: str, store: int, run: bool) -> None:
         match deed:
             case "repair":
-                self._request((process_id, TaskType.REPAIR, None, None), desk, run=run)
+                self._request((process_id, TaskType.REPAIR, None, None), store, run=run)
             case "simple repair":
-                self.storage.simple_repair(process_id, desk)
+                self.storage.simple_repair(process_id, store)
             case _:
-                self.storage.remove(process_id, desk)
+                self.storage.remove(process_id, store)
 
-    @rule(which=WHICH, desk=DESKS)
-    def cancel(self, which: int, desk: int) -> None:
-        self.storage.cancel(which, desk)
+    @rule(which=WHICH, store=DESKS)
+    def cancel(self, which: int, store: int) -> None:
+        self.storage.cancel(which, store)
 
     # What workers do.
 
-    @rule(outcomes=st.lists(OUTCOMES, min_size=1, max_size=4), which=WHICH, desk=DESKS)
-    def work(self, outcomes: Sequence[Outcome], which: int, desk: int) -> None:
+    @rule(outcomes=st.lists(OUTCOMES, min_size=1, max_size=4), which=WHICH, store=DESKS)
+    def work(self, outcomes: Sequence[Outcome], which: int, store: int) -> None:
         """Do what every replica does at once, where it has room."""
         for outcome in outcomes:
-            self.storage.claim_told(desk)
+            self.storage.claim_told(store)
             self.storage.settle(which, outcome)
             self.storage.judge()
-        self.storage.look_again(desk)
+        self.storage.look_again(store)
 
     @rule(
         outcome=OUTCOMES,
         which=WHICH,
         beside=st.builds(Beside, IDS, st.none() | ORDERS, st.none() | GATES),
-        desk=DESKS,
+        store=DESKS,
         claims=st.booleans(),
     )
     def work_while_others_have_locks(
-        self, outcome: Outcome, which: int, beside: Beside, desk: int, claims: bool
+        self, outcome: Outcome, which: int, beside: Beside, store: int, claims: bool
     ) -> None:
         """Rows that another session has locked are skipped and reported."""
         if claims:
-            self.storage.claim_told(desk)
+            self.storage.claim_told(store)
         self.storage.settle_beside(which, outcome, beside)
 
-    @rule(deed=st.sampled_from(["claim", "look again", "promote"]), desk=DESKS, limit=WHICH)
-    def scan(self, deed: str, desk: int, limit: int) -> None:
+    @rule(deed=st.sampled_from(["claim", "look again", "promote"]), store=DESKS, limit=WHICH)
+    def scan(self, deed: str, store: int, limit: int) -> None:
         match deed:
             case "claim":
-                self.storage.claim_due(limit + 1, desk)
+                self.storage.claim_due(limit + 1, store)
             case "look again":
-                self.storage.look_again(desk)
+                self.storage.look_again(store)
             case _:
-                self.storage.promote_due(desk)
+                self.storage.promote_due(store)
 
-    @rule(pause=PAUSES, desk=DESKS, is_noticed=MOSTLY)
-    def time_passes(self, pause: dt.timedelta, desk: int, is_noticed: bool) -> None:
+    @rule(pause=PAUSES, store=DESKS, is_noticed=MOSTLY)
+    def time_passes(self, pause: dt.timedelta, store: int, is_noticed: bool) -> None:
         self.storage.let_time_pass(pause)
         if is_noticed:
-            self.storage.promote_due(desk)
-            self.storage.claim_told(desk)
+            self.storage.promote_due(store)
+            self.storage.claim_told(store)
 
     # What operators do.
 
-    @rule(gate=GATES, capacity=st.none() | st.integers(0, 3), desk=DESKS)
-    def set_gate(self, gate: str, capacity: int | None, desk: int) -> None:
+    @rule(gate=GATES, capacity=st.none() | st.integers(0, 3), store=DESKS)
+    def set_gate(self, gate: str, capacity: int | None, store: int) -> None:
         if capacity is None:
-            self.storage.delete_gate(gate, desk)
+            self.storage.delete_gate(gate, store)
         else:
-            self.storage.set_gate(gate, capacity, desk)
+            self.storage.set_gate(gate, capacity, store)
 
     # What must hold after each of them.
 

@@ -18,7 +18,10 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again, LoweredGate
 from tests.support.clock import START, ManualClock
-from tests.support.gated_seed import (
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.gate_seed import (
     GATES_COUNT,
     TABLES,
     gate,
@@ -28,17 +31,14 @@ from tests.support.gated_seed import (
     waiting_key,
     waiting_task,
 )
-from tests.support.invariants import broken_invariants
-from tests.support.postgres import Cluster
-from tests.support.storage import (
+from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,
-    Desk,
+    Store,
     a_request,
     connect,
     success,
 )
-from tests.support.storage_reads import reads_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,7 +63,7 @@ class Attempted:
     broken_by: int | None = None
 
 
-async def leave_gates(desk: Desk) -> None:
+async def leave_gates(store: Store) -> None:
     """Settle tasks that hold gates: the next in line of each is promoted."""
     entries = [
         settlements.Entry(
@@ -85,11 +85,11 @@ async def leave_gates(desk: Desk) -> None:
         )
         for number in range(1, GATES_COUNT, GATES_COUNT // BATCH)
     ]
-    await desk.settlements._write(_connection(desk), entries, False)
-    assert sum(len(promoted.due) for promoted in desk.told) >= BATCH
+    await store.settlements._write(_connection(store), entries, False)
+    assert sum(len(promoted.due) for promoted in store.told) >= BATCH
 
 
-async def come_into_lines(desk: Desk) -> None:
+async def come_into_lines(store: Store) -> None:
     entries = [
         admissions.Entry(
             a_request(idle_key(number), constraints=Constraints(gates={gate(number): 1})),
@@ -98,25 +98,25 @@ async def come_into_lines(desk: Desk) -> None:
         )
         for number in range(1, BATCH + 1)
     ]
-    await desk.admissions._write_gated_requests(_connection(desk), entries, False)
+    await store.admissions._write_gated_requests(_connection(store), entries, False)
 
 
-async def look_again(desk: Desk) -> None:
-    await _connection(desk).execute(
+async def look_again(store: Store) -> None:
+    await _connection(store).execute(
         "UPDATE progressor.gates SET capacity = 2 WHERE gate < %s", [gate(BATCH + 1)]
     )
     again = [Again(namespace=NAMESPACE.name, gate=gate(number)) for number in range(1, BATCH + 1)]
-    promoted = await desk.gates.look_again(NAMESPACE.name, again)
+    promoted = await store.gates.look_again(NAMESPACE.name, again)
     assert len(promoted.due) >= BATCH // 2
 
 
-async def see_instants_come(desk: Desk) -> None:
-    await desk.gates.promote_due([NAMESPACE.name])
+async def see_instants_come(store: Store) -> None:
+    await store.gates.promote_due([NAMESPACE.name])
 
 
-async def raise_a_capacity(desk: Desk) -> None:
+async def raise_a_capacity(store: Store) -> None:
     # Without the answer of `set`: for that it counts who waits, as far as it counts.
-    gates = desk.gates
+    gates = store.gates
     limits = (PATIENCE.total_seconds(), BATCH_MAX)
     first, *told = await gates._rows(
         gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1 + ROOM, 0
@@ -124,9 +124,9 @@ async def raise_a_capacity(desk: Desk) -> None:
     assert (first[0], len(told)) == ("changed", ROOM)
 
 
-async def lower_a_capacity(desk: Desk) -> None:
-    await raise_a_capacity(desk)
-    gates = desk.gates
+async def lower_a_capacity(store: Store) -> None:
+    await raise_a_capacity(store)
+    gates = store.gates
     limits = (PATIENCE.total_seconds(), BATCH_MAX)
     [first] = await gates._rows(gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1, 0)
     assert (first[0], first[6]) == ("changed", True)
@@ -134,17 +134,17 @@ async def lower_a_capacity(desk: Desk) -> None:
     assert gave_way == GaveWay(ROOM, is_done=True)
 
 
-async def cancel(desk: Desk) -> None:
+async def cancel(store: Store) -> None:
     for number in range(FEW // 2, FEW // 2 + BATCH):
-        await desk.processes.cancel(waiting_key(number), waiting_task(number))
+        await store.processes.cancel(waiting_key(number), waiting_task(number))
 
 
-async def find_what_is_idle(desk: Desk) -> None:
-    found, until = await desk.gates.find_idle([NAMESPACE.name])
+async def find_what_is_idle(store: Store) -> None:
+    found, until = await store.gates.find_idle([NAMESPACE.name])
     assert (found, until.order_namespace) == ((), NAMESPACE.name)
 
 
-WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
+WORK: tuple[tuple[Callable[[Store], Awaitable[None]], int], ...] = (
     (leave_gates, PER_TASK * BATCH),
     (come_into_lines, PER_TASK * BATCH),
     (look_again, PER_TASK * BATCH),
@@ -165,8 +165,8 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
         conninfo = cluster.create_database()
         migrate(conninfo)
         seed_gates(conninfo, waiting=count)
-        with psycopg.connect(conninfo, autocommit=True) as eye:
-            broken = broken_invariants(eye, at_rest=True, now=START)
+        with psycopg.connect(conninfo, autocommit=True) as observer:
+            broken = broken_invariants(observer, at_rest=True, now=START)
         # The seed writes no init tasks: nothing of this looks at them.
         assert broken.keys() <= {"processes_leave_init_with_their_task"}
         found[count] = await connect(conninfo)
@@ -177,7 +177,7 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
 
 @pytest.mark.parametrize(("work", "rows_max"), WORK, ids=[work.__name__ for work, _ in WORK])
 async def test_it_reads_by_index_what_it_decides_about(
-    crowds: Mapping[int, Connection], work: Callable[[Desk], Awaitable[None]], rows_max: int
+    crowds: Mapping[int, Connection], work: Callable[[Store], Awaitable[None]], rows_max: int
 ) -> None:
     clock = ManualClock(SOON if work is see_instants_come else START)
     read = {count: await reads_of(crowd, clock, work) for count, crowd in crowds.items()}
@@ -190,6 +190,6 @@ async def test_it_reads_by_index_what_it_decides_about(
         assert many.by_index <= 1.3 * few.by_index + BATCH, table
 
 
-def _connection(desk: Desk) -> Connection:
-    connection: Any = desk.pool
+def _connection(store: Store) -> Connection:
+    connection: Any = store.pool
     return connection.lent  # type: ignore[no-any-return]  # the pool of one that the test lends

@@ -12,13 +12,13 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
-from tests.support.storage import (
+from tests.support.storage.store import (
     NAMESPACE,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     fresh_key,
-    running_desks,
+    running_stores,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,10 +32,10 @@ def clock() -> ManualClock:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(database: str, clock: ManualClock) -> AsyncIterator[Desk]:
+async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
     create_namespace(database)
-    async with running_desks(database, clock=clock) as (desk,):
-        yield desk
+    async with running_stores(database, clock=clock) as (store,):
+        yield store
 
 
 _numbers = itertools.count()
@@ -44,8 +44,8 @@ _numbers = itertools.count()
 class Crowd:
     """Tasks of processes of their own, by names, over gates that no other crowd has."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.mark = next(_numbers)
         self.names: dict[int, str] = {}
         self.running: dict[str, RunningTask] = {}
@@ -61,33 +61,33 @@ class Crowd:
         """Call a process, by default a fresh one, with gates that have one place each."""
         if key is None:
             key = fresh_key()
-            await self.desk.started(key)
+            await self.store.started(key)
         wanted = Constraints(gates={f"{it}{self.mark}": 1 for it in gates}, priority=priority)
-        admission = await self.desk.admit(a_request(key, constraints=wanted), run=False)
+        admission = await self.store.admit(a_request(key, constraints=wanted), run=False)
         assert admission.task_id is not None, f"it is refused: {admission}"
         self.names[admission.task_id] = name
         await self.begin()
 
     async def begin(self) -> None:
         """Claim what is reported as due."""
-        told, self.desk.told[:] = list(self.desk.told), []
+        told, self.store.told[:] = list(self.store.told), []
         for promoted in told:
             assert promoted.again == ()
             for key, task_id in promoted.due:
-                for claimed in await self.desk.claim(key, task_id):
+                for claimed in await self.store.claim(key, task_id):
                     self.running[self.names[task_id]] = claimed.task
 
     async def end(self, name: str) -> None:
         """Settle a running task; the next in line begins."""
-        await self.desk.settled(self.running.pop(name))
+        await self.store.settled(self.running.pop(name))
         await self.begin()
 
     async def reserved(self) -> set[tuple[str, str]]:
         """Return which gates are reserved, and for whom."""
         found = set()
-        for gate in await self.desk.gates.list(NAMESPACE.name, after="", limit=1000):
+        for gate in await self.store.gates.list(NAMESPACE.name, after="", limit=1000):
             if gate.gate.endswith(str(self.mark)):
-                view = await self.desk.gates.get(NAMESPACE.name, gate.gate)
+                view = await self.store.gates.get(NAMESPACE.name, gate.gate)
                 found |= {
                     (gate.gate.removesuffix(str(self.mark)), self.names[holder.task_id])
                     for holder in view.holders
@@ -108,9 +108,9 @@ async def _rounds(crowd: Crowd, rounds: Sequence[int]) -> None:
 
 
 async def test_one_of_low_priority_that_wants_two_busy_gates_gets_through_once_it_is_old(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    crowd = Crowd(desk)
+    crowd = Crowd(store)
     await crowd.want("a0", "a")
     await crowd.want("b0", "b")
     await crowd.want("patient", "ab", priority=5)
@@ -133,9 +133,9 @@ async def test_one_of_low_priority_that_wants_two_busy_gates_gets_through_once_i
 
 
 async def test_the_oldest_goes_first_among_the_old_whatever_their_priority(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    crowd = Crowd(desk)
+    crowd = Crowd(store)
     await crowd.want("first", "a")
     await crowd.want("oldest", "a", priority=5)
     clock.advance(PATIENCE / 2)
@@ -153,12 +153,12 @@ async def test_the_oldest_goes_first_among_the_old_whatever_their_priority(
 
 
 async def test_who_comes_into_a_line_later_but_is_older_takes_over_what_is_reserved(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    crowd = Crowd(desk)
+    crowd = Crowd(store)
     busy = fresh_key()
-    await desk.started(busy)
-    step = await desk.run_task(a_request(busy))
+    await store.started(busy)
+    step = await store.run_task(a_request(busy))
     await crowd.want("oldest", "ab", key=busy)
     clock.advance(dt.timedelta(seconds=1))
     await crowd.want("a", "a")
@@ -168,7 +168,7 @@ async def test_who_comes_into_a_line_later_but_is_older_takes_over_what_is_reser
     await crowd.end("a")
     assert await crowd.reserved() == {("a", "old")}
 
-    await desk.settled(step)
+    await store.settled(step)
     await crowd.end("b")
 
     assert set(crowd.running) == {"oldest"}
@@ -178,11 +178,11 @@ async def test_who_comes_into_a_line_later_but_is_older_takes_over_what_is_reser
 
 
 async def test_what_was_reserved_for_one_who_is_cancelled_goes_to_others(
-    desk: Desk, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    crowd = Crowd(desk)
+    crowd = Crowd(store)
     key = fresh_key()
-    await desk.started(key)
+    await store.started(key)
     await crowd.want("a", "a")
     await crowd.want("b", "b")
     await crowd.want("old", "ab", key=key)
@@ -192,7 +192,7 @@ async def test_what_was_reserved_for_one_who_is_cancelled_goes_to_others(
     assert set(crowd.running) == {"b"}
 
     [task_id] = [it for it, name in crowd.names.items() if name == "old"]
-    await desk.processes.cancel(key, task_id)
+    await store.processes.cancel(key, task_id)
     await crowd.begin()
 
     assert set(crowd.running) == {"b", "young"}
@@ -201,9 +201,9 @@ async def test_what_was_reserved_for_one_who_is_cancelled_goes_to_others(
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
 @pytest.mark.parametrize("wishes", [("ab", "bc"), ("bc", "ab"), ("ac", "bc"), ("abc", "bc")])
 async def test_two_that_are_old_never_wait_for_each_other(
-    desk: Desk, clock: ManualClock, order: Sequence[str], wishes: tuple[str, str]
+    store: Store, clock: ManualClock, order: Sequence[str], wishes: tuple[str, str]
 ) -> None:
-    crowd = Crowd(desk)
+    crowd = Crowd(store)
     for gate in "abc":
         await crowd.want(gate, gate)
     for name, gates in zip(("one", "other"), wishes, strict=True):

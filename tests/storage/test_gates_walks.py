@@ -23,9 +23,9 @@ from progressor.domain.processes.intent import (
     UnsetTimer,
 )
 from progressor.domain.processes.task import TaskType
-from tests.support.gated_storage import DESKS_COUNT, Beside, GatedStorage, key_of, opened
-from tests.support.storage import BROKEN, UNREACHABLE, a_request, success
-from tests.support.storage_strategies import REFUSED
+from tests.support.models.strategies import REFUSED
+from tests.support.storage.gates import DESKS_COUNT, Beside, GatedStorage, key_of, opened
+from tests.support.storage.store import BROKEN, UNREACHABLE, a_request, success
 
 STEPS = 120
 IDS, GATES, ORDERS = "pqrst", "abc", "vw"
@@ -78,7 +78,7 @@ class Walk:
         return self.random.random() < chance
 
     @property
-    def desk(self) -> int:
+    def store(self) -> int:
         return self.random.randrange(DESKS_COUNT)
 
     @property
@@ -120,10 +120,10 @@ class Walk:
     def request(self, task_type: TaskType, constraints: Constraints | None) -> None:
         process_id = self.random.choice(IDS)
         if task_type is TaskType.INIT:
-            self.storage.forget_finished(process_id, self.desk)
+            self.storage.forget_finished(process_id, self.store)
         request = a_request(key_of(process_id), task_type, constraints=constraints)
         note(f"{task_type} of {process_id} with {constraints}")
-        self.storage.request(request, self.desk, run=self.maybe(0.7))
+        self.storage.request(request, self.store, run=self.maybe(0.7))
 
     def call(self) -> None:
         self.request(self.random.choice([TaskType.CALL, TaskType.NOTIFY]), self.constraints())
@@ -137,17 +137,17 @@ class Walk:
         else:
             process_id = self.random.choice(IDS)
             note(f"simple repair of {process_id}")
-            self.storage.simple_repair(process_id, self.desk)
+            self.storage.simple_repair(process_id, self.store)
 
     def work(self) -> None:
         if self.maybe(0.7):
-            self.storage.claim_told(self.desk)
+            self.storage.claim_told(self.store)
         which, outcome = self.which, self.outcome()
         note(f"settle {which} of {self.storage.held}: {outcome}")
         self.storage.settle(which, outcome)
 
     def work_beside(self) -> None:
-        self.storage.claim_told(self.desk)
+        self.storage.claim_told(self.store)
         which, outcome = self.which, self.outcome()
         beside = Beside(
             process_id=self.random.choice(IDS),
@@ -159,38 +159,38 @@ class Walk:
 
     def claim(self) -> None:
         if self.maybe(0.2):
-            self.storage.claim_due(self.random.choice([1, 2, 100]), self.desk)
+            self.storage.claim_due(self.random.choice([1, 2, 100]), self.store)
         else:
-            self.storage.claim_told(self.desk)
+            self.storage.claim_told(self.store)
 
     def look_again(self) -> None:
-        self.storage.promote_due(self.desk)
-        self.storage.look_again(self.desk)
+        self.storage.promote_due(self.store)
+        self.storage.look_again(self.store)
 
     def time_passes(self) -> None:
         pause = dt.timedelta(seconds=self.random.choice([0.5, 2, 2, 100]))
         note(f"{pause} pass")
         self.storage.let_time_pass(pause)
         if self.maybe(0.7):
-            self.storage.promote_due(self.desk)
+            self.storage.promote_due(self.store)
 
     def cancel(self) -> None:
         which = self.which
         note(f"cancel {which}")
-        self.storage.cancel(which, self.desk)
+        self.storage.cancel(which, self.store)
 
     def remove(self) -> None:
         process_id = self.random.choice(IDS)
         note(f"remove {process_id}")
-        self.storage.remove(process_id, self.desk)
+        self.storage.remove(process_id, self.store)
 
     def set_gate(self) -> None:
         gate, capacity = self.random.choice(GATES), self.random.choice([0, 1, 1, 2, 3])
         note(f"gate {gate} gets {capacity}")
         if self.maybe(0.1):
-            self.storage.delete_gate(gate, self.desk)
+            self.storage.delete_gate(gate, self.store)
         else:
-            self.storage.set_gate(gate, capacity, self.desk)
+            self.storage.set_gate(gate, capacity, self.store)
 
 
 def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than_was_told(

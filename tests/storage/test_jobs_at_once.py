@@ -21,17 +21,17 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import random_graph, specs
-from tests.support.jobs_storage import DONE, JobDesk, job_desk
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import random_graph, specs
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, job_store
+from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
     NO_TIME,
     UNREACHABLE,
     a_request,
     create_namespace,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -68,7 +68,7 @@ class Party:
     """One of those who write at once."""
 
     def __init__(
-        self, jobs: JobDesk, held: dict[int, RunningTask], clock: ManualClock, seed: int
+        self, jobs: JobStore, held: dict[int, RunningTask], clock: ManualClock, seed: int
     ) -> None:
         self.jobs = jobs
         self.held = held
@@ -95,7 +95,7 @@ class Party:
         return self.random.choice(LEADERS)
 
     async def follower(self, status: str | None = None) -> tuple[ProcessKey, int]:
-        async with self.jobs.desk.pool.connection() as connection:
+        async with self.jobs.store.pool.connection() as connection:
             cursor = await connection.execute(_FOLLOWERS, [status, status])
             found = await cursor.fetchall()
         if not found:
@@ -111,12 +111,12 @@ class Party:
         gated = Constraints(gates={"g": 2}) if self.random.random() < 0.3 else None
         timeout = LONG if self.random.random() < 0.2 else None
         action = StartNodes(nodes=specs(graph, constraints=gated), timeout=timeout)
-        admission = await self.jobs.desk.admit(a_request(leader, TaskType.INIT))
+        admission = await self.jobs.store.admit(a_request(leader, TaskType.INIT))
         if admission.running is not None:
             await self.jobs.settle(admission.running, success(action))
 
     async def settle(self) -> None:
-        for claimed in await self.jobs.desk.claim_due(limit=2):
+        for claimed in await self.jobs.store.claim_due(limit=2):
             self.held[claimed.task.token] = claimed.task
         if not self.held:
             return
@@ -140,7 +140,7 @@ class Party:
             for task in batch
         ]
         self.settled += batch[-1:]
-        for written in await asyncio.gather(*map(self.jobs.desk.settlements.submit, entries)):
+        for written in await asyncio.gather(*map(self.jobs.store.settlements.submit, entries)):
             if isinstance(written, Written) and written.next is not None:
                 self.held[written.next.token] = written.next
 
@@ -164,7 +164,7 @@ class Party:
         await self.hold(a_request(key, TaskType.REPAIR))
 
     async def hold(self, request: Any) -> None:
-        admission = await self.jobs.desk.admit(request)
+        admission = await self.jobs.store.admit(request)
         if admission.running is not None:
             self.held[admission.running.token] = admission.running
 
@@ -185,18 +185,18 @@ class Party:
 
     async def simple_repair(self) -> None:
         key, _ = await self.follower("error")
-        await self.jobs.desk.processes.simple_repair(
+        await self.jobs.store.processes.simple_repair(
             key if self.random.random() < 0.7 else self.leader()
         )
 
     async def remove(self) -> None:
-        await self.jobs.desk.processes.remove((await self.follower())[0])
+        await self.jobs.store.processes.remove((await self.follower())[0])
 
     async def remove_leader(self) -> None:
-        await self.jobs.desk.processes.remove(self.leader())
+        await self.jobs.store.processes.remove(self.leader())
 
     async def cancel_init(self) -> None:
-        await self.jobs.desk.processes.cancel(*await self.follower("init"))
+        await self.jobs.store.processes.cancel(*await self.follower("init"))
 
     async def fail_overdue(self) -> None:
         self.clock.advance(LONG / 3)
@@ -223,10 +223,10 @@ def test_three_replicas_at_once_leave_jobs_whole(own_database: str, seed: int) -
         watch.join()
 
     assert broken == []
-    with psycopg.connect(own_database, autocommit=True) as eye:
-        assert eye.execute(_LEFT).fetchall() == []
-        assert broken_invariants(eye, now=_NEVER).keys() <= {"times_spent_add_up_to_a_life"}
-        counted = eye.execute(
+    with psycopg.connect(own_database, autocommit=True) as observer:
+        assert observer.execute(_LEFT).fetchall() == []
+        assert broken_invariants(observer, now=_NEVER).keys() <= {"times_spent_add_up_to_a_life"}
+        counted = observer.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
     assert counted == (0,)
@@ -242,8 +242,8 @@ async def _crowd(conninfo: str, seed: int) -> dict[str, int]:
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
     held: dict[int, RunningTask] = {}
     clock = ManualClock()
-    async with running_desks(quick, count=REPLICAS, clock=clock) as desks:
-        jobs = [job_desk(each) for each in desks]
+    async with running_stores(quick, count=REPLICAS, clock=clock) as stores:
+        jobs = [job_store(each) for each in stores]
         parties = [
             Party(jobs[number % REPLICAS], held, clock, seed * 100 + number)
             for number in range(REPLICAS * PARTIES_EACH)
@@ -258,7 +258,7 @@ async def _crowd(conninfo: str, seed: int) -> dict[str, int]:
     return done
 
 
-async def _all_ends(jobs: JobDesk, held: dict[int, RunningTask], clock: ManualClock) -> None:
+async def _all_ends(jobs: JobStore, held: dict[int, RunningTask], clock: ManualClock) -> None:
     """Carry all that is left to its end, by what replicas do, and without recovery."""
     for _ in range(ROUNDS_MAX):
         clock.advance(dt.timedelta(seconds=2))
@@ -266,11 +266,11 @@ async def _all_ends(jobs: JobDesk, held: dict[int, RunningTask], clock: ManualCl
         for leader in await jobs.jobs.find_untended(age=NO_TIME, limit=100):
             await jobs.jobs.tend(leader)
         await jobs.jobs.stop_orphans()
-        await jobs.desk.gates.promote_due([NAMESPACE.name])
-        again, _ = await jobs.desk.gates.find_idle([NAMESPACE.name])
+        await jobs.store.gates.promote_due([NAMESPACE.name])
+        again, _ = await jobs.store.gates.find_idle([NAMESPACE.name])
         if again:
-            await jobs.desk.gates.look_again(NAMESPACE.name, again)
-        async with jobs.desk.pool.connection() as connection:
+            await jobs.store.gates.look_again(NAMESPACE.name, again)
+        async with jobs.store.pool.connection() as connection:
             left = await (await connection.execute(_LEFT)).fetchall()
         if not left:
             return
@@ -278,8 +278,8 @@ async def _all_ends(jobs: JobDesk, held: dict[int, RunningTask], clock: ManualCl
             await _call(jobs, held, [name for kind, name in left if kind in {"node", "job"}])
 
 
-async def _carry(jobs: JobDesk, held: dict[int, RunningTask]) -> None:
-    for claimed in await jobs.desk.claim_due(limit=1000):
+async def _carry(jobs: JobStore, held: dict[int, RunningTask]) -> None:
+    for claimed in await jobs.store.claim_due(limit=1000):
         held[claimed.task.token] = claimed.task
     for task in [*held.values()]:
         written = await jobs.settle(task, DONE, continues=True)
@@ -288,20 +288,20 @@ async def _carry(jobs: JobDesk, held: dict[int, RunningTask]) -> None:
             held[written.next.token] = written.next
 
 
-async def _call(jobs: JobDesk, held: dict[int, RunningTask], process_ids: list[str]) -> None:
+async def _call(jobs: JobStore, held: dict[int, RunningTask], process_ids: list[str]) -> None:
     """Call those to an end who run on and have nothing to do."""
     for process_id in process_ids:
         with contextlib.suppress(errors.RequestError):
-            admission = await jobs.desk.admit(a_request(process_key(NAMESPACE.name, process_id)))
+            admission = await jobs.store.admit(a_request(process_key(NAMESPACE.name, process_id)))
             if admission.running is not None:
                 held[admission.running.token] = admission.running
 
 
 def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[Any]]]) -> None:
     """Look again and again whether the invariants hold that hold at any moment."""
-    with psycopg.connect(conninfo, autocommit=True) as eye:
+    with psycopg.connect(conninfo, autocommit=True) as observer:
         while not ended.is_set() and not broken:
-            found = broken_invariants(eye, now=_NEVER)
+            found = broken_invariants(observer, now=_NEVER)
             # The clock is moved while others write.
             found.pop("times_spent_add_up_to_a_life", None)
             if found:

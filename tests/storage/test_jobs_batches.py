@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from progressor.domain.processes.intent import Lost, Outcome, SetTimer
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import random_graph, specs
-from tests.support.jobs_storage import DONE, job_desk, leader_of
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import random_graph, specs
+from tests.support.storage.jobs.store import DONE, job_store, leader_of
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     UNREACHABLE,
     create_namespace,
     empty,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -35,7 +35,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     create_namespace(database)
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
@@ -44,28 +44,28 @@ def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
 @settings(max_examples=settings().max_examples // 2)
 @given(seed=st.integers(0, 2**32))
 def test_it_is_as_if_one_came_after_the_other(
-    database: str, eye: psycopg.Connection[Any], seed: int
+    database: str, observer: psycopg.Connection[Any], seed: int
 ) -> None:
-    at_once = asyncio.run(_play(database, eye, seed, is_batched=True))
-    one_by_one = asyncio.run(_play(database, eye, seed, is_batched=False))
+    at_once = asyncio.run(_play(database, observer, seed, is_batched=True))
+    one_by_one = asyncio.run(_play(database, observer, seed, is_batched=False))
 
     assert at_once == one_by_one
 
 
 async def _play(
-    database: str, eye: psycopg.Connection[Any], seed: int, *, is_batched: bool
+    database: str, observer: psycopg.Connection[Any], seed: int, *, is_batched: bool
 ) -> list[Any]:
     """Return the pictures of both jobs after each batch."""
-    empty(eye)
+    empty(observer)
     chance, pictures = random.Random(seed), list[Any]()
     clock = ManualClock()
-    async with running_desks(database, clock=clock) as [desk]:
-        jobs = job_desk(desk)
+    async with running_stores(database, clock=clock) as [store]:
+        jobs = job_store(store)
         for leader in LEADERS:
             await jobs.submit(leader, specs(random_graph(chance, NODES)))
         for _ in range(BATCHES_MAX):
             clock.advance(MINUTE)
-            claimed = [each.task for each in await desk.claim_due(limit=1000)]
+            claimed = [each.task for each in await store.claim_due(limit=1000)]
             if not claimed:
                 break
             claimed.sort(key=lambda task: task.key.process_id)
@@ -76,9 +76,9 @@ async def _play(
                 await jobs.settled(task, Lost())
             entries = [await jobs.entry(task, chance.choice(OUTCOMES)) for task in claimed]
             if is_batched:
-                await asyncio.gather(*map(desk.settlements.submit, entries))
+                await asyncio.gather(*map(store.settlements.submit, entries))
             else:
                 for entry in entries:
-                    await desk.settlements.submit(entry)
+                    await store.settlements.submit(entry)
             pictures += [await jobs.picture(leader) for leader in LEADERS]
     return pictures

@@ -13,10 +13,10 @@ from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
-from tests.support.invariants import broken_invariants
-from tests.support.job_cases import LEADER, call, follower, led, nodes
-from tests.support.jobs_storage import DONE, JobDesk
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.cases import LEADER, call, follower, led, nodes
+from tests.support.storage.jobs.store import DONE, JobStore
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     UNREACHABLE,
@@ -30,41 +30,41 @@ HOUR = dt.timedelta(hours=1)
 
 class TestRemoval:
     async def test_a_late_follower_of_a_job_that_is_gone_ends_no_node_of_the_next_one(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         old = (await jobs.claim())["a"]
-        await jobs.desk.processes.remove(LEADER)
+        await jobs.store.processes.remove(LEADER)
         await jobs.submit(LEADER, nodes(x="", y="x"))
 
         await jobs.settled(old)
 
         assert await jobs.states(LEADER) == {"x": "running", "y": "waiting"}
 
-    async def test_nor_a_node_of_the_same_name(self, jobs: JobDesk) -> None:
+    async def test_nor_a_node_of_the_same_name(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
         await jobs.end(tasks, "a")
         old = (await jobs.claim())["b"]
-        await jobs.desk.processes.remove(LEADER)
-        await jobs.desk.processes.remove(follower("a"))
+        await jobs.store.processes.remove(LEADER)
+        await jobs.store.processes.remove(follower("a"))
         await jobs.submit(LEADER, nodes(a="", b="a"))
 
         await jobs.settled(old)
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 
-    async def test_a_removed_follower_fails_its_node_and_others_go_on(self, jobs: JobDesk) -> None:
+    async def test_a_removed_follower_fails_its_node_and_others_go_on(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a", c=""))
         tasks = await jobs.claim()
-        await jobs.desk.processes.remove(follower("a"))
+        await jobs.store.processes.remove(follower("a"))
 
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped", "c": "running"}
         assert isinstance(await jobs.settle(tasks["a"]), LeaseLost)
         await jobs.settled(tasks["c"])
         assert LEADER.process_id in await jobs.claim()
 
-    async def test_a_follower_that_removes_itself_is_done(self, jobs: JobDesk) -> None:
+    async def test_a_follower_that_removes_itself_is_done(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
 
@@ -74,7 +74,7 @@ class TestRemoval:
 
 
 class TestLoss:
-    async def test_a_second_word_about_a_node_changes_nothing(self, pair: list[JobDesk]) -> None:
+    async def test_a_second_word_about_a_node_changes_nothing(self, pair: list[JobStore]) -> None:
         here, there = pair
         await here.submit(LEADER, nodes(a="", b="a"))
         task = (await here.claim())["a"]
@@ -85,7 +85,7 @@ class TestLoss:
         assert await here.states(LEADER) == {"a": "done", "b": "running"}
 
     async def test_one_that_is_lost_says_nothing_of_the_others_in_its_batch(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="", c="", d="b", e="c"))
         tasks = await jobs.claim()
@@ -93,7 +93,7 @@ class TestLoss:
         batch: list[tuple[str, Outcome]] = [("a", DONE), ("b", UNREACHABLE), ("c", DONE)]
         entries = [await jobs.entry(tasks[name], outcome) for name, outcome in batch]
 
-        lost, *written = await asyncio.gather(*map(jobs.desk.settlements.submit, entries))
+        lost, *written = await asyncio.gather(*map(jobs.store.settlements.submit, entries))
 
         assert isinstance(lost, LeaseLost)
         assert all(isinstance(each, Written) for each in written)
@@ -102,7 +102,7 @@ class TestLoss:
         }  # fmt: skip
 
     async def test_a_follower_that_a_schedule_has_started_fails_its_job_with_its_lease(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         scheduled = JobOptions(scheduled=True)
         await jobs.submit(
@@ -117,7 +117,7 @@ class TestLoss:
         assert await jobs.job_state(LEADER) == "failed"
         assert await jobs.claim() == {}
 
-    async def test_any_other_begins_again_with_the_next_attempt(self, jobs: JobDesk) -> None:
+    async def test_any_other_begins_again_with_the_next_attempt(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         task = (await jobs.claim())["a"]
 
@@ -127,7 +127,7 @@ class TestLoss:
         assert (again.task_id, again.attempt) == (task.task_id, 2)
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 
-    async def test_a_node_has_its_own_number_of_attempts(self, jobs: JobDesk) -> None:
+    async def test_a_node_has_its_own_number_of_attempts(self, jobs: JobStore) -> None:
         once = JobOptions(retry_policy=RetryPolicy(attempts_max=1))
         await jobs.submit(LEADER, [NodeSpec(name="a", options=once)])
 
@@ -138,7 +138,7 @@ class TestLoss:
 
 class TestWindow:
     async def test_no_more_than_a_window_of_nodes_begins_at_once(
-        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+        self, jobs: JobStore, observer: psycopg.Connection[Any]
     ) -> None:
         names = [f"n{number}" for number in range(WINDOW + 100)]
         await jobs.submit(LEADER, [NodeSpec(name=name) for name in names])
@@ -153,9 +153,9 @@ class TestWindow:
         assert not second.keys() & first.keys()
         states = list((await jobs.states(LEADER)).values())
         assert (states.count("running"), states.count("ready")) == (WINDOW + 10, 90)
-        assert broken_invariants(eye) == {}
+        assert broken_invariants(observer) == {}
 
-    async def test_a_node_that_is_lost_again_and_again_makes_room(self, jobs: JobDesk) -> None:
+    async def test_a_node_that_is_lost_again_and_again_makes_room(self, jobs: JobStore) -> None:
         names = [f"n{number}" for number in range(WINDOW + 1)]
         await jobs.submit(LEADER, [NodeSpec(name=name) for name in names])
         first = await jobs.claim()
@@ -166,20 +166,20 @@ class TestWindow:
 
 
 class TestNested:
-    async def nested(self, jobs: JobDesk) -> ProcessKey:
+    async def nested(self, jobs: JobStore) -> ProcessKey:
         """Submit a job whose node a leads nodes of its own; b waits for a."""
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
         await jobs.settled(tasks["a"], success(StartNodes(nodes=nodes(x="", y="x"))))
         return follower("a")
 
-    async def join_breaks(self, jobs: JobDesk) -> None:
+    async def join_breaks(self, jobs: JobStore) -> None:
         """Break the one task that is due, a join."""
         [join] = (await jobs.claim()).values()
         assert join.task_type is TaskType.JOIN
         await jobs.settled(join, BROKEN)
 
-    async def test_a_node_that_leads_a_job_is_done_when_that_is(self, jobs: JobDesk) -> None:
+    async def test_a_node_that_leads_a_job_is_done_when_that_is(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
         for name in "xy":
             tasks = await jobs.claim()
@@ -193,7 +193,7 @@ class TestNested:
         assert await jobs.job_state(inner) == "done"
         assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
 
-    async def test_one_that_breaks_fails_its_node(self, jobs: JobDesk) -> None:
+    async def test_one_that_breaks_fails_its_node(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
         await jobs.settled((await jobs.claim())["x"], BROKEN)
         assert await jobs.states(inner) == {"x": "failed", "y": "skipped"}
@@ -204,7 +204,7 @@ class TestNested:
         assert await jobs.job_state(inner) == "failed"
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
 
-    async def test_one_that_is_cancelled_fails_its_node(self, jobs: JobDesk) -> None:
+    async def test_one_that_is_cancelled_fails_its_node(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
 
         await jobs.jobs.cancel(inner, "enough")
@@ -213,7 +213,7 @@ class TestNested:
         assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
 
-    async def test_to_cancel_the_outer_one_stops_the_inner_one(self, jobs: JobDesk) -> None:
+    async def test_to_cancel_the_outer_one_stops_the_inner_one(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
 
         await jobs.jobs.cancel(LEADER, "enough")
@@ -224,7 +224,7 @@ class TestNested:
         assert await jobs.job_state(inner) == "failed"
         assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
 
-    async def test_a_retry_of_the_outer_one_brings_the_inner_one_back(self, jobs: JobDesk) -> None:
+    async def test_a_retry_of_the_outer_one_brings_the_inner_one_back(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
         await jobs.settled((await jobs.claim())["x"], BROKEN)
         await self.join_breaks(jobs)
@@ -243,7 +243,7 @@ class TestNested:
 
     @pytest.mark.parametrize("outermost_ends", [True, False])
     async def test_a_repair_in_the_innermost_one_reopens_the_nodes_of_all_above(
-        self, jobs: JobDesk, outermost_ends: bool
+        self, jobs: JobStore, outermost_ends: bool
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a", c=""))
         tasks = await jobs.claim()
@@ -260,7 +260,7 @@ class TestNested:
             await jobs.settled(tasks["c"])
             await self.join_breaks(jobs)
 
-        await jobs.desk.processes.simple_repair(follower("z", innermost))
+        await jobs.store.processes.simple_repair(follower("z", innermost))
         for leader in (innermost, inner, LEADER):
             await jobs.tend(leader)
 
@@ -271,7 +271,7 @@ class TestNested:
         }  # fmt: skip
         assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()
 
-    async def test_a_retry_of_the_inner_one_reopens_its_node(self, jobs: JobDesk) -> None:
+    async def test_a_retry_of_the_inner_one_reopens_its_node(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
         await jobs.settled((await jobs.claim())["x"], BROKEN)
         await self.join_breaks(jobs)
@@ -283,7 +283,7 @@ class TestNested:
 
 
 class TestLeader:
-    async def test_that_adds_nodes_in_its_join_is_joined_again(self, jobs: JobDesk) -> None:
+    async def test_that_adds_nodes_in_its_join_is_joined_again(self, jobs: JobStore) -> None:
         await led(jobs, *nodes(a=""))
         await jobs.settled((await jobs.claim())["a"])
         [join] = (await jobs.claim()).values()
@@ -295,7 +295,7 @@ class TestLeader:
         assert (again.task_type, again.task_id > join.task_id) == (TaskType.JOIN, True)
 
     async def test_that_adds_nodes_while_its_join_waits_is_told_once_these_have_ended(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         await led(jobs, *nodes(a=""))
         task = (await jobs.claim())["a"]
@@ -308,7 +308,7 @@ class TestLeader:
         await jobs.settled(tasks["b"])
         assert [it.task_type for it in (await jobs.claim()).values()] == [TaskType.JOIN]
 
-    async def test_that_finishes_early_has_the_rest_cancelled(self, jobs: JobDesk) -> None:
+    async def test_that_finishes_early_has_the_rest_cancelled(self, jobs: JobStore) -> None:
         await led(jobs, *nodes(a="", b="a", c=""))
         tasks = await jobs.claim()
         await jobs.settled(tasks["c"], success(SetTimer(after=HOUR)))
@@ -323,7 +323,7 @@ class TestLeader:
         assert await jobs.job_state(LEADER) == "done"
         assert await jobs.claim() == {}
 
-    async def test_that_adds_to_what_has_failed_has_that_skipped(self, jobs: JobDesk) -> None:
+    async def test_that_adds_to_what_has_failed_has_that_skipped(self, jobs: JobStore) -> None:
         await led(jobs, *nodes(a="", b="a", c=""))
         tasks = await jobs.claim()
         await jobs.settled(tasks["a"], BROKEN)
@@ -335,7 +335,7 @@ class TestLeader:
             "a": "failed", **dict.fromkeys("bdeg", "skipped"), "c": "running", "f": "waiting"
         }  # fmt: skip
 
-    async def test_all_of_whose_new_nodes_are_skipped_is_told_so(self, jobs: JobDesk) -> None:
+    async def test_all_of_whose_new_nodes_are_skipped_is_told_so(self, jobs: JobStore) -> None:
         await led(jobs, *nodes(a=""))
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         [join] = (await jobs.claim()).values()
@@ -347,20 +347,20 @@ class TestLeader:
 
 
 class TestRecovery:
-    async def test_finds_nothing_where_all_is_well(self, jobs: JobDesk) -> None:
+    async def test_finds_nothing_where_all_is_well(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         await jobs.claim()
 
         assert await jobs.recovered() == []
 
     async def test_joins_a_leader_that_was_never_told(
-        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+        self, jobs: JobStore, observer: psycopg.Connection[Any]
     ) -> None:
         await jobs.submit(LEADER, nodes(a=""))
         await jobs.settled((await jobs.claim())["a"])
-        eye.execute("DELETE FROM progressor.schedule")
-        eye.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
-        eye.execute("UPDATE progressor.jobs SET join_task_id = NULL")
+        observer.execute("DELETE FROM progressor.schedule")
+        observer.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
+        observer.execute("UPDATE progressor.jobs SET join_task_id = NULL")
 
         assert [it.kind for it in await jobs.recovered()] == ["join"]
         [join] = (await jobs.claim()).values()
@@ -368,33 +368,33 @@ class TestRecovery:
         assert await jobs.recovered() == []
 
     async def test_ends_nodes_whose_followers_have_ended(
-        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+        self, jobs: JobStore, observer: psycopg.Connection[Any]
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
         # As if the replica that settled it had not known of the job.
-        await jobs.desk.settled(tasks["a"], DONE)
-        assert broken_invariants(eye)
+        await jobs.store.settled(tasks["a"], DONE)
+        assert broken_invariants(observer)
 
         assert [it.kind for it in await jobs.recovered()] == ["node", "start"]
         assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
         await jobs.settled((await jobs.claim())["b"])
 
     async def test_starts_what_is_ready_and_was_not(
-        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+        self, jobs: JobStore, observer: psycopg.Connection[Any]
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         await jobs.settled((await jobs.claim())["a"])
-        eye.execute("DELETE FROM progressor.schedule")
-        eye.execute("DELETE FROM progressor.tasks WHERE process_id = 'job-1/b'")
-        eye.execute("DELETE FROM progressor.processes WHERE process_id = 'job-1/b'")
-        eye.execute("UPDATE progressor.job_nodes SET state = 'ready' WHERE name = 'b'")
-        eye.execute("UPDATE progressor.jobs SET ready = 1, running = 0, beginning = 0")
+        observer.execute("DELETE FROM progressor.schedule")
+        observer.execute("DELETE FROM progressor.tasks WHERE process_id = 'job-1/b'")
+        observer.execute("DELETE FROM progressor.processes WHERE process_id = 'job-1/b'")
+        observer.execute("UPDATE progressor.job_nodes SET state = 'ready' WHERE name = 'b'")
+        observer.execute("UPDATE progressor.jobs SET ready = 1, running = 0, beginning = 0")
 
         assert [it.kind for it in await jobs.recovered()] == ["start"]
         assert list(await jobs.claim()) == ["b"]
 
-    async def test_is_of_one_replica_at_a_time(self, pair: list[JobDesk]) -> None:
+    async def test_is_of_one_replica_at_a_time(self, pair: list[JobStore]) -> None:
         here, there = pair
         assert await here.jobs.recover() == ()
 

@@ -18,17 +18,17 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus, proce
 from progressor.domain.processes.task import TaskType
 from progressor.storage.jobs.jobs import Found
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import Graph, specs
-from tests.support.jobs_storage import DONE, JobDesk, begun, job_desk
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import Graph, specs
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import DONE, JobStore, begun, job_store
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     a_request,
     create_namespace,
     empty,
     fresh_key,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -46,34 +46,34 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def three(database: str, clock: ManualClock) -> AsyncIterator[tuple[JobDesk, ...]]:
+async def three(database: str, clock: ManualClock) -> AsyncIterator[tuple[JobStore, ...]]:
     """Return three replicas on one database."""
     create_namespace(database)
-    async with running_desks(database, count=3, clock=clock) as desks:
-        yield tuple(job_desk(each) for each in desks)
+    async with running_stores(database, count=3, clock=clock) as stores:
+        yield tuple(job_store(each) for each in stores)
 
 
 @pytest.fixture
-def jobs(three: tuple[JobDesk, ...]) -> JobDesk:
+def jobs(three: tuple[JobStore, ...]) -> JobStore:
     return three[0]
 
 
 @pytest.fixture(autouse=True)
-def _lawful(eye: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
+def _lawful(observer: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
     """Begin without processes, and end with all invariants kept."""
-    empty(eye, keep=("namespaces",))
-    eye.execute("UPDATE progressor.duties SET due_at = '-infinity', replica_id = NULL")
+    empty(observer, keep=("namespaces",))
+    observer.execute("UPDATE progressor.duties SET due_at = '-infinity', replica_id = NULL")
     yield
-    assert broken_invariants(eye, now=clock.now()) == {}
+    assert broken_invariants(observer, now=clock.now()) == {}
 
 
-async def joined(jobs: JobDesk, *, fails: bool = True) -> None:
+async def joined(jobs: JobStore, *, fails: bool = True) -> None:
     """Have the one leader that is notified of its nodes decide."""
     [join] = (await jobs.claim()).values()
     assert join.task_type is TaskType.JOIN
@@ -84,14 +84,14 @@ def follower(leader: ProcessKey, name: str) -> ProcessKey:
     return process_key(leader.namespace, f"{leader.process_id}/{name}")
 
 
-async def status_of(jobs: JobDesk, key: ProcessKey) -> ProcessStatus:
-    return (await jobs.desk.processes.get(key)).process.status
+async def status_of(jobs: JobStore, key: ProcessKey) -> ProcessStatus:
+    return (await jobs.store.processes.get(key)).process.status
 
 
 # Deadlines.
 
 
-async def test_a_job_fails_at_its_deadline(jobs: JobDesk, clock: ManualClock) -> None:
+async def test_a_job_fails_at_its_deadline(jobs: JobStore, clock: ManualClock) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs(CHAIN), timeout=MINUTE)
     before = await jobs.jobs.fail_overdue(limit=10)
@@ -109,7 +109,7 @@ async def test_a_job_fails_at_its_deadline(jobs: JobDesk, clock: ManualClock) ->
 
 
 async def test_a_job_that_is_locked_does_not_keep_others_from_failing_at_their_deadlines(
-    jobs: JobDesk, clock: ManualClock, database: str
+    jobs: JobStore, clock: ManualClock, database: str
 ) -> None:
     leaders = [fresh_key() for _ in range(3)]
     for leader in leaders:
@@ -135,7 +135,7 @@ def held(database: str, key: ProcessKey) -> Iterator[None]:
         holder.rollback()
 
 
-async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobDesk, clock: ManualClock) -> None:
+async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobStore, clock: ManualClock) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs({"a": ()}), timeout=MINUTE)
     await jobs.end(await jobs.claim(), "a")
@@ -152,28 +152,28 @@ async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobDesk, clock: Man
 
 
 async def test_a_removed_leader_takes_its_job_with_it(
-    jobs: JobDesk, eye: psycopg.Connection[Any]
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await begun(jobs, CHAIN)
 
-    await jobs.desk.processes.remove(leader)
+    await jobs.store.processes.remove(leader)
     stopped = await jobs.jobs.stop_orphans()
 
     with pytest.raises(job_errors.JobNotFoundError):
         await jobs.jobs.counts(leader)
     assert stopped == 1
-    found = await jobs.desk.processes.get(follower(leader, "a"))
+    found = await jobs.store.processes.get(follower(leader, "a"))
     assert found.process.detail == "JOB_CANCELLED: its leader was removed"
     assert await jobs.claim() == {}
-    assert eye.execute("SELECT FROM progressor.job_nodes").fetchall() == []
-    assert eye.execute("SELECT FROM progressor.orphans").fetchall() == []
+    assert observer.execute("SELECT FROM progressor.job_nodes").fetchall() == []
+    assert observer.execute("SELECT FROM progressor.orphans").fetchall() == []
 
 
 async def test_an_orphan_that_is_locked_is_left_for_the_next_time(
-    jobs: JobDesk, eye: psycopg.Connection[Any], database: str
+    jobs: JobStore, observer: psycopg.Connection[Any], database: str
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ()})
-    await jobs.desk.processes.remove(leader)
+    await jobs.store.processes.remove(leader)
 
     with held(database, follower(leader, "b")):
         stopped = await jobs.jobs.stop_orphans()
@@ -181,13 +181,15 @@ async def test_an_orphan_that_is_locked_is_left_for_the_next_time(
 
     assert (stopped, later) == (2, 1)
     assert await jobs.claim() == {}
-    assert eye.execute("SELECT FROM progressor.orphans").fetchall() == []
+    assert observer.execute("SELECT FROM progressor.orphans").fetchall() == []
 
 
-async def test_an_orphan_ends_the_step_in_hand(jobs: JobDesk, eye: psycopg.Connection[Any]) -> None:
+async def test_an_orphan_ends_the_step_in_hand(
+    jobs: JobStore, observer: psycopg.Connection[Any]
+) -> None:
     leader = await begun(jobs, CHAIN)
     tasks = await jobs.claim()
-    await jobs.desk.processes.remove(leader)
+    await jobs.store.processes.remove(leader)
 
     early = await jobs.jobs.stop_orphans()
     await jobs.settled(tasks["a"], STEP)
@@ -195,36 +197,36 @@ async def test_an_orphan_ends_the_step_in_hand(jobs: JobDesk, eye: psycopg.Conne
 
     assert (early, late) == (0, 1)
     assert await status_of(jobs, follower(leader, "a")) is ProcessStatus.ERROR
-    assert eye.execute("SELECT FROM progressor.orphans").fetchall() == []
+    assert observer.execute("SELECT FROM progressor.orphans").fetchall() == []
 
 
-async def test_a_later_job_of_the_same_id_loses_no_follower(jobs: JobDesk) -> None:
+async def test_a_later_job_of_the_same_id_loses_no_follower(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
-    await jobs.desk.processes.remove(leader)
-    await jobs.desk.processes.remove(follower(leader, "a"))
+    await jobs.store.processes.remove(leader)
+    await jobs.store.processes.remove(follower(leader, "a"))
     await jobs.submit(leader, specs({"a": ()}))
 
     assert await jobs.jobs.stop_orphans() == 0
     assert await jobs.states(leader) == {"a": "running"}
 
 
-async def test_a_leader_that_removes_itself_takes_its_job_with_it(jobs: JobDesk) -> None:
+async def test_a_leader_that_removes_itself_takes_its_job_with_it(jobs: JobStore) -> None:
     leader = fresh_key()
-    init = await jobs.desk.start(leader)
+    init = await jobs.store.start(leader)
     action = StartNodes(nodes=(NodeSpec(name="a"),))
     await jobs.settled(init, success(action))
-    call = await jobs.desk.run_task(a_request(leader))
+    call = await jobs.store.run_task(a_request(leader))
     await jobs.settled(call, success(RemoveProcess()))
 
     assert await jobs.jobs.stop_orphans() == 1
     assert await jobs.jobs.known_nodes(leader) == {}
 
 
-async def test_a_removed_follower_fails_its_node(jobs: JobDesk) -> None:
+async def test_a_removed_follower_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, CHAIN)
     await jobs.end(await jobs.claim(), "a")
 
-    await jobs.desk.processes.remove(follower(leader, "b"))
+    await jobs.store.processes.remove(follower(leader, "b"))
 
     [_, node, _] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert node.error is not None
@@ -233,46 +235,46 @@ async def test_a_removed_follower_fails_its_node(jobs: JobDesk) -> None:
     await joined(jobs)
 
 
-async def test_a_follower_whose_init_is_cancelled_fails_its_node(jobs: JobDesk) -> None:
+async def test_a_follower_whose_init_is_cancelled_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"none": 0}))
     await jobs.jobs.tend(leader)
-    view = await jobs.desk.processes.get(follower(leader, "a"))
+    view = await jobs.store.processes.get(follower(leader, "a"))
 
-    await jobs.desk.processes.cancel(view.process.key, view.process.init_task_id)
+    await jobs.store.processes.cancel(view.process.key, view.process.init_task_id)
 
     assert await jobs.states(leader) == {"a": "failed"}
     await joined(jobs)
 
 
 async def test_retention_keeps_followers_of_a_job_that_runs(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     await jobs.end(await jobs.claim(), "a")
     clock.advance(MINUTE)
 
-    running = await jobs.desk.retention.delete_finished("orders", age=NO_TIME, limit=10)
+    running = await jobs.store.retention.delete_finished("orders", age=NO_TIME, limit=10)
     await jobs.end(await jobs.claim(), "b")
     await joined(jobs, fails=False)
     clock.advance(MINUTE)
-    ended = await jobs.desk.retention.delete_finished("orders", age=NO_TIME, limit=10)
+    ended = await jobs.store.retention.delete_finished("orders", age=NO_TIME, limit=10)
 
     assert (running, ended) == (0, 3)
     assert await jobs.jobs.list("orders", _ANY, after=None, limit=1) == ()
-    assert eye.execute("SELECT FROM progressor.job_nodes").fetchall() == []
+    assert observer.execute("SELECT FROM progressor.job_nodes").fetchall() == []
     assert leader.namespace == "orders"
 
 
 # Repair.
 
 
-async def test_a_repaired_follower_reopens_its_node(jobs: JobDesk) -> None:
+async def test_a_repaired_follower_reopens_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",), "c": (), "d": ("b", "c")})
     tasks = await jobs.claim()
     await jobs.end(tasks, "a", fails=("a",))
     before = await jobs.states(leader)
 
-    await jobs.desk.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.processes.simple_repair(follower(leader, "a"))
 
     assert before == {"a": "failed", "b": "skipped", "c": "running", "d": "skipped"}
     assert await jobs.states(leader) == {
@@ -282,13 +284,13 @@ async def test_a_repaired_follower_reopens_its_node(jobs: JobDesk) -> None:
     assert (node.attempt, node.error) == (2, None)
 
 
-async def test_what_another_node_keeps_stays_skipped(jobs: JobDesk) -> None:
+async def test_what_another_node_keeps_stays_skipped(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ("a",), "d": ("c", "b"), "e": ("d",)})
     tasks = await jobs.claim()
     await jobs.end(tasks, "a", fails=("a",))
     await jobs.end(tasks, "b", fails=("b",))
 
-    await jobs.desk.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.processes.simple_repair(follower(leader, "a"))
 
     nodes = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert {node.name: (node.state.value, node.skipped_because_of) for node in nodes} == {
@@ -297,28 +299,28 @@ async def test_what_another_node_keeps_stays_skipped(jobs: JobDesk) -> None:
     }  # fmt: skip
 
 
-async def test_a_repair_takes_a_join_back(jobs: JobDesk) -> None:
+async def test_a_repair_takes_a_join_back(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
 
-    await jobs.desk.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.processes.simple_repair(follower(leader, "a"))
 
     assert not hasattr(await jobs.settle(join, BROKEN), "settled_at")
     assert await jobs.job_state(leader) == "running"
-    call = await jobs.desk.run_task(a_request(follower(leader, "a")))
+    call = await jobs.store.run_task(a_request(follower(leader, "a")))
     await jobs.settled(call, DONE)
     await joined(jobs, fails=False)
     assert await jobs.job_state(leader) == "done"
 
 
-async def test_a_repair_brings_a_failed_job_back(jobs: JobDesk) -> None:
+async def test_a_repair_brings_a_failed_job_back(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     await joined(jobs)
     before = await jobs.job_state(leader)
 
-    await jobs.desk.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.processes.simple_repair(follower(leader, "a"))
 
     assert before == "failed"
     assert await jobs.job_state(leader) == "running"
@@ -326,24 +328,24 @@ async def test_a_repair_brings_a_failed_job_back(jobs: JobDesk) -> None:
     assert await jobs.states(leader) == {"a": "running", "b": "waiting"}
 
 
-async def test_a_repair_that_succeeds_reopens_the_node_too(jobs: JobDesk) -> None:
+async def test_a_repair_that_succeeds_reopens_the_node_too(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     await joined(jobs)
 
-    repair = await jobs.desk.run_task(a_request(follower(leader, "a"), TaskType.REPAIR))
+    repair = await jobs.store.run_task(a_request(follower(leader, "a"), TaskType.REPAIR))
     await jobs.settled(repair, success(Complete(b"repaired")))
 
     assert await jobs.states(leader) == {"a": "done", "b": "running"}
     assert await jobs.job_state(leader) == "running"
 
 
-async def test_a_leader_that_is_repaired_is_told_again(jobs: JobDesk) -> None:
+async def test_a_leader_that_is_repaired_is_told_again(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
     await jobs.end(await jobs.claim(), "a")
     await joined(jobs)
 
-    await jobs.desk.processes.simple_repair(leader)
+    await jobs.store.processes.simple_repair(leader)
 
     assert await jobs.job_state(leader) == "running"
     await joined(jobs, fails=False)
@@ -353,7 +355,7 @@ async def test_a_leader_that_is_repaired_is_told_again(jobs: JobDesk) -> None:
 # Jobs within jobs.
 
 
-async def nested(jobs: JobDesk) -> tuple[ProcessKey, ProcessKey]:
+async def nested(jobs: JobStore) -> tuple[ProcessKey, ProcessKey]:
     """Return an outer job, and one led by its node ``a``, both at work."""
     outer = await begun(jobs, {"a": (), "b": ("a",)})
     [init] = (await jobs.claim()).values()
@@ -361,7 +363,7 @@ async def nested(jobs: JobDesk) -> tuple[ProcessKey, ProcessKey]:
     return outer, init.key
 
 
-async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobDesk) -> None:
+async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
     await jobs.jobs.cancel(outer, "why")
 
@@ -375,7 +377,7 @@ async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobDesk) -> None:
     assert await jobs.claim() == {}
 
 
-async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobDesk) -> None:
+async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
 
     await jobs.jobs.cancel(inner, "why")
@@ -386,7 +388,7 @@ async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobDe
     await joined(jobs)
 
 
-async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobDesk) -> None:
+async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
     [x] = (await jobs.claim()).values()
     await jobs.settled(x, BROKEN)
@@ -408,7 +410,7 @@ async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobDesk) -> None
 
 
 async def test_a_healthy_engine_gives_recovery_nothing_to_find(
-    jobs: JobDesk, clock: ManualClock
+    jobs: JobStore, clock: ManualClock
 ) -> None:
     await begun(jobs, CHAIN)
     clock.advance(5 * MINUTE)
@@ -417,7 +419,7 @@ async def test_a_healthy_engine_gives_recovery_nothing_to_find(
 
 
 async def test_a_round_of_recovery_is_one_replicas_at_a_time(
-    three: tuple[JobDesk, ...], clock: ManualClock
+    three: tuple[JobStore, ...], clock: ManualClock
 ) -> None:
     first, second, third = three
 
@@ -430,13 +432,13 @@ async def test_a_round_of_recovery_is_one_replicas_at_a_time(
 
 
 async def test_a_leader_that_nobody_told_is_told(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()})
     await jobs.end(await jobs.claim(), "a")
-    eye.execute("DELETE FROM progressor.schedule")
-    eye.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
-    eye.execute("UPDATE progressor.jobs SET join_task_id = NULL")
+    observer.execute("DELETE FROM progressor.schedule")
+    observer.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
+    observer.execute("UPDATE progressor.jobs SET join_task_id = NULL")
     early = await jobs.jobs.recover()
     clock.advance(2 * MINUTE)
 
@@ -447,9 +449,9 @@ async def test_a_leader_that_nobody_told_is_told(
     await joined(jobs, fails=False)
 
 
-async def test_a_leader_that_was_told_is_not_told_again(jobs: JobDesk, clock: ManualClock) -> None:
+async def test_a_leader_that_was_told_is_not_told_again(jobs: JobStore, clock: ManualClock) -> None:
     leader = fresh_key()
-    init = await jobs.desk.start(leader)
+    init = await jobs.store.start(leader)
     await jobs.settled(init, success(StartNodes(nodes=specs({"a": ()}))))
     await jobs.end(await jobs.claim(), "a")
     [join] = (await jobs.claim()).values()
@@ -460,16 +462,16 @@ async def test_a_leader_that_was_told_is_not_told_again(jobs: JobDesk, clock: Ma
 
 
 async def test_nodes_whose_followers_have_ended_are_ended(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": (), "d": ("a",)})
     tasks = await jobs.claim()
     # As settlements that know nothing of jobs would leave it.
-    await jobs.desk.settled(tasks["a"], success(Complete(b"lost")))
-    await jobs.desk.settled(tasks["b"], BROKEN)
-    eye.execute("DELETE FROM progressor.running")
-    eye.execute("DELETE FROM progressor.tasks WHERE process_id LIKE '%%/c'")
-    eye.execute("DELETE FROM progressor.processes WHERE process_id LIKE '%%/c'")
+    await jobs.store.settled(tasks["a"], success(Complete(b"lost")))
+    await jobs.store.settled(tasks["b"], BROKEN)
+    observer.execute("DELETE FROM progressor.running")
+    observer.execute("DELETE FROM progressor.tasks WHERE process_id LIKE '%%/c'")
+    observer.execute("DELETE FROM progressor.processes WHERE process_id LIKE '%%/c'")
     clock.advance(2 * MINUTE)
 
     found = await jobs.jobs.recover()
@@ -488,10 +490,10 @@ async def test_nodes_whose_followers_have_ended_are_ended(
 
 
 async def test_ready_nodes_that_nobody_started_are_started(
-    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g": 2}))
-    eye.execute("UPDATE progressor.jobs SET untended_at = NULL")
+    observer.execute("UPDATE progressor.jobs SET untended_at = NULL")
     clock.advance(2 * MINUTE)
 
     found = await jobs.jobs.recover()
@@ -501,12 +503,12 @@ async def test_ready_nodes_that_nobody_started_are_started(
 
 
 async def test_a_round_looks_at_all_jobs(
-    jobs: JobDesk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    jobs: JobStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("progressor.storage.jobs.jobs.RECOVER_MAX", 2)
     for _ in range(5):
         leader = await begun(jobs, {"a": ()})
-        await jobs.desk.settled((await jobs.claim())["a"], success(Complete()))
+        await jobs.store.settled((await jobs.claim())["a"], success(Complete()))
         assert leader is not None
     clock.advance(2 * MINUTE)
 

@@ -19,10 +19,10 @@ from progressor import errors
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.task import RunningTask
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of
-from tests.support.storage import BROKEN, connect, create_namespace, empty, running_desks
-from tests.support.storage_locks import until_blocked
+from tests.support.models.jobs.graphs import specs
+from tests.support.postgres.locks import until_blocked
+from tests.support.storage.jobs.store import DONE, JobStore, job_store, leader_of
+from tests.support.storage.store import BROKEN, connect, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,47 +47,47 @@ _TOLD = (
 )
 
 Tasks = dict[str, RunningTask]
-Write = Callable[[JobDesk, Tasks], Coroutine[Any, Any, None]]
+Write = Callable[[JobStore, Tasks], Coroutine[Any, Any, None]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def jobs(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[JobDesk]:
+async def jobs(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[JobStore]:
     create_namespace(database)
-    empty(eye)
-    async with running_desks(database, clock=ManualClock()) as [desk]:
-        yield job_desk(desk)
+    empty(observer)
+    async with running_stores(database, clock=ManualClock()) as [store]:
+        yield job_store(store)
 
 
-async def settle(jobs: JobDesk, tasks: Tasks) -> None:
+async def settle(jobs: JobStore, tasks: Tasks) -> None:
     await jobs.settle(tasks["a"])
 
 
-async def tend(jobs: JobDesk, _: Tasks) -> None:
+async def tend(jobs: JobStore, _: Tasks) -> None:
     await jobs.jobs.tend(LEADER)
 
 
-async def retry(jobs: JobDesk, _: Tasks) -> None:
+async def retry(jobs: JobStore, _: Tasks) -> None:
     with contextlib.suppress(errors.RequestError):
         await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
 
 
-async def recover(jobs: JobDesk, _: Tasks) -> None:
+async def recover(jobs: JobStore, _: Tasks) -> None:
     await jobs.recovered()
 
 
-async def in_hand(jobs: JobDesk) -> Tasks:
+async def in_hand(jobs: JobStore) -> Tasks:
     """Lay out a job whose first node is in hand, with one to start after it."""
     await jobs.submit(LEADER, specs({"a": (), "b": ("a",)}))
     return await jobs.claim()
 
 
-async def untended(jobs: JobDesk) -> Tasks:
+async def untended(jobs: JobStore) -> Tasks:
     """Create a job with a node that the next replica to tend it must start."""
     await jobs.submit(LEADER, specs({"a": ()}, constraints=GATED))
     return {}
 
 
-async def failed(jobs: JobDesk) -> Tasks:
+async def failed(jobs: JobStore) -> Tasks:
     """Lay out one that has failed."""
     await jobs.submit(LEADER, specs({"a": (), "b": ("a",)}))
     await jobs.settled((await jobs.claim())["a"], BROKEN)
@@ -95,10 +95,10 @@ async def failed(jobs: JobDesk) -> Tasks:
     return {}
 
 
-async def forgotten(jobs: JobDesk) -> Tasks:
+async def forgotten(jobs: JobStore) -> Tasks:
     """Lay out one that was never told of the end of a node."""
     tasks = await in_hand(jobs)
-    await jobs.desk.settled(tasks["a"], DONE)
+    await jobs.store.settled(tasks["a"], DONE)
     return tasks
 
 
@@ -109,31 +109,31 @@ async def forgotten(jobs: JobDesk) -> Tasks:
 )
 async def test_is_left_as_it_is(
     database: str,
-    eye: psycopg.Connection[Any],
-    jobs: JobDesk,
-    lay_out: Callable[[JobDesk], Coroutine[Any, Any, Tasks]],
+    observer: psycopg.Connection[Any],
+    jobs: JobStore,
+    lay_out: Callable[[JobStore], Coroutine[Any, Any, Tasks]],
     write: Write,
 ) -> None:
     before = list[Any]()
     for _ in range(TRIES):
-        empty(eye, keep=("namespaces",))
+        empty(observer, keep=("namespaces",))
         tasks = await lay_out(jobs)
-        before = told(eye)
+        before = told(observer)
         begun_at = time.monotonic()
         async with await connect(database) as other:
             async with other.transaction():
                 await other.execute(_TAKE_PLACE, KEY)
                 writing = asyncio.create_task(write(jobs, tasks))
-                await until_blocked(eye)
+                await until_blocked(observer)
             waited = time.monotonic() - begun_at
         await writing
         if waited < LOCK_TIMEOUT_SECONDS:
             break
         # It gave up on a slow machine, and asked again: by then the new leader is there.
 
-    assert told(eye) == before
+    assert told(observer) == before
 
 
-def told(eye: psycopg.Connection[Any]) -> list[Any]:
+def told(observer: psycopg.Connection[Any]) -> list[Any]:
     """Return what the tables say of the leader and its job."""
-    return [eye.execute(query, [LEADER.process_id]).fetchall() for query in _TOLD]
+    return [observer.execute(query, [LEADER.process_id]).fetchall() for query in _TOLD]

@@ -35,9 +35,9 @@ from tests.storage.test_lock_order import (
     simple_repair,
     write_at_once,
 )
-from tests.support.invariants import broken_invariants
-from tests.support.jobs_storage import job_desk
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import job_store
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     NAMESPACE,
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def _jobs(party: Party) -> Jobs:
-    return job_desk(party.desk).jobs
+    return job_store(party.store).jobs
 
 
 def _graph(party: Party, leader: ProcessKey) -> StartNodes:
@@ -80,12 +80,12 @@ async def submit(party: Party) -> None:
         )
         for key in [party.one()]
     ]
-    await party.desk.admissions._write_jobs(party.connection, entries, False)
+    await party.store.admissions._write_jobs(party.connection, entries, False)
 
 
 async def settle_jobs(party: Party) -> None:
     """Settle what runs; a leader that begins starts nodes."""
-    zombies = await party.desk.replicas.find_zombies(
+    zombies = await party.store.replicas.find_zombies(
         replica_id=0, lease_timeout=HOUR, limit=100, known=()
     )
     outcomes: tuple[Outcome, ...] = (
@@ -102,7 +102,7 @@ async def settle_jobs(party: Party) -> None:
             outcome, plan = success(action), plan_nodes(each.key, action, {})
         entries.append(_entry(each, outcome, plan))
     if entries:
-        await party.desk.settlements._write_of_jobs(party.connection, entries, False)
+        await party.store.settlements._write_of_jobs(party.connection, entries, False)
 
 
 def _entry(each: Zombie, outcome: Outcome, plan: NodePlan | None) -> settlements.Entry:
@@ -143,7 +143,7 @@ async def fail_overdue(party: Party) -> None:
     await party.connection.execute(
         "UPDATE progressor.jobs SET deadline_at = %s WHERE deadline_at IS NOT NULL"
         " AND process_id = %s",
-        [party.desk.clock.now(), party.one().process_id],
+        [party.store.clock.now(), party.one().process_id],
     )
     await _jobs(party).fail_overdue(limit=3)
 
@@ -186,11 +186,11 @@ async def test_two_writers_of_jobs_never_lock_each_other_out(
 
     await write_at_once(parties, one, other, feeds)
 
-    with psycopg.connect(database, autocommit=True) as eye:
-        broken = broken_invariants(eye)
+    with psycopg.connect(database, autocommit=True) as observer:
+        broken = broken_invariants(observer)
         broken.pop("times_spent_add_up_to_a_life", None)
         assert broken == {}
-        counted = eye.execute(
+        counted = observer.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
     assert counted == (0,)

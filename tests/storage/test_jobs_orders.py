@@ -19,8 +19,7 @@ from progressor.domain.processes.task import RunningTask
 from progressor.storage.postgres.pools import Connection
 from tests.conftest import PROFILE
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import (
+from tests.support.models.jobs.graphs import (
     SEED_EXAMPLE,
     Graph,
     order_count,
@@ -28,14 +27,15 @@ from tests.support.job_graphs import (
     specs,
     states,
 )
-from tests.support.jobs_storage import JobDesk, job_desk, leader_of
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.jobs.store import JobStore, job_store, leader_of
+from tests.support.storage.store import (
     connect,
     create_namespace,
-    desk,
     empty,
     lent,
-    running_desks,
+    running_stores,
+    store,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,20 +51,20 @@ NO_FAILURE: frozenset[str] = frozenset()
 @pytest_asyncio.fixture(loop_scope="module")
 async def connection(database: str) -> AsyncIterator[Connection]:
     create_namespace(database)
-    with psycopg.connect(database, autocommit=True) as eye:
-        empty(eye)
+    with psycopg.connect(database, autocommit=True) as observer:
+        empty(observer)
     async with await connect(database) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def alone(connection: Connection) -> AsyncIterator[JobDesk]:
+async def alone(connection: Connection) -> AsyncIterator[JobStore]:
     """Return a replica's storage on one connection, in whose transaction a test may be."""
-    own = desk(lent(connection), clock=ManualClock())
+    own = store(lent(connection), clock=ManualClock())
     async with asyncio.TaskGroup() as group:
         for commits in (own.admissions, own.settlements):
             group.create_task(commits.run(), name="commits")
-        yield job_desk(own)
+        yield job_store(own)
         own.admissions.close()
         own.settlements.close()
 
@@ -73,7 +73,7 @@ class Explorer:
     """Ends the nodes of one job in every order."""
 
     def __init__(
-        self, connection: Connection, jobs: JobDesk, graph: Graph, fails: frozenset[str]
+        self, connection: Connection, jobs: JobStore, graph: Graph, fails: frozenset[str]
     ) -> None:
         self.connection, self.jobs, self.graph, self.fails = connection, jobs, graph, fails
         self.leader = leader_of(1)
@@ -115,7 +115,7 @@ class Explorer:
 
 
 async def test_every_order_gives_the_same_step_by_step(
-    connection: Connection, alone: JobDesk
+    connection: Connection, alone: JobStore
 ) -> None:
     explorer = Explorer(connection, alone, SEED_EXAMPLE, NO_FAILURE)
     async with connection.transaction():
@@ -127,7 +127,7 @@ async def test_every_order_gives_the_same_step_by_step(
 
 
 async def test_every_order_in_which_4_fails_gives_the_same_step_by_step(
-    connection: Connection, alone: JobDesk
+    connection: Connection, alone: JobStore
 ) -> None:
     explorer = Explorer(connection, alone, SEED_EXAMPLE, frozenset("4"))
     async with connection.transaction():
@@ -139,7 +139,7 @@ async def test_every_order_in_which_4_fails_gives_the_same_step_by_step(
 @pytest.mark.parametrize("graph", FOURTH_EDGE, ids=["2 to 8", "2 to 9"])
 @pytest.mark.parametrize("fails", ["", "4", "2", "6", "46", "159"])
 async def test_whatever_fails_and_wherever_the_fourth_edge_of_2_leads_to(
-    connection: Connection, alone: JobDesk, graph: Graph, fails: str
+    connection: Connection, alone: JobStore, graph: Graph, fails: str
 ) -> None:
     explorer = Explorer(connection, alone, graph, frozenset(fails))
     async with connection.transaction():
@@ -147,7 +147,7 @@ async def test_whatever_fails_and_wherever_the_fourth_edge_of_2_leads_to(
 
 
 async def test_the_leader_is_joined_once_when_the_last_has_ended(
-    connection: Connection, alone: JobDesk
+    connection: Connection, alone: JobStore
 ) -> None:
     leader = leader_of(1)
     async with connection.transaction(force_rollback=True):
@@ -180,8 +180,8 @@ async def test_two_that_end_at_the_same_moment_in_two_replicas(
 ) -> None:
     """Also 6 and 7 of the seed, and 4 that fails with 6 that is done."""
     assert not connection.closed
-    async with running_desks(database, count=2) as desks:
-        here, there = map(job_desk, desks)
+    async with running_stores(database, count=2) as stores:
+        here, there = map(job_store, stores)
         for number, (ended, pair) in enumerate(PAIRS):
             leader = leader_of(number)
             tasks = await _brought_to(here, leader, ended)
@@ -193,8 +193,8 @@ async def test_two_that_end_at_the_same_moment_in_two_replicas(
             if pair[0] in fails and _depends(pair[1], pair[0]):
                 continue
             assert await here.states(leader) == states(SEED_EXAMPLE, {**ended, **last})
-    with psycopg.connect(database) as eye:
-        assert broken_invariants(eye) == {}
+    with psycopg.connect(database) as observer:
+        assert broken_invariants(observer) == {}
 
 
 def _depends(name: str, on: str) -> bool:
@@ -202,7 +202,7 @@ def _depends(name: str, on: str) -> bool:
 
 
 async def _brought_to(
-    jobs: JobDesk, leader: ProcessKey, ended: Mapping[str, str]
+    jobs: JobStore, leader: ProcessKey, ended: Mapping[str, str]
 ) -> dict[str, RunningTask]:
     """Submit a job of the seed's, end these nodes in their order, and claim what runs then."""
     await jobs.submit(leader, specs(SEED_EXAMPLE))

@@ -9,10 +9,10 @@ from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost
-from tests.support.job_cases import LEADER, call, follower, led, nodes
-from tests.support.job_graphs import SEED_EXAMPLE, specs
-from tests.support.jobs_storage import JobDesk
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import SEED_EXAMPLE, specs
+from tests.support.storage.jobs.cases import LEADER, call, follower, led, nodes
+from tests.support.storage.jobs.store import JobStore
+from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     a_request,
@@ -25,7 +25,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 class TestRetry:
-    async def test_of_a_job_a_follower_of_which_is_being_repaired(self, jobs: JobDesk) -> None:
+    async def test_of_a_job_a_follower_of_which_is_being_repaired(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a=""))
         tasks = await jobs.claim()
         timer = (
@@ -34,7 +34,7 @@ class TestRetry:
         assert timer is not None
         await jobs.settled(timer, BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-        await jobs.desk.processes.simple_repair(follower("a"))
+        await jobs.store.processes.simple_repair(follower("a"))
 
         await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
 
@@ -46,16 +46,16 @@ class TestRetry:
 
     @pytest.mark.parametrize("in_hand", [True, False], ids=["in hand", "in line"])
     async def test_takes_the_place_of_a_repair_of_the_leader(
-        self, jobs: JobDesk, in_hand: bool
+        self, jobs: JobStore, in_hand: bool
     ) -> None:
-        init = await jobs.desk.start(LEADER)
+        init = await jobs.store.start(LEADER)
         await jobs.settled(init, success(StartNodes(nodes=nodes(a=""))))
         tasks = await jobs.claim()
         due = success(SetTimer(after=NO_TIME))
         timer = (await jobs.settled(await call(jobs, LEADER), due, continues=True)).next
         assert timer is not None
         await jobs.settled(timer, BROKEN)
-        repair = await jobs.desk.admit(a_request(LEADER, TaskType.REPAIR), run=in_hand)
+        repair = await jobs.store.admit(a_request(LEADER, TaskType.REPAIR), run=in_hand)
 
         await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
 
@@ -68,7 +68,7 @@ class TestRetry:
         await jobs.settled(tasks["a"])
 
     async def test_has_the_timer_run_again_of_a_follower_that_was_stopped(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         await led(jobs, *nodes(a=""))
         tasks = await jobs.claim()
@@ -78,13 +78,13 @@ class TestRetry:
         assert await jobs.states(LEADER) == {"a": "cancelled"}
 
         await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-        jobs.desk.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
+        jobs.store.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
 
         assert await jobs.states(LEADER) == {"a": "running"}
         assert list(await jobs.claim()) == ["a"]
 
     async def test_counts_once_that_a_node_with_constraints_begins_again(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
         await jobs.submit(LEADER, [gated])
@@ -100,7 +100,7 @@ class TestRetry:
         assert await jobs.states(LEADER) == {"a": "done"}
 
     async def test_has_a_node_with_constraints_go_on_by_a_repair_that_was_in_hand(
-        self, jobs: JobDesk
+        self, jobs: JobStore
     ) -> None:
         gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
         await led(jobs, gated, NodeSpec(name="b", predecessors=("a",)))
@@ -108,7 +108,7 @@ class TestRetry:
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
         await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-        repair = await jobs.desk.run_task(a_request(follower("a"), TaskType.REPAIR))
+        repair = await jobs.store.run_task(a_request(follower("a"), TaskType.REPAIR))
 
         await jobs.settled(repair, success())
 
@@ -118,7 +118,7 @@ class TestRetry:
         await jobs.settled(await call(jobs, follower("a")))
         assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
 
-    async def test_begins_what_had_failed_and_what_that_had_skipped(self, jobs: JobDesk) -> None:
+    async def test_begins_what_had_failed_and_what_that_had_skipped(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, specs(SEED_EXAMPLE))
         tasks = await jobs.claim()
         for name in "1235":

@@ -28,18 +28,18 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.rows.gate_effects import Again, LoweredGate
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.storage import (
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     NAMESPACE,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     connect,
     create_namespace,
-    desk,
     lent,
+    store,
     success,
 )
 
@@ -59,7 +59,7 @@ class Party:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.random = random.Random(number)
-        self.desk: Desk = desk(lent(connection), clock=ManualClock(), replica_id=number)
+        self.store: Store = store(lent(connection), clock=ManualClock(), replica_id=number)
 
     def some(self) -> list[ProcessKey]:
         """Return several processes in no order."""
@@ -74,7 +74,7 @@ class Party:
             success(events=1), success(SetTimer(after=NO_TIME)), success(RemoveProcess()),
             success(Complete()), BROKEN, Lost(),
         )  # fmt: skip
-        zombies = await self.desk.replicas.find_zombies(
+        zombies = await self.store.replicas.find_zombies(
             replica_id=0, lease_timeout=HOUR, limit=100, known=()
         )
         chosen = self.random.sample(zombies, len(zombies))
@@ -108,20 +108,22 @@ def _entries(party: Party, task_type: TaskType) -> list[admissions.Entry]:
 
 
 async def admit_starts(party: Party) -> None:
-    await party.desk.admissions._write_starts(
+    await party.store.admissions._write_starts(
         party.connection, _entries(party, TaskType.INIT), False
     )
 
 
 async def admit_requests(party: Party) -> None:
     task_type = party.random.choice([TaskType.CALL, TaskType.CALL, TaskType.REPAIR])
-    await party.desk.admissions._write_requests(party.connection, _entries(party, task_type), False)
+    await party.store.admissions._write_requests(
+        party.connection, _entries(party, task_type), False
+    )
 
 
 async def settle_tasks(party: Party) -> None:
     entries = await party.leases()
     if entries:
-        await party.desk.settlements._write(party.connection, entries, False)
+        await party.store.settlements._write(party.connection, entries, False)
 
 
 async def claim_tasks(party: Party) -> None:
@@ -135,26 +137,26 @@ async def claim_tasks(party: Party) -> None:
     party.random.shuffle(wanted)
     by_process = {each.key: each for each in wanted}
     if by_process:
-        await party.desk.claims.claim_tasks(party.desk.pool, list(by_process.values()))
+        await party.store.claims.claim_tasks(party.store.pool, list(by_process.values()))
 
 
 async def claim_due(party: Party) -> None:
-    await party.desk.claim_due(wait=party.random.random() < 0.5)
+    await party.store.claim_due(wait=party.random.random() < 0.5)
 
 
 async def remove_process(party: Party) -> None:
     with contextlib.suppress(errors.ProcessNotFoundError):
-        await party.desk.processes.remove(party.one())
+        await party.store.processes.remove(party.one())
 
 
 async def put_process(party: Party) -> None:
     status = party.random.choice([ProcessStatus.RUNNING, ProcessStatus.FINISHED])
     timer = SetTimer(after=NO_TIME) if status is ProcessStatus.RUNNING else None
-    await party.desk.processes.put(Import(key=party.one(), status=status, timer=timer))
+    await party.store.processes.put(Import(key=party.one(), status=status, timer=timer))
 
 
 async def simple_repair(party: Party) -> None:
-    await party.desk.processes.simple_repair(party.one())
+    await party.store.processes.simple_repair(party.one())
 
 
 async def await_task(party: Party) -> None:
@@ -163,18 +165,18 @@ async def await_task(party: Party) -> None:
     )
     for row in await cursor.fetchall():
         try:
-            await party.desk.results.await_task(ProcessKey(*row[:3]), row[3])
+            await party.store.results.await_task(ProcessKey(*row[:3]), row[3])
         except errors.NotFoundError:
             continue
 
 
 async def delete_finished(party: Party) -> None:
-    await party.desk.retention.delete_finished("orders", age=-HOUR, limit=3)
+    await party.store.retention.delete_finished("orders", age=-HOUR, limit=3)
 
 
 async def delete_old_tasks(party: Party) -> None:
     for key in party.some():
-        await party.desk.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
+        await party.store.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
 
 
 async def admit_gated(party: Party) -> None:
@@ -190,7 +192,7 @@ async def admit_gated(party: Party) -> None:
         admissions.Entry(a_request(key, constraints=wanted), False, EXPIRES_AFTER)
         for key, wanted in zip(party.some(), constraints, strict=False)
     ]
-    await party.desk.admissions._write_gated_requests(party.connection, entries, False)
+    await party.store.admissions._write_gated_requests(party.connection, entries, False)
 
 
 async def cancel_task(party: Party) -> None:
@@ -199,21 +201,21 @@ async def cancel_task(party: Party) -> None:
     )
     for row in party.random.sample(found := await cursor.fetchall(), min(3, len(found))):
         with contextlib.suppress(errors.RequestError):
-            await party.desk.processes.cancel(ProcessKey(*row[:3]), row[3])
+            await party.store.processes.cancel(ProcessKey(*row[:3]), row[3])
 
 
 async def set_gate(party: Party) -> None:
     gate, capacity = party.random.choice(GATES), party.random.randrange(4)
-    await party.desk.gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
-    await party.desk.gates.give_way(LoweredGate(NAMESPACE.name, gate))
+    await party.store.gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
+    await party.store.gates.give_way(LoweredGate(NAMESPACE.name, gate))
 
 
 async def look_again(party: Party) -> None:
     again = [Again(namespace=NAMESPACE.name, gate=gate) for gate in GATES]
     again.append(Again(namespace=NAMESPACE.name, order_key="o"))
     party.random.shuffle(again)
-    await party.desk.gates.look_again(NAMESPACE.name, again)
-    await party.desk.gates.promote_due([NAMESPACE.name])
+    await party.store.gates.look_again(NAMESPACE.name, again)
+    await party.store.gates.promote_due([NAMESPACE.name])
 
 
 Writer = Callable[[Party], Awaitable[None]]
@@ -288,9 +290,9 @@ async def test_two_writers_never_lock_each_other_out(
     await write_at_once(parties, one, other, feeds)
 
     # A deadlock would have been an error of one of them.
-    with psycopg.connect(database, autocommit=True) as eye:
-        assert broken_invariants(eye) == {}
-        counted = eye.execute(
+    with psycopg.connect(database, autocommit=True) as observer:
+        assert broken_invariants(observer) == {}
+        counted = observer.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
     assert counted == (0,)

@@ -31,17 +31,17 @@ from progressor.storage.processes import admissions
 from progressor.storage.processes.claims import Wanted
 from progressor.storage.processes.settlements import Entry, Written
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import specs
-from tests.support.jobs_storage import DONE, JobDesk, job_desk
-from tests.support.storage import (
+from tests.support.models.jobs.graphs import specs
+from tests.support.storage.jobs.store import DONE, JobStore, job_store
+from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,
     NO_TIME,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     empty,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -69,19 +69,19 @@ class Crowd:
 
 
 @pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def jobs(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[JobDesk]:
+async def jobs(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[JobStore]:
     """Return a replica's storage in which all that is of one kind is in one lane."""
     create_namespace(database)
-    empty(eye)
+    empty(observer)
     commit = Commit(gather=NO_TIME, shard_count=1)
-    async with running_desks(database, clock=ManualClock(), commit=commit) as [desk]:
-        yield job_desk(desk)
+    async with running_stores(database, clock=ManualClock(), commit=commit) as [store]:
+        yield job_store(store)
 
 
 def _key(name: str) -> ProcessKey:
@@ -92,31 +92,31 @@ def _through(name: str, version: int) -> Constraints:
     return Constraints(gates={name: 100}, order=Order(key=name, version=Version((version,))))
 
 
-async def crowd(jobs: JobDesk, name: str, count: int) -> Crowd:
+async def crowd(jobs: JobStore, name: str, count: int) -> Crowd:
     """Return `count` of each kind of process with a step in hand; gate, order, job of that name."""
-    desk, leaving = jobs.desk, []
+    store, leaving = jobs.store, []
     for number in range(count):
-        await desk.started(_key(f"{name}-plain-{number}"), success(SetTimer(after=EXPIRES_AFTER)))
-        leaving.append(await desk.start(_key(f"{name}-leaving-{number}")))
+        await store.started(_key(f"{name}-plain-{number}"), success(SetTimer(after=EXPIRES_AFTER)))
+        leaving.append(await store.start(_key(f"{name}-leaving-{number}")))
         through = _through(name, 1)
         if number < 2:
             through = dataclasses.replace(through, gates={name: 100, f"{name}-tight": 1})
         start = a_request(_key(f"{name}-gated-{number}"), TaskType.INIT, constraints=through)
-        await desk.admit(start, run=False)
+        await store.admit(start, run=False)
     await jobs.submit(
         _key(f"{name}-job"), specs({f"n{number}": () for number in range(count)} | {"z": ("n0",)})
     )
-    claimed = [each.task for each in await desk.claim_due(limit=1000)]
+    claimed = [each.task for each in await store.claim_due(limit=1000)]
     calls = [
-        await desk.run_task(a_request(_key(f"{name}-plain-{number}"))) for number in range(count)
+        await store.run_task(a_request(_key(f"{name}-plain-{number}"))) for number in range(count)
     ]
     # The second call waits behind the first, and is in line when that is settled.
     for number in range(count):
-        await desk.admit(a_request(_key(f"{name}-plain-{number}")))
+        await store.admit(a_request(_key(f"{name}-plain-{number}")))
     tasks = [each for each in (*claimed, *calls) if each.key.process_id.startswith(name)]
     return Crowd(
         steps=[await jobs.entry(task, _answer(task)) for task in tasks]
-        + [desk.entry(task, success(RemoveProcess())) for task in leaving],
+        + [store.entry(task, success(RemoveProcess())) for task in leaving],
         requests=[
             admissions.Entry(request, True, EXPIRES_AFTER)
             for number in range(count)
@@ -170,8 +170,8 @@ def holding(database: str, table: str, name: str) -> Iterator[None]:
         holder.rollback()
 
 
-async def test_every_table_is_locked_by_a_test(eye: psycopg.Connection[Any]) -> None:
-    found = eye.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'progressor'")
+async def test_every_table_is_locked_by_a_test(observer: psycopg.Connection[Any]) -> None:
+    found = observer.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'progressor'")
 
     assert sorted(row[0] for row in found.fetchall()) == TABLES
 
@@ -179,7 +179,7 @@ async def test_every_table_is_locked_by_a_test(eye: psycopg.Connection[Any]) -> 
 @pytest.mark.matrix
 @pytest.mark.parametrize("table", TABLES)
 async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
-    jobs: JobDesk, database: str, table: str
+    jobs: JobStore, database: str, table: str
 ) -> None:
     held, others = await crowd(jobs, "held", 2), await crowd(jobs, "free", NEIGHBOURS)
     with holding(database, table, "held"):
@@ -198,19 +198,19 @@ async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
 
 @pytest.mark.parametrize("table", ["processes", "running", "tasks"])
 async def test_many_locked_rows_in_a_batch_cost_its_neighbours_one_wait(
-    jobs: JobDesk, database: str, table: str
+    jobs: JobStore, database: str, table: str
 ) -> None:
-    desk = jobs.desk
-    held = [await desk.start(_key(f"held-{number}")) for number in range(MANY_ROWS)]
-    others = [await desk.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
+    store = jobs.store
+    held = [await store.start(_key(f"held-{number}")) for number in range(MANY_ROWS)]
+    others = [await store.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
     with psycopg.connect(database) as holder:
         holder.execute(
             sql.SQL("SELECT FROM progressor.{} WHERE process_id LIKE 'held%' FOR UPDATE").format(
                 sql.Identifier(table)
             )
         )
-        waiting = [desk.settlements.submit(desk.entry(task)) for task in held]
-        seconds = await _seconds([desk.settlements.submit(desk.entry(task)) for task in others])
+        waiting = [store.settlements.submit(store.entry(task)) for task in held]
+        seconds = await _seconds([store.settlements.submit(store.entry(task)) for task in others])
     async with asyncio.timeout(MANY_SECONDS):
         written = [await each for each in waiting]
 
@@ -219,19 +219,19 @@ async def test_many_locked_rows_in_a_batch_cost_its_neighbours_one_wait(
 
 
 async def test_an_insertion_of_the_same_key_elsewhere_holds_up_nobody_else(
-    jobs: JobDesk, database: str, caplog: pytest.LogCaptureFixture
+    jobs: JobStore, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = jobs.desk
-    held = await desk.start(_key("held"))
-    others = [await desk.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
+    store = jobs.store
+    held = await store.start(_key("held"))
+    others = [await store.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
     with psycopg.connect(database) as holder:
         holder.execute(
             "INSERT INTO progressor.events (slot, namespace, process_id, event_id, task_id,"
             " occurred_at, format_version, payload) VALUES (%s, %s, %s, 1, 1, now(), 1, '')",
             [held.key.slot, held.key.namespace, held.key.process_id],
         )
-        waiting = desk.settlements.submit(desk.entry(held, success(events=1)))
-        seconds = await _seconds([desk.settlements.submit(desk.entry(task)) for task in others])
+        waiting = store.settlements.submit(store.entry(held, success(events=1)))
+        seconds = await _seconds([store.settlements.submit(store.entry(task)) for task in others])
         holder.rollback()
     async with asyncio.timeout(MANY_SECONDS):
         written = await waiting
@@ -245,20 +245,20 @@ async def test_an_insertion_of_the_same_key_elsewhere_holds_up_nobody_else(
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("table", TABLES)
 async def test_what_is_due_is_claimed_but_for_what_is_locked(
-    jobs: JobDesk, database: str, table: str, *, wait: bool
+    jobs: JobStore, database: str, table: str, *, wait: bool
 ) -> None:
-    desk = jobs.desk
+    store = jobs.store
     for name in ("held", "free"):
         for number in range(NEIGHBOURS if name == "free" else 1):
-            init = await desk.start(_key(f"{name}-{number}"))
-            await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+            init = await store.start(_key(f"{name}-{number}"))
+            await store.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
             gated = a_request(
                 _key(f"{name}-gated-{number}"), TaskType.INIT, constraints=_through(name, 1)
             )
-            await desk.admit(gated, run=False)
+            await store.admit(gated, run=False)
     with holding(database, table, "held"):
-        claimed = await desk.claim_due(limit=1000, wait=wait)
-    later = await desk.claim_due(limit=1000)
+        claimed = await store.claim_due(limit=1000, wait=wait)
+    later = await store.claim_due(limit=1000)
 
     ids = {each.task.key.process_id for each in claimed}
     assert len([each for each in ids if each.startswith("free")]) == 2 * NEIGHBOURS
@@ -268,22 +268,22 @@ async def test_what_is_due_is_claimed_but_for_what_is_locked(
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("table", ["processes", "schedule", "tasks"])
 async def test_what_is_locked_takes_no_place_from_what_is_due_behind_it(
-    jobs: JobDesk, database: str, table: str, *, wait: bool
+    jobs: JobStore, database: str, table: str, *, wait: bool
 ) -> None:
-    desk, count = jobs.desk, 9
+    store, count = jobs.store, 9
     for number in range(count):
         for name in ("held-timer", "held-call"):
-            await due(desk, _key(f"{name}-{number}"))
+            await due(store, _key(f"{name}-{number}"))
     for number in range(2):
-        await due(desk, _key(f"free-{number}"))
+        await due(store, _key(f"free-{number}"))
     with psycopg.connect(database) as holder:
         holder.execute(
             sql.SQL("SELECT FROM progressor.{} WHERE process_id LIKE 'held%' FOR UPDATE").format(
                 sql.Identifier(table)
             )
         )
-        claimed = [await desk.claim_due(limit=1, wait=wait) for _ in range(3)]
-    later = await desk.claim_due(limit=1000)
+        claimed = [await store.claim_due(limit=1, wait=wait) for _ in range(3)]
+    later = await store.claim_due(limit=1000)
 
     ids = [[each.task.key.process_id for each in round_] for round_ in claimed]
     assert ids == [["free-0"], ["free-1"], []]
@@ -291,49 +291,49 @@ async def test_what_is_locked_takes_no_place_from_what_is_due_behind_it(
 
 
 async def test_a_backlog_waits_for_a_locked_process_once_and_not_at_each_claim(
-    jobs: JobDesk, database: str
+    jobs: JobStore, database: str
 ) -> None:
-    desk = jobs.desk
-    await due(desk, _key("held"))
+    store = jobs.store
+    await due(store, _key("held"))
     for number in range(CLAIMS):
-        await due(desk, _key(f"free-{number}"))
+        await due(store, _key(f"free-{number}"))
     with psycopg.connect(database) as holder:
         holder.execute("SELECT FROM progressor.processes WHERE process_id = 'held' FOR UPDATE")
         began = asyncio.get_running_loop().time()
-        claimed = [await desk.claim_due(limit=1, wait=True) for _ in range(CLAIMS)]
+        claimed = [await store.claim_due(limit=1, wait=True) for _ in range(CLAIMS)]
         seconds = asyncio.get_running_loop().time() - began
 
     assert all(len(each) == 1 for each in claimed)
     assert seconds < CLAIMS * LOCK_TIMEOUT.total_seconds() / 3
 
 
-async def due(desk: Desk, key: ProcessKey) -> None:
+async def due(store: Store, key: ProcessKey) -> None:
     """Make a process with a task that is due: a timer, or a call where the name says so."""
-    assert isinstance(desk.clock, ManualClock)
-    init = await desk.start(key)
+    assert isinstance(store.clock, ManualClock)
+    init = await store.start(key)
     if "call" in key.process_id:
-        await desk.admit(a_request(key), run=False)
-        await desk.settled(init, continues=False)
+        await store.admit(a_request(key), run=False)
+        await store.settled(init, continues=False)
     else:
-        await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
-    desk.clock.advance(dt.timedelta(milliseconds=1))
+        await store.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+    store.clock.advance(dt.timedelta(milliseconds=1))
 
 
 @pytest.mark.parametrize("table", ["processes", "schedule", "tasks"])
 async def test_timers_are_claimed_by_their_ids_but_for_those_that_are_locked(
-    jobs: JobDesk, database: str, table: str
+    jobs: JobStore, database: str, table: str
 ) -> None:
-    desk, wanted = jobs.desk, []
+    store, wanted = jobs.store, []
     for name in ("held-0", "free-0", "free-1"):
-        init = await desk.start(_key(name))
-        written = await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+        init = await store.start(_key(name))
+        written = await store.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
         assert written.due is not None
         wanted.append(
             Wanted(key=init.key, task_id=written.due.task_id, expires_after=EXPIRES_AFTER)
         )
     with holding(database, table, "held"):
-        claimed = await desk.claims.claim_tasks(desk.pool, wanted)
-    later = await desk.claim_due()
+        claimed = await store.claims.claim_tasks(store.pool, wanted)
+    later = await store.claim_due()
 
     assert {each.task.key.process_id for each in claimed} == {"free-0", "free-1"}
     assert [each.task.key.process_id for each in later] == ["held-0"]
@@ -341,18 +341,18 @@ async def test_timers_are_claimed_by_their_ids_but_for_those_that_are_locked(
 
 @pytest.mark.parametrize("table", ["processes", "gates", "orders"])
 async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
-    jobs: JobDesk, database: str, table: str
+    jobs: JobStore, database: str, table: str
 ) -> None:
-    desk, clock = jobs.desk, jobs.desk.clock
+    store, clock = jobs.store, jobs.store.clock
     assert isinstance(clock, ManualClock)
     for name in ("held", "free"):
         through = dataclasses.replace(_through(name, 1), run_at=clock.now() + EXPIRES_AFTER)
         start = a_request(_key(f"{name}-gated"), TaskType.INIT, constraints=through)
-        await desk.admit(start, run=False)
+        await store.admit(start, run=False)
     clock.advance(2 * EXPIRES_AFTER)
     with holding(database, table, "held"):
-        promoted = await desk.gates.promote_due([NAMESPACE.name])
-    later = await desk.gates.promote_due([NAMESPACE.name])
+        promoted = await store.gates.promote_due([NAMESPACE.name])
+    later = await store.gates.promote_due([NAMESPACE.name])
 
     assert [key.process_id for key, _ in promoted.due] == ["free-gated"]
     # Looking again at once would be a busy loop.
@@ -361,14 +361,14 @@ async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
 
 
 async def test_tasks_without_gates_continue_while_a_gate_with_many_holders_is_held(
-    database: str, eye: psycopg.Connection[Any]
+    database: str, observer: psycopg.Connection[Any]
 ) -> None:
     """As by a change of its capacity that sends the holders back, in one long transaction."""
     create_namespace(database)
-    empty(eye)
+    empty(observer)
     commit = Commit(gather=NO_TIME, shard_count=2)
-    async with running_desks(database, count=2, clock=ManualClock(), commit=commit) as desks:
-        one, other = desks
+    async with running_stores(database, count=2, clock=ManualClock(), commit=commit) as stores:
+        one, other = stores
         through = Constraints(gates={"held": HOLDERS})
         async with asyncio.TaskGroup() as group:
             for number in range(HOLDERS):
@@ -378,7 +378,7 @@ async def test_tasks_without_gates_continue_while_a_gate_with_many_holders_is_he
         free = [await other.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
         with psycopg.connect(database) as holder:
             holder.execute("SELECT FROM progressor.gates FOR UPDATE")
-            waiting = [asyncio.ensure_future(desks[n % 2].settle(t)) for n, t in enumerate(gated)]
+            waiting = [asyncio.ensure_future(stores[n % 2].settle(t)) for n, t in enumerate(gated)]
             late = a_request(_key("held-late"), TaskType.INIT, constraints=through)
             waiting.append(asyncio.ensure_future(other.admit(late)))  # type: ignore[arg-type]
             seconds = 0.0
@@ -396,14 +396,14 @@ async def test_tasks_without_gates_continue_while_a_gate_with_many_holders_is_he
     assert seconds < SECONDS
 
 
-def _step(desk: Desk, task: RunningTask) -> asyncio.Future[Any]:
-    return asyncio.ensure_future(desk.settled(task))
+def _step(store: Store, task: RunningTask) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(store.settled(task))
 
 
-def _submit(jobs: JobDesk, crowd: Crowd, *, steps: bool) -> Sequence[asyncio.Future[Any]]:
+def _submit(jobs: JobStore, crowd: Crowd, *, steps: bool) -> Sequence[asyncio.Future[Any]]:
     if steps:
-        return [jobs.desk.settlements.submit(entry) for entry in crowd.steps]
-    return [jobs.desk.admissions.submit(entry) for entry in crowd.requests]
+        return [jobs.store.settlements.submit(entry) for entry in crowd.steps]
+    return [jobs.store.admissions.submit(entry) for entry in crowd.requests]
 
 
 async def _seconds(futures: Sequence[asyncio.Future[Any]]) -> float:

@@ -11,8 +11,8 @@ from progressor import errors
 from progressor.storage.postgres import migrations, statements
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
-from tests.support import schema
-from tests.support.postgres import Cluster
+from tests.support.postgres import schema
+from tests.support.postgres.cluster import Cluster
 
 
 @pytest.fixture

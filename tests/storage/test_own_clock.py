@@ -16,8 +16,8 @@ from progressor.clock import SystemClock
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.claims import Room
 from progressor.storage.replicas.queues import Queues
-from tests.support.storage import EXPIRES_AFTER, NO_TIME, STATEMENT_TIMEOUT, Desk, connect
-from tests.support.storage_reads import Reads, reads_of
+from tests.support.postgres.reads import Reads, reads_of
+from tests.support.storage.store import EXPIRES_AFTER, NO_TIME, STATEMENT_TIMEOUT, Store, connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,44 +31,44 @@ READ_MAX = 3
 async def connection(database: str) -> AsyncIterator[Connection]:
     """Return a session on many timers, finished processes and replies, none old enough."""
     fill(database, PLAN)
-    with psycopg.connect(database, autocommit=True) as eye:
-        eye.execute(
+    with psycopg.connect(database, autocommit=True) as observer:
+        observer.execute(
             """
             INSERT INTO progressor.replies (task_id, task_type, status, created_at)
             SELECT n, 'call', 'finished', now() FROM generate_series(1, 3000) n"""
         )
-        eye.execute("ANALYZE progressor.replies")
+        observer.execute("ANALYZE progressor.replies")
     async with await connect(database) as opened:
         yield opened
 
 
-async def find_overdue(desk: Desk) -> object:
-    return await desk.claims.find_overdue(desk.pool, ["orders", "void"], overdue=NO_TIME)
+async def find_overdue(store: Store) -> object:
+    return await store.claims.find_overdue(store.pool, ["orders", "void"], overdue=NO_TIME)
 
 
-async def claim_due(desk: Desk) -> object:
+async def claim_due(store: Store) -> object:
     room = Room(namespace="orders", limit=100, expires_after=EXPIRES_AFTER)
-    return await desk.claims.claim_due(desk.pool, [room], overdue=NO_TIME, wait=True)
+    return await store.claims.claim_due(store.pool, [room], overdue=NO_TIME, wait=True)
 
 
-async def find_upcoming(desk: Desk) -> object:
+async def find_upcoming(store: Store) -> object:
     room = Room(namespace="orders", limit=100, expires_after=EXPIRES_AFTER)
-    return await desk.claims.find_upcoming(
-        desk.pool, [room], horizon=dt.timedelta(seconds=5), lease_timeout=dt.timedelta(seconds=5)
+    return await store.claims.find_upcoming(
+        store.pool, [room], horizon=dt.timedelta(seconds=5), lease_timeout=dt.timedelta(seconds=5)
     )
 
 
-async def delete_finished(desk: Desk) -> object:
-    return await desk.retention.delete_finished("orders", age=LONG, limit=100)
+async def delete_finished(store: Store) -> object:
+    return await store.retention.delete_finished("orders", age=LONG, limit=100)
 
 
-async def delete_old_replies(desk: Desk) -> object:
-    return await desk.results.delete_old_replies(age=LONG)
+async def delete_old_replies(store: Store) -> object:
+    return await store.results.delete_old_replies(age=LONG)
 
 
-async def count_waiting(desk: Desk) -> object:
+async def count_waiting(store: Store) -> object:
     """Nothing is due; of the timers ahead it need not find more than one."""
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
     [queue] = await queues.count(["orders"], count_max=1)
     assert (queue.due, queue.timers) == (0, 1)
     return queue
@@ -80,7 +80,7 @@ async def count_waiting(desk: Desk) -> object:
     ids=lambda work: work.__name__,
 )
 async def test_a_search_in_vain_reads_next_to_nothing(
-    connection: Connection, work: Callable[[Desk], Awaitable[object]]
+    connection: Connection, work: Callable[[Store], Awaitable[object]]
 ) -> None:
     found = await reads_of(connection, SystemClock(), work)
 

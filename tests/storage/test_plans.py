@@ -26,8 +26,16 @@ from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.processes.processes import Wanted
 from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
-from tests.support.postgres import Cluster
-from tests.support.storage import (
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import (
+    Reads,
+    keep_unvacuumed,
+    reads_of,
+    scheduled_task,
+    seed,
+    seeded_key,
+)
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
@@ -35,20 +43,12 @@ from tests.support.storage import (
     NO_TIME,
     STATEMENT_TIMEOUT,
     UNREACHABLE,
-    Desk,
+    Store,
     a_request,
     connect,
     create_namespace,
     fresh_key,
     success,
-)
-from tests.support.storage_reads import (
-    Reads,
-    keep_unvacuumed,
-    reads_of,
-    scheduled_task,
-    seed,
-    seeded_key,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,7 +80,7 @@ class Attempted:
     broken_by: int | None = None
 
 
-async def admit_starts(desk: Desk) -> object:
+async def admit_starts(store: Store) -> object:
     entries = [
         admissions.Entry(
             a_request(fresh_key(), TaskType.INIT, idempotency_key="k"), number % 2 == 0,
@@ -88,27 +88,27 @@ async def admit_starts(desk: Desk) -> object:
         )
         for number in range(BATCH)
     ]  # fmt: skip
-    return await desk.admissions._write_starts(_connection(desk), entries, False)
+    return await store.admissions._write_starts(_connection(store), entries, False)
 
 
-async def admit_known_starts(desk: Desk) -> object:
+async def admit_known_starts(store: Store) -> object:
     entries = [
         admissions.Entry(
             a_request(seeded_key(number), TaskType.INIT, idempotency_key="k"), True, EXPIRES_AFTER
         )
         for number in WAITING_NUMBERS
     ]
-    return await desk.admissions._write_starts(_connection(desk), entries, False)
+    return await store.admissions._write_starts(_connection(store), entries, False)
 
 
-async def admit_requests(desk: Desk) -> object:
+async def admit_requests(store: Store) -> object:
     entries = [
         admissions.Entry(
             a_request(seeded_key(number), idempotency_key=f"k{number}"), True, EXPIRES_AFTER
         )
         for number in [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     ]
-    return await desk.admissions._write_requests(_connection(desk), entries, False)
+    return await store.admissions._write_requests(_connection(store), entries, False)
 
 
 def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
@@ -135,28 +135,28 @@ def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
     ]
 
 
-async def settle_tasks(desk: Desk) -> object:
+async def settle_tasks(store: Store) -> object:
     entries = settlement_entries(continues=True)
-    return await desk.settlements._write(_connection(desk), entries, False)
+    return await store.settlements._write(_connection(store), entries, False)
 
 
-async def recall_settlements(desk: Desk) -> object:
+async def recall_settlements(store: Store) -> object:
     """The batch again: every lease is lost, and each settlement found by its token."""
-    return await desk.settlements._write(
-        _connection(desk),
+    return await store.settlements._write(
+        _connection(store),
         [dataclasses.replace(each, token=0) for each in settlement_entries(continues=True)],
         True,
     )
 
 
-async def claim_tasks(desk: Desk) -> object:
+async def claim_tasks(store: Store) -> object:
     wanted = [
         claims.Wanted(
             key=seeded_key(number), task_id=scheduled_task(number), expires_after=EXPIRES_AFTER
         )
         for number in DUE_NUMBERS
     ]
-    claimed = await desk.claims.claim_tasks(desk.pool, wanted)
+    claimed = await store.claims.claim_tasks(store.pool, wanted)
     assert len(claimed) == BATCH
     return claimed
 
@@ -168,146 +168,146 @@ def rooms(count: int = BATCH) -> list[claims.Room]:
     ]
 
 
-async def claim_due(desk: Desk) -> object:
-    claimed = await desk.claims.claim_due(desk.pool, rooms(), overdue=NO_TIME, wait=False)
+async def claim_due(store: Store) -> object:
+    claimed = await store.claims.claim_due(store.pool, rooms(), overdue=NO_TIME, wait=False)
     assert len(claimed) == BATCH
     return claimed
 
 
-async def find_locked(desk: Desk) -> object:
+async def find_locked(store: Store) -> object:
     """No task holds one: the most frequent question is whether that is so by now."""
     find = locks.find_locked(Functions(), STATEMENT_TIMEOUT)
-    return await find(_connection(desk), [seeded_key(number) for number in DUE_NUMBERS])
+    return await find(_connection(store), [seeded_key(number) for number in DUE_NUMBERS])
 
 
-async def claim_nothing_due(desk: Desk) -> object:
-    return await desk.claims.claim_due(desk.pool, rooms(), overdue=10 * HOUR, wait=True)
+async def claim_nothing_due(store: Store) -> object:
+    return await store.claims.claim_due(store.pool, rooms(), overdue=10 * HOUR, wait=True)
 
 
-async def find_upcoming(desk: Desk) -> object:
+async def find_upcoming(store: Store) -> object:
     # What comes within the horizon may be read whole: PostgreSQL 15 sorts it, knowing no better.
-    found, _ = await desk.claims.find_upcoming(
-        desk.pool, rooms(), horizon=HOUR / 12, lease_timeout=LEASE_TIMEOUT
+    found, _ = await store.claims.find_upcoming(
+        store.pool, rooms(), horizon=HOUR / 12, lease_timeout=LEASE_TIMEOUT
     )
     assert len(found) == BATCH
     return found
 
 
-async def read_processes(desk: Desk) -> object:
+async def read_processes(store: Store) -> object:
     numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     wanted = [
         Wanted(seeded_key(number), HistoryRange(limit=2, direction=direction))
         for number, direction in zip(numbers, itertools.cycle(Direction))
     ]
-    return await desk.processes._read_batch(_connection(desk), wanted)
+    return await store.processes._read_batch(_connection(store), wanted)
 
 
-async def read_first_waits(desk: Desk) -> object:
+async def read_first_waits(store: Store) -> object:
     numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     keys = [seeded_key(number) for number in numbers]
-    return await desk.processes.first_waits(keys, gated=())
+    return await store.processes.first_waits(keys, gated=())
 
 
-async def read_history(desk: Desk) -> object:
+async def read_history(store: Store) -> object:
     key = seeded_key(WAITING_NUMBERS[0])
     for direction in Direction:
         wanted = HistoryRange(limit=2, direction=direction)
-        await desk.processes.history(key, wanted, last_event_id=4, bytes_max=1000)
+        await store.processes.history(key, wanted, last_event_id=4, bytes_max=1000)
     return None
 
 
-async def trace_process(desk: Desk) -> object:
-    return await desk.processes.trace(seeded_key(WAITING_NUMBERS[0]), after=0, limit=5)
+async def trace_process(store: Store) -> object:
+    return await store.processes.trace(seeded_key(WAITING_NUMBERS[0]), after=0, limit=5)
 
 
-async def list_processes(desk: Desk) -> object:
-    return await desk.processes.list(ProcessQuery(namespace="orders", page_size=BATCH))
+async def list_processes(store: Store) -> object:
+    return await store.processes.list(ProcessQuery(namespace="orders", page_size=BATCH))
 
 
-async def list_later_processes(desk: Desk) -> object:
-    [last] = await desk.processes.list(ProcessQuery(namespace="orders", page_size=1))
+async def list_later_processes(store: Store) -> object:
+    [last] = await store.processes.list(ProcessQuery(namespace="orders", page_size=1))
     before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
-    return await desk.processes.list(
+    return await store.processes.list(
         ProcessQuery(namespace="orders", page_size=BATCH, before=before)
     )
 
 
-async def list_all_processes(desk: Desk) -> object:
-    return await desk.processes.list(ProcessQuery(namespace="", page_size=BATCH))
+async def list_all_processes(store: Store) -> object:
+    return await store.processes.list(ProcessQuery(namespace="", page_size=BATCH))
 
 
-async def list_later_of_all_processes(desk: Desk) -> object:
-    [last] = await desk.processes.list(ProcessQuery(namespace="", page_size=1))
+async def list_later_of_all_processes(store: Store) -> object:
+    [last] = await store.processes.list(ProcessQuery(namespace="", page_size=1))
     before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
-    return await desk.processes.list(ProcessQuery(namespace="", page_size=BATCH, before=before))
+    return await store.processes.list(ProcessQuery(namespace="", page_size=BATCH, before=before))
 
 
-async def list_broken_of_all_processes(desk: Desk) -> object:
-    return await desk.processes.list(
+async def list_broken_of_all_processes(store: Store) -> object:
+    return await store.processes.list(
         ProcessQuery(namespace="", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
     )
 
 
-async def list_broken_processes(desk: Desk) -> object:
+async def list_broken_processes(store: Store) -> object:
     """There are none, and 50,500 others."""
-    return await desk.processes.list(
+    return await store.processes.list(
         ProcessQuery(namespace="orders", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
     )
 
 
-async def put_process(desk: Desk) -> object:
+async def put_process(store: Store) -> object:
     timer = SetTimer(after=HOUR)
     put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer, idempotency_key="k")
-    return [await desk.processes.put(put) for _ in range(2)]
+    return [await store.processes.put(put) for _ in range(2)]
 
 
-async def remove_process(desk: Desk) -> object:
-    return await desk.processes.remove(seeded_key(WAITING_NUMBERS[0]))
+async def remove_process(store: Store) -> object:
+    return await store.processes.remove(seeded_key(WAITING_NUMBERS[0]))
 
 
-async def simple_repair(desk: Desk) -> object:
-    return await desk.processes.simple_repair(seeded_key(WAITING_NUMBERS[0]))
+async def simple_repair(store: Store) -> object:
+    return await store.processes.simple_repair(seeded_key(WAITING_NUMBERS[0]))
 
 
-async def await_task(desk: Desk) -> object:
+async def await_task(store: Store) -> object:
     key = seeded_key(WAITING_NUMBERS[0])
-    await desk.results.await_task(key, scheduled_task(WAITING_NUMBERS[0]))
+    await store.results.await_task(key, scheduled_task(WAITING_NUMBERS[0]))
     with contextlib.suppress(errors.TaskNotFoundError):
-        await desk.results.await_task(key, "no such key")
+        await store.results.await_task(key, "no such key")
     return None
 
 
-async def fetch_results(desk: Desk) -> object:
-    return await desk.results.fetch(
+async def fetch_results(store: Store) -> object:
+    return await store.results.fetch(
         {scheduled_task(number): seeded_key(number) for number in WAITING_NUMBERS}
     )
 
 
-async def find_zombies(desk: Desk) -> object:
-    await desk.beat()
-    return await desk.find_zombies()
+async def find_zombies(store: Store) -> object:
+    await store.beat()
+    return await store.find_zombies()
 
 
-async def count_waiting(desk: Desk) -> object:
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+async def count_waiting(store: Store) -> object:
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
     [queue, _] = await queues.count(["orders", "elsewhere"], count_max=BATCH)
     assert (queue.due, queue.timers) == (BATCH, BATCH)
     return queue
 
 
-async def delete_finished(desk: Desk) -> object:
-    return await desk.retention.delete_finished("orders", age=HOUR, limit=BATCH)
+async def delete_finished(store: Store) -> object:
+    return await store.retention.delete_finished("orders", age=HOUR, limit=BATCH)
 
 
-async def delete_namespace(desk: Desk) -> object:
+async def delete_namespace(store: Store) -> object:
     with contextlib.suppress(errors.NamespaceNotEmptyError, errors.NamespaceNotFoundError):
-        await desk.namespaces.delete("orders")
+        await store.namespaces.delete("orders")
     with contextlib.suppress(errors.NamespaceNotEmptyError, errors.NamespaceNotFoundError):
-        await desk.namespaces.delete("elsewhere")
+        await store.namespaces.delete("elsewhere")
     return None
 
 
-Work = Callable[[Desk], Awaitable[object]]
+Work = Callable[[Store], Awaitable[object]]
 
 WORKS: dict[Work, int] = {
     admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
@@ -327,8 +327,8 @@ WORKS: dict[Work, int] = {
 WORKS_WITHOUT_STATISTICS = [work for work in WORKS if work is not list_later_processes]
 
 
-def _connection(desk: Desk) -> Connection:
-    connection: Any = desk.pool
+def _connection(store: Store) -> Connection:
+    connection: Any = store.pool
     return connection.lent  # type: ignore[no-any-return]  # the pool of one that the test lends
 
 
@@ -359,8 +359,8 @@ async def grown(cluster: Cluster) -> AsyncIterator[Connection]:
     """Return a session that planned on empty tables, which have not been analysed since."""
     conninfo = cluster.create_database("progressor_template")
     create_namespace(conninfo)
-    with psycopg.connect(conninfo, autocommit=True) as eye:
-        keep_unvacuumed(eye)
+    with psycopg.connect(conninfo, autocommit=True) as observer:
+        keep_unvacuumed(observer)
     async with await connect(conninfo) as connection:
         for work in WORKS:
             with contextlib.suppress(AssertionError, ValueError, errors.RequestError):

@@ -10,11 +10,11 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
-from tests.support.job_seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
-from tests.support.jobs_storage import job_desk
-from tests.support.postgres import Cluster
-from tests.support.storage import NO_TIME, STATEMENT_TIMEOUT, Desk, connect
-from tests.support.storage_reads import reads_of
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.jobs.seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
+from tests.support.storage.jobs.store import job_store
+from tests.support.storage.store import NO_TIME, STATEMENT_TIMEOUT, Store, connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,63 +25,63 @@ PER_JOB = 8 * NODES_EACH
 """Rows that one statement may read per table for each job that it is about."""
 
 
-async def read(desk: Desk) -> None:
-    assert len((await job_desk(desk).jobs.read(leader_key(RUNS), payloads=True)).nodes) == 20
+async def read(store: Store) -> None:
+    assert len((await job_store(store).jobs.read(leader_key(RUNS), payloads=True)).nodes) == 20
 
 
-async def changes(desk: Desk) -> None:
-    jobs = job_desk(desk).jobs
+async def changes(store: Store) -> None:
+    jobs = job_store(store).jobs
     assert (await jobs.changes(leader_key(RUNS), 1))[1] == ()
 
 
-async def outcomes(desk: Desk) -> None:
-    jobs = job_desk(desk).jobs
+async def outcomes(store: Store) -> None:
+    jobs = job_store(store).jobs
     assert len(await jobs.outcomes(leader_key(RUNS), bytes_max=10_000) or ()) == 5
     assert len(await jobs.inputs(leader_key(RUNS), 11, bytes_max=10_000) or ()) == 0
 
 
-async def list_jobs(desk: Desk) -> None:
-    listed = await job_desk(desk).jobs.list("orders", JobFilter(), after=None, limit=BATCH)
+async def list_jobs(store: Store) -> None:
+    listed = await job_store(store).jobs.list("orders", JobFilter(), after=None, limit=BATCH)
     assert len(listed) == BATCH
 
 
-async def cancel(desk: Desk) -> None:
-    assert (await job_desk(desk).jobs.cancel(leader_key(RUNS), "")).counts.cancelled == 10
+async def cancel(store: Store) -> None:
+    assert (await job_store(store).jobs.cancel(leader_key(RUNS), "")).counts.cancelled == 10
 
 
-async def tend(desk: Desk) -> None:
-    assert (await job_desk(desk).jobs.tend(leader_key(CANCELLED))).stopped == 5
+async def tend(store: Store) -> None:
+    assert (await job_store(store).jobs.tend(leader_key(CANCELLED))).stopped == 5
 
 
-async def find_untended(desk: Desk) -> None:
-    assert len(await job_desk(desk).jobs.find_untended(age=NO_TIME, limit=BATCH)) == BATCH
+async def find_untended(store: Store) -> None:
+    assert len(await job_store(store).jobs.find_untended(age=NO_TIME, limit=BATCH)) == BATCH
 
 
-async def retry(desk: Desk) -> None:
-    _, names = await job_desk(desk).jobs.retry(leader_key(FAILED), deadline=None, timeout=None)
+async def retry(store: Store) -> None:
+    _, names = await job_store(store).jobs.retry(leader_key(FAILED), deadline=None, timeout=None)
     assert len(names) == 5
 
 
-async def fail_overdue(desk: Desk) -> None:
-    assert len(await job_desk(desk).jobs.fail_overdue(limit=BATCH)) == BATCH
+async def fail_overdue(store: Store) -> None:
+    assert len(await job_store(store).jobs.fail_overdue(limit=BATCH)) == BATCH
 
 
-async def repair_a_follower(desk: Desk) -> None:
-    await desk.processes.simple_repair(follower_key(FAILED, 6))
-    assert (await job_desk(desk).jobs.counts(leader_key(FAILED))).counts.waiting == 10
+async def repair_a_follower(store: Store) -> None:
+    await store.processes.simple_repair(follower_key(FAILED, 6))
+    assert (await job_store(store).jobs.counts(leader_key(FAILED))).counts.waiting == 10
 
 
-async def remove_a_follower(desk: Desk) -> None:
-    await desk.processes.remove(follower_key(RUNS, 6))
-    assert (await job_desk(desk).jobs.counts(leader_key(RUNS))).counts.skipped == 10
+async def remove_a_follower(store: Store) -> None:
+    await store.processes.remove(follower_key(RUNS, 6))
+    assert (await job_store(store).jobs.counts(leader_key(RUNS))).counts.skipped == 10
 
 
-async def remove_a_leader(desk: Desk) -> None:
-    await desk.processes.remove(leader_key(RUNS))
-    assert await job_desk(desk).jobs.stop_orphans() == 5
+async def remove_a_leader(store: Store) -> None:
+    await store.processes.remove(leader_key(RUNS))
+    assert await job_store(store).jobs.stop_orphans() == 5
 
 
-WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
+WORK: tuple[tuple[Callable[[Store], Awaitable[None]], int], ...] = (
     (read, PER_JOB),
     (changes, PER_JOB),
     (outcomes, PER_JOB),
@@ -113,7 +113,7 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
 
 @pytest.mark.parametrize(("work", "rows_max"), WORK, ids=[work.__name__ for work, _ in WORK])
 async def test_it_reads_its_own_job(
-    crowds: Mapping[int, Connection], work: Callable[[Desk], Awaitable[None]], rows_max: int
+    crowds: Mapping[int, Connection], work: Callable[[Store], Awaitable[None]], rows_max: int
 ) -> None:
     clock = ManualClock(START)
     read = {count: await reads_of(crowd, clock, work) for count, crowd in crowds.items()}
@@ -135,8 +135,8 @@ async def test_what_has_not_changed_is_not_read(crowds: Mapping[int, Connection]
 async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
     crowds: Mapping[int, Connection],
 ) -> None:
-    async def count(desk: Desk) -> None:
-        queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    async def count(store: Store) -> None:
+        queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
         [queue] = await queues.count(["orders"])
         assert queue.jobs > 0
 
@@ -149,8 +149,8 @@ async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
 
 
 async def test_recovery_reads_what_runs_and_is_quiet(crowds: Mapping[int, Connection]) -> None:
-    async def recover(desk: Desk) -> None:
-        assert await job_desk(desk).jobs.recover() == ()
+    async def recover(store: Store) -> None:
+        assert await job_store(store).jobs.recover() == ()
 
     read = await reads_of(crowds[MANY], ManualClock(START), recover)
 

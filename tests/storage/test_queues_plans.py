@@ -7,8 +7,8 @@ import pytest
 
 from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
-from tests.support.storage import STATEMENT_TIMEOUT, Desk, connect, create_namespace
-from tests.support.storage_reads import reads_of
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.store import STATEMENT_TIMEOUT, Store, connect, create_namespace
 
 COUNT_MAX = 32
 ROWS = 40_000
@@ -63,9 +63,9 @@ def fill(conninfo: str, *, analyze: bool) -> None:
             connection.execute("ANALYZE")
 
 
-async def count(desk: Desk) -> None:
+async def count(store: Store) -> None:
     """Count what waits in both namespaces."""
-    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
     names = ["orders", "elsewhere"]
     found = await queues.count(names, count_max=COUNT_MAX, rows_max=COUNT_MAX * len(names))
     for queue in found:

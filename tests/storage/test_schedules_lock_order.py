@@ -38,9 +38,9 @@ from tests.storage.test_lock_order import (
     write_at_once,
 )
 from tests.support.clock import ManualClock
-from tests.support.invariants import broken_invariants
-from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
-from tests.support.storage import connect, create_namespace
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
+from tests.support.storage.store import connect, create_namespace
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,18 +48,18 @@ CALLS = [schedule_key("orders", f"calls {key.process_id}") for key in KEYS]
 STARTS = [schedule_key("orders", f"starts {number}") for number in range(6)]
 
 
-def timetable_of(party: Party) -> ScheduleDesk:
+def timetable_of(party: Party) -> ScheduleStore:
     """Return the schedules of a party, a moment later than before."""
-    clock = party.desk.clock
+    clock = party.store.clock
     assert isinstance(clock, ManualClock)
     clock.advance(MINUTE)
-    return schedule_desk(party.desk)
+    return schedule_store(party.store)
 
 
 async def fire(party: Party, keys: list[ScheduleKey]) -> None:
     """Trigger several schedules in one batch, in no order, at an instant that may be taken."""
     timetable = timetable_of(party)
-    now = party.desk.clock.now()
+    now = party.store.clock.now()
     items = []
     for key in party.random.sample(keys, party.random.randint(2, len(keys))):
         schedule = await timetable.schedules.get(key)
@@ -98,7 +98,7 @@ async def change(party: Party) -> None:
     timetable = timetable_of(party)
     key = party.random.choice(CALLS)
     schedule = await timetable.schedules.get(key)
-    now = party.desk.clock.now()
+    now = party.store.clock.now()
     with contextlib.suppress(job_errors.ScheduleChangedError, errors.InvalidRequestError):
         instants = [Upcoming(now - n * HOUR, now) for n in range(3)]
         await timetable.schedules.backfill(schedule, instants, OverlapPolicy.QUEUE_ONE)
@@ -129,7 +129,7 @@ async def parties(database: str) -> AsyncIterator[list[Party]]:
     impatient = make_conninfo(database, options=options)
     connections = [await connect(impatient) for _ in range(2 * CONNECTIONS_EACH + 1)]
     found = [Party(each, number) for number, each in enumerate(connections, start=1)]
-    timetable = schedule_desk(found[0].desk)
+    timetable = schedule_store(found[0].store)
     for schedule, process in zip(CALLS, KEYS, strict=True):
         target = CallTarget(task_type=TaskType.NOTIFY, process_id=process.process_id)
         await timetable.schedules.create(schedule, a_spec(target), paused=True, note="")
@@ -149,9 +149,9 @@ async def test_two_writers_never_lock_each_other_out(
 ) -> None:
     await write_at_once(parties, one, other, (admit_starts, fire_calls, claim_due))
 
-    with psycopg.connect(database, autocommit=True) as eye:
-        assert broken_invariants(eye) == {}
-        counted = eye.execute(
+    with psycopg.connect(database, autocommit=True) as observer:
+        assert broken_invariants(observer) == {}
+        counted = observer.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
     assert counted == (0,)

@@ -11,9 +11,15 @@ from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.schedules.runs import FIRST
 from tests.support.clock import START, ManualClock
-from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
-from tests.support.storage import LEASE_TIMEOUT, Desk, connect, create_namespace, running_desks
-from tests.support.storage_reads import Reads, reads_of
+from tests.support.postgres.reads import Reads, reads_of
+from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
+from tests.support.storage.store import (
+    LEASE_TIMEOUT,
+    Store,
+    connect,
+    create_namespace,
+    running_stores,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,8 +56,8 @@ async def filled(
     create_namespace(conninfo)
     clock = ManualClock()
     connection = await connect(conninfo)
-    async with running_desks(conninfo, clock=clock) as (desk,):
-        await schedule_desk(desk).create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
+    async with running_stores(conninfo, clock=clock) as (store,):
+        await schedule_store(store).create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
         await reads_of(connection, clock, _everything)
         with psycopg.connect(conninfo, autocommit=True) as filler:
             named = {"start": START, "count": SCHEDULES, "each": FIRINGS_EACH}
@@ -64,10 +70,10 @@ async def filled(
     cluster.drop_database(conninfo)
 
 
-async def _everything(desk: Desk) -> None:
+async def _everything(store: Store) -> None:
     """Have each statement planned."""
-    timetable = schedule_desk(desk)
-    clock = desk.clock
+    timetable = schedule_store(store)
+    clock = store.clock
     assert isinstance(clock, ManualClock)
     await _fire(timetable)
     await timetable.firings.find_queued(after=FIRST, limit=BATCH)
@@ -75,22 +81,22 @@ async def _everything(desk: Desk) -> None:
     await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
 
 
-async def _fire(timetable: ScheduleDesk) -> None:
+async def _fire(timetable: ScheduleStore) -> None:
     due = await timetable.firings.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
     items = [item for each in due if (item := timetable.scan.planned(each)) is not None]
     if items:
         await timetable.schedule_runs.fire(items)
 
 
-async def _queue(timetable: ScheduleDesk) -> None:
+async def _queue(timetable: ScheduleStore) -> None:
     await timetable.firings.find_queued(after=FIRST, limit=BATCH)
 
 
-async def _look(timetable: ScheduleDesk) -> None:
+async def _look(timetable: ScheduleStore) -> None:
     await timetable.firings.seconds_until_due()
 
 
-async def _read(timetable: ScheduleDesk) -> None:
+async def _read(timetable: ScheduleStore) -> None:
     await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
     await timetable.schedules.list("orders", after="seeded-1", limit=10)
 
@@ -101,13 +107,13 @@ async def _read(timetable: ScheduleDesk) -> None:
 )  # fmt: skip
 async def test_no_statement_reads_more_than_what_it_is_about(
     filled: tuple[Connection, ManualClock],
-    work: Callable[[ScheduleDesk], Awaitable[None]],
+    work: Callable[[ScheduleStore], Awaitable[None]],
     items: int,
 ) -> None:
     connection, clock = filled
     clock.advance(START + BATCH * 60 * MINUTE - clock.now())
 
-    reads = await reads_of(connection, clock, lambda desk: work(schedule_desk(desk)))
+    reads = await reads_of(connection, clock, lambda store: work(schedule_store(store)))
 
     for table in ("schedules", "firings", "processes"):
         found = reads.get(table, Reads(sequential=0, by_index=0))

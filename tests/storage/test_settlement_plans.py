@@ -22,20 +22,20 @@ from progressor.storage.processes import settlements
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock
-from tests.support.postgres import Cluster
-from tests.support.storage import (
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import reads_of, scheduled_task, seed, seeded_key
+from tests.support.storage.store import (
     BROKEN,
     EXPIRES_AFTER,
     NAMESPACE,
     NO_TIME,
     TABLES,
     UNREACHABLE,
-    Desk,
+    Store,
     connect,
     empty,
     success,
 )
-from tests.support.storage_reads import reads_of, scheduled_task, seed, seeded_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,12 +60,12 @@ async def misled(cluster: Cluster) -> AsyncIterator[Connection]:
     """Return a session on full tables of which PostgreSQL has noted pages, and no rows."""
     conninfo = cluster.create_database(TEMPLATE)
     seed(conninfo, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=False)
-    with psycopg.connect(conninfo, autocommit=True) as eye:
-        empty(eye)
-        eye.execute("VACUUM (ANALYZE, TRUNCATE false)")
+    with psycopg.connect(conninfo, autocommit=True) as observer:
+        empty(observer)
+        observer.execute("VACUUM (ANALYZE, TRUNCATE false)")
     seed(conninfo, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=False)
-    with psycopg.connect(conninfo, autocommit=True) as eye:
-        noted = eye.execute(
+    with psycopg.connect(conninfo, autocommit=True) as observer:
+        noted = observer.execute(
             "SELECT sum(relpages) > 100, sum(reltuples) = 0 FROM pg_class"
             " WHERE relnamespace = 'progressor'::regnamespace AND relkind = 'r'"
             " AND relname = ANY (%s)",
@@ -83,9 +83,9 @@ async def misled(cluster: Cluster) -> AsyncIterator[Connection]:
 async def test_only_the_rows_of_the_items_are_read(
     misled: Connection, outcome: Outcome, size: int, *, continues: bool
 ) -> None:
-    async def work(desk: Desk) -> object:
-        connection: Any = desk.pool
-        written = await desk.settlements._write(
+    async def work(store: Store) -> object:
+        connection: Any = store.pool
+        written = await store.settlements._write(
             connection.lent, entries(outcome, size=size, continues=continues), False
         )
         assert all(isinstance(each, settlements.Written) for each in written)

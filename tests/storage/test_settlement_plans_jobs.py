@@ -19,11 +19,11 @@ from progressor.storage.processes import settlements
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock
-from tests.support.jobs_storage import job_desk
-from tests.support.large_jobs import LargeJob, Shape, seed_large_jobs
-from tests.support.postgres import Cluster
-from tests.support.storage import BROKEN, EXPIRES_AFTER, NAMESPACE, Desk, connect, empty
-from tests.support.storage_reads import Reads, reads_of, seed
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import Reads, reads_of, seed
+from tests.support.storage.jobs.large import LargeJob, Shape, seed_large_jobs
+from tests.support.storage.jobs.store import job_store
+from tests.support.storage.store import BROKEN, EXPIRES_AFTER, NAMESPACE, Store, connect, empty
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,14 +68,14 @@ async def connection(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncI
     """Return a session on full tables of which PostgreSQL has noted pages and no rows, or all."""
     conninfo = cluster.create_database(TEMPLATE)
     _fill(conninfo)
-    with psycopg.connect(conninfo, autocommit=True) as eye:
+    with psycopg.connect(conninfo, autocommit=True) as observer:
         if request.param == "misled":
-            empty(eye)
-            eye.execute("VACUUM (ANALYZE, TRUNCATE false)")
+            empty(observer)
+            observer.execute("VACUUM (ANALYZE, TRUNCATE false)")
             _fill(conninfo)
         else:
-            eye.execute("ANALYZE")
-        noted = eye.execute(
+            observer.execute("ANALYZE")
+        noted = observer.execute(
             "SELECT bool_and(relpages > 10), bool_and(reltuples = 0) FROM pg_class"
             " WHERE relnamespace = 'progressor'::regnamespace AND relkind = 'r'"
             " AND relname IN ('processes', 'tasks', 'running', 'schedule', 'jobs', 'job_nodes')",
@@ -147,10 +147,10 @@ async def test_tending_reads_those_that_it_starts_or_stops(
 ) -> None:
     columns = (job.leader.slot, job.leader.namespace, job.leader.process_id)
 
-    async def work(desk: Desk) -> object:
+    async def work(store: Store) -> object:
         cursor = await connection.execute(_UNTENDED, {"id": job.leader.process_id, "ends": ends})
         assert cursor.rowcount == 1
-        jobs = job_desk(desk).jobs
+        jobs = job_store(store).jobs
         return await jobs._call(jobs._tend_job, *columns, 0, TEND_MAX)
 
     ends = job is FULL
@@ -170,7 +170,7 @@ async def test_many_that_fail_at_once_skip_what_depends_on_them_once(
 ) -> None:
     batch = [entry(HUB, node, BROKEN) for node in range(1, 49)]
 
-    reads = await reads_of(connection, ManualClock(), lambda desk: written(desk, batch))
+    reads = await reads_of(connection, ManualClock(), lambda store: written(store, batch))
 
     # The skipped ones are found, changed, and looked at by the start of what is ready.
     assert reads["job_nodes"].by_index < 4 * HUB.node_count
@@ -183,7 +183,7 @@ async def test_long_lists_of_neighbours_are_neither_read_nor_written(
     batch = [entry(FAN_INS[1], node, outcome) for node in range(1, 9)]
     before: dict[str, int] = {}
 
-    async def work(desk: Desk) -> object:
+    async def work(store: Store) -> object:
         cursor = await connection.execute(
             "SELECT pg_column_size(n.predecessors) FROM progressor.job_nodes n"
             " WHERE n.process_id = %s AND n.ordinal = %s",
@@ -193,7 +193,7 @@ async def test_long_lists_of_neighbours_are_neither_read_nor_written(
         assert row is not None
         assert row[0] > MOVED_APART
         before.update(await toasted(connection))
-        answer = await written(desk, batch)
+        answer = await written(store, batch)
         assert await toasted(connection) == before
         return answer
 
@@ -212,10 +212,12 @@ async def toasted(connection: Connection) -> dict[str, int]:
     return {"read": row[0], "written": row[1]}
 
 
-async def written(desk: Desk, batch: Sequence[settlements.Entry]) -> Sequence[settlements.Outcome]:
+async def written(
+    store: Store, batch: Sequence[settlements.Entry]
+) -> Sequence[settlements.Outcome]:
     """Settle, and return how that went: no lease is lost."""
-    pool: Any = desk.pool
-    outcomes = await desk.settlements._write_of_jobs(pool.lent, batch, False)
+    pool: Any = store.pool
+    outcomes = await store.settlements._write_of_jobs(pool.lent, batch, False)
     assert all(isinstance(each, settlements.Written) for each in outcomes)
     return outcomes
 
@@ -224,7 +226,7 @@ async def too_many(
     connection: Connection, batch: Sequence[settlements.Entry]
 ) -> Mapping[str, Reads]:
     """Settle, and return of which tables more was read than the items are worth."""
-    reads = await reads_of(connection, ManualClock(), lambda desk: written(desk, batch))
+    reads = await reads_of(connection, ManualClock(), lambda store: written(store, batch))
     rows_max = PER_ITEM * len(batch)
     return {
         table: each for table, each in reads.items() if each.sequential + each.by_index > rows_max

@@ -21,15 +21,15 @@ from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.processes.settlements import Written
-from tests.support import storage
-from tests.support.postgres import Cluster, own_cluster
-from tests.support.storage import (
+from tests.support.postgres.cluster import Cluster, own_cluster
+from tests.support.storage import store as storage
+from tests.support.storage.store import (
     BROKEN,
-    Desk,
+    Store,
     a_request,
     create_namespace,
     fresh_key,
-    running_desks,
+    running_stores,
     success,
 )
 
@@ -61,54 +61,54 @@ def conninfo(mortal: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def eye(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+def observer(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     """Yield a connection that sees what others see."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture
-async def desk(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+async def store(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     monkeypatch.setattr(storage, "STATEMENT_TIMEOUT", dt.timedelta(seconds=SECONDS))
     create_namespace(conninfo)
-    async with running_desks(conninfo) as [desk]:
-        yield desk
+    async with running_stores(conninfo) as [store]:
+        yield store
 
 
 @contextlib.contextmanager
-def standby_away(eye: psycopg.Connection[Any]) -> Iterator[None]:
+def standby_away(observer: psycopg.Connection[Any]) -> Iterator[None]:
     """Have commits wait for a standby that never connects."""
     try:
-        eye.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-        _reload(eye, "away")
-        _wait_until_commits_wait(eye)
+        observer.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        _reload(observer, "away")
+        _wait_until_commits_wait(observer)
         yield
     finally:
-        eye.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        _reload(eye, "")
+        observer.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        _reload(observer, "")
 
 
-def _reload(eye: psycopg.Connection[Any], names: str) -> None:
-    eye.execute("SELECT pg_reload_conf()")
-    while eye.execute("SHOW synchronous_standby_names").fetchone() != (names,):
+def _reload(observer: psycopg.Connection[Any], names: str) -> None:
+    observer.execute("SELECT pg_reload_conf()")
+    while observer.execute("SHOW synchronous_standby_names").fetchone() != (names,):
         pass
 
 
-def _wait_until_commits_wait(eye: psycopg.Connection[Any]) -> None:
+def _wait_until_commits_wait(observer: psycopg.Connection[Any]) -> None:
     """Commit until one waits: PostgreSQL's checkpointer takes up the new setting by itself."""
-    dsn, password = eye.info.dsn, eye.info.password
+    dsn, password = observer.info.dsn, observer.info.password
     with contextlib.closing(psycopg.connect(dsn, autocommit=True, password=password)) as writer:
         for _ in range(PROBES_MAX):
             writer.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'probe', '')")
             while writer.pgconn.flush():
                 pass
-            while writer.info.backend_pid not in stuck(eye):
+            while writer.info.backend_pid not in stuck(observer):
                 writer.pgconn.consume_input()
                 if not writer.pgconn.is_busy():
                     break
             else:
-                eye.execute("SELECT pg_terminate_backend(%s)", [writer.info.backend_pid])
-                while stuck(eye):
+                observer.execute("SELECT pg_terminate_backend(%s)", [writer.info.backend_pid])
+                while stuck(observer):
                     pass
                 return
             while writer.pgconn.get_result() is not None:
@@ -116,9 +116,9 @@ def _wait_until_commits_wait(eye: psycopg.Connection[Any]) -> None:
     raise AssertionError("commits do not wait for the standby")
 
 
-def stuck(eye: psycopg.Connection[Any]) -> list[int]:
+def stuck(observer: psycopg.Connection[Any]) -> list[int]:
     """Return the sessions whose commits wait for the standby."""
-    found = eye.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    found = observer.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
     return [row[0] for row in found.fetchall()]
 
 
@@ -128,66 +128,68 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def seen(eye: psycopg.Connection[Any], key: Any) -> list[Any]:
+def seen(observer: psycopg.Connection[Any], key: Any) -> list[Any]:
     """Return what others see of a process."""
-    return eye.execute(
+    return observer.execute(
         "SELECT p.status, p.last_event_id FROM progressor.processes p WHERE p.process_id = %s",
         [key.process_id],
     ).fetchall()
 
 
 async def test_a_settlement_that_is_given_up_is_not_seen_and_is_found_again_later(
-    desk: Desk, eye: psycopg.Connection[Any]
+    store: Store, observer: psycopg.Connection[Any]
 ) -> None:
-    task = await desk.start(fresh_key())
-    before = seen(eye, task.key)
-    with standby_away(eye):
-        settling = asyncio.ensure_future(desk.settle(task, success(events=1)))
-        await until(lambda: bool(stuck(eye)))
-        first = set(stuck(eye))
+    task = await store.start(fresh_key())
+    before = seen(observer, task.key)
+    with standby_away(observer):
+        settling = asyncio.ensure_future(store.settle(task, success(events=1)))
+        await until(lambda: bool(stuck(observer)))
+        first = set(stuck(observer))
         # Given up, and tried again: that meets the locks of the first try, which still waits.
-        await until(lambda: desk.settlements.waiting()[0].count == 1)
+        await until(lambda: store.settlements.waiting()[0].count == 1)
 
-        assert first <= set(stuck(eye))
-        assert seen(eye, task.key) == before
+        assert first <= set(stuck(observer))
+        assert seen(observer, task.key) == before
         assert not settling.done()
 
     written = await settling
     assert isinstance(written, Written)
-    assert [event for _, event in seen(eye, task.key)] == [1]
+    assert [event for _, event in seen(observer, task.key)] == [1]
 
 
 async def test_an_admission_that_is_given_up_is_not_seen_and_its_key_tells_later(
-    desk: Desk, eye: psycopg.Connection[Any]
+    store: Store, observer: psycopg.Connection[Any]
 ) -> None:
     key = fresh_key()
-    with standby_away(eye):
+    with standby_away(observer):
         with pytest.raises(errors.StorageUnavailableError, match="timed out"):
-            await desk.start(key, idempotency_key="once")
+            await store.start(key, idempotency_key="once")
 
-        assert seen(eye, key) == []
-        assert stuck(eye) != []
+        assert seen(observer, key) == []
+        assert stuck(observer) != []
 
-    await until(lambda: stuck(eye) == [])
-    again = await desk.admit(a_request(key, TaskType.INIT, idempotency_key="once"))
+    await until(lambda: stuck(observer) == [])
+    again = await store.admit(a_request(key, TaskType.INIT, idempotency_key="once"))
     assert again.verdict is Verdict.DUPLICATE
 
 
 @pytest.mark.parametrize("how", ["remove", "repair", "break", "set a gate", "delete a namespace"])
 async def test_a_rare_write_that_is_given_up_is_not_seen(
-    desk: Desk, conninfo: str, eye: psycopg.Connection[Any], how: str
+    store: Store, conninfo: str, observer: psycopg.Connection[Any], how: str
 ) -> None:
     key = fresh_key()
     if how == "repair":
-        await desk.broken(key)
+        await store.broken(key)
     else:
-        await desk.started(key)
+        await store.started(key)
     writes: dict[str, Callable[[], Awaitable[object]]] = {
-        "remove": lambda: desk.processes.remove(key),
-        "repair": lambda: desk.processes.simple_repair(key),
-        "break": lambda: desk.processes.halt(key, "stopped"),
-        "set a gate": lambda: desk.gates.set(key.namespace, "new", capacity=1, expected_revision=0),
-        "delete a namespace": lambda: desk.namespaces.delete("empty"),
+        "remove": lambda: store.processes.remove(key),
+        "repair": lambda: store.processes.simple_repair(key),
+        "break": lambda: store.processes.halt(key, "stopped"),
+        "set a gate": lambda: store.gates.set(
+            key.namespace, "new", capacity=1, expected_revision=0
+        ),
+        "delete a namespace": lambda: store.namespaces.delete("empty"),
     }
     create_namespace(conninfo, dataclasses.replace(storage.NAMESPACE, name="empty"))
     question = (
@@ -195,46 +197,46 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
         " (SELECT array_agg(g::text) FROM progressor.gates g),"
         " (SELECT array_agg(n.name) FROM progressor.namespaces n)"
     )
-    before = eye.execute(question).fetchall()
-    with standby_away(eye):
+    before = observer.execute(question).fetchall()
+    with standby_away(observer):
         with pytest.raises((errors.StorageUnavailableError, TimeoutError)):
             async with asyncio.timeout(SECONDS):
                 await writes[how]()
-        assert eye.execute(question).fetchall() == before
+        assert observer.execute(question).fetchall() == before
 
-    await until(lambda: eye.execute(question).fetchall() != before)
+    await until(lambda: observer.execute(question).fetchall() != before)
 
 
 @pytest.mark.slow
 async def test_the_sessions_that_were_given_up_are_bounded(
-    desk: Desk, eye: psycopg.Connection[Any]
+    store: Store, observer: psycopg.Connection[Any]
 ) -> None:
     """Or they would take all connections of a server whose standby is away for long."""
     refusals: list[str] = []
-    with standby_away(eye):
+    with standby_away(observer):
         while "still wait for a standby" not in "".join(refusals[-1:]):
             results = await asyncio.gather(
-                *(desk.start(fresh_key()) for _ in range(4 * WORKER_CONNECTIONS)),
+                *(store.start(fresh_key()) for _ in range(4 * WORKER_CONNECTIONS)),
                 return_exceptions=True,
             )
             refusals += [str(each) for each in results if isinstance(each, BaseException)]
-        assert len(stuck(eye)) <= 2 * WORKER_CONNECTIONS
+        assert len(stuck(observer)) <= 2 * WORKER_CONNECTIONS
 
-    await until(lambda: stuck(eye) == [])
-    assert (await desk.start(fresh_key())).attempt == 1
+    await until(lambda: stuck(observer) == [])
+    assert (await store.start(fresh_key())).attempt == 1
 
 
 async def test_a_process_whose_settlement_waits_is_named_without_waiting_itself(
-    desk: Desk, eye: psycopg.Connection[Any]
+    store: Store, observer: psycopg.Connection[Any]
 ) -> None:
-    task = await desk.start(fresh_key())
-    with standby_away(eye):
-        settling = asyncio.ensure_future(desk.settle(task, BROKEN))
-        await until(lambda: desk.settlements.waiting()[0].count == 1)
+    task = await store.start(fresh_key())
+    with standby_away(observer):
+        settling = asyncio.ensure_future(store.settle(task, BROKEN))
+        await until(lambda: store.settlements.waiting()[0].count == 1)
 
         assert all(
             "find_locked" not in query
-            for (query,) in eye.execute(
+            for (query,) in observer.execute(
                 "SELECT query FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             ).fetchall()
         )

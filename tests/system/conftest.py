@@ -1,4 +1,4 @@
-"""What several system tests ask for: an engine for the command line, a server, a stage.
+"""What several system tests ask for: an engine for the command line, a server, an environment.
 
 A file that needs more of one of these has its own under the same name.
 """
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.support.api_engine import Engine, running_engine
-from tests.support.replica import QUIET, Replica, Stage, open_stage, running_replica
-from tests.support.scripted_engine import Cli, ScriptedEngine, command_line
+from tests.support.api.scripted_engine import Cli, ScriptedEngine, command_line
+from tests.support.api.server import Engine, running_engine
+from tests.support.engine.replica import QUIET, Env, Replica, open_env, running_replica
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    """Return a stage on that replica."""
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    """Return an environment on that replica."""
+    async with open_env(replica) as env:
+        yield env

@@ -12,17 +12,17 @@ from grpc import StatusCode
 
 from progressor.sdk import Process, ProcessStatus, Snapshot, TaskStatus, WaitCause
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_INIT, TASK_TYPE_NOTIFY
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
     broken,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
 )
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,26 +68,26 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
-async def enter(stage: Stage, state: str) -> None:
+async def enter(env: Env, state: str) -> None:
     """Bring process ``p`` into a state."""
     if state == "init":
-        await stage.starting("p")
+        await env.starting("p")
     elif state == "running":
-        await stage.running("p")
+        await env.running("p")
     elif state == "error":
-        await stage.broken("p")
+        await env.broken("p")
     elif state == "finished":
-        await stage.finished("p")
+        await env.finished("p")
 
 
-def send(stage: Stage, request: str) -> Awaitable[object]:
+def send(env: Env, request: str) -> Awaitable[object]:
     """Send a request of a kind to process ``p``."""
-    method: Awaitable[object] = getattr(stage.client, request)("p")
+    method: Awaitable[object] = getattr(env.client, request)("p")
     return method
 
 
@@ -108,115 +108,115 @@ def essence(process: Process) -> tuple[object, ...]:
     [pytest.param(*cell, id=f"{cell[0]} with process {cell[1]}: {cell[2][1]}") for cell in REFUSED],
 )
 async def test_a_request_is_refused_with(
-    stage: Stage, request_: str, state: str, expected: tuple[StatusCode, str]
+    env: Env, request_: str, state: str, expected: tuple[StatusCode, str]
 ) -> None:
-    await enter(stage, state)
+    await enter(env, state)
 
-    status = await refusal(send(stage, request_))
+    status = await refusal(send(env, request_))
 
     assert (status.code, status.reason) == expected
     assert (status.domain, status.metadata["process_id"]) == ("progressor", "p")
 
 
 @pytest.mark.parametrize("request_", ["start", "call", "repair", "put"])
-async def test_a_refused_request_leaves_no_trace(stage: Stage, request_: str) -> None:
-    await stage.finished("p")
-    before = await stage.client.get("p")
-    tasks = (await stage.client.trace("p")).tasks
+async def test_a_refused_request_leaves_no_trace(env: Env, request_: str) -> None:
+    await env.finished("p")
+    before = await env.client.get("p")
+    tasks = (await env.client.trace("p")).tasks
 
-    await refusal(send(stage, request_))
+    await refusal(send(env, request_))
 
-    assert essence((await stage.client.get("p")).process) == essence(before.process)
-    assert (await stage.client.trace("p")).tasks == tasks
+    assert essence((await env.client.get("p")).process) == essence(before.process)
+    assert (await env.client.trace("p")).tasks == tasks
 
 
-async def test_a_call_on_a_broken_process_is_told_why_and_by_which_task(stage: Stage) -> None:
-    task_id = await stage.broken("p")
+async def test_a_call_on_a_broken_process_is_told_why_and_by_which_task(env: Env) -> None:
+    task_id = await env.broken("p")
 
-    status = await refusal(stage.client.call("p"))
+    status = await refusal(env.client.call("p"))
 
     assert status.metadata["detail"] == "it broke"
     assert status.metadata["broken_by"] == str(task_id)
 
 
 class TestStart:
-    async def test_creates_the_process_in_init_and_runs_its_init_task(self, stage: Stage) -> None:
-        hang = await stage.starting("p")
-        during = await stage.client.get("p")
+    async def test_creates_the_process_in_init_and_runs_its_init_task(self, env: Env) -> None:
+        hang = await env.starting("p")
+        during = await env.client.get("p")
         hang.released.set()
-        await stage.settled("p")
-        after = await stage.client.get("p")
+        await env.settled("p")
+        after = await env.client.get("p")
 
         assert during.process.status is ProcessStatus.INIT
         assert [wait.cause for wait in during.waits] == [WaitCause.RUNNING]
-        assert [it.task.type for it in stage.asked_for("p")] == [TASK_TYPE_INIT]
+        assert [it.task.type for it in env.asked_for("p")] == [TASK_TYPE_INIT]
         assert after.process.status is ProcessStatus.RUNNING
         assert after.process.previous_status is ProcessStatus.INIT
 
-    async def test_returns_the_processors_response(self, stage: Stage) -> None:
-        answer = await stage.client.start("p", b"hello")
+    async def test_returns_the_processors_response(self, env: Env) -> None:
+        answer = await env.client.start("p", b"hello")
 
         assert answer.response == b"hello"
         assert not answer.deduplicated
 
-    async def test_can_return_as_soon_as_it_is_accepted(self, stage: Stage) -> None:
-        await stage.starting("p")
+    async def test_can_return_as_soon_as_it_is_accepted(self, env: Env) -> None:
+        await env.starting("p")
 
-        assert (await stage.client.get("p")).process.status is ProcessStatus.INIT
+        assert (await env.client.get("p")).process.status is ProcessStatus.INIT
 
     async def test_in_a_process_of_another_namespace_is_no_conflict(
-        self, stage: Stage, replica: Replica
+        self, env: Env, replica: Replica
     ) -> None:
-        async with open_stage(replica) as other:
-            await stage.running("p")
+        async with open_env(replica) as other:
+            await env.running("p")
 
             assert (await other.client.start("p", b"1")).response == b"1"
 
 
 @pytest.mark.parametrize("request_", ["call", "notify"])
 class TestCallAndNotify:
-    async def test_wait_behind_init(self, stage: Stage, request_: str) -> None:
-        hang = await stage.starting("p")
-        accepted = await accept(stage, request_)
-        waiting = await stage.client.get("p")
+    async def test_wait_behind_init(self, env: Env, request_: str) -> None:
+        hang = await env.starting("p")
+        accepted = await accept(env, request_)
+        waiting = await env.client.get("p")
         hang.released.set()
-        await stage.settled("p", 2)
+        await env.settled("p", 2)
 
         init, behind = waiting.waits
         assert behind.task_id == accepted
         assert (behind.status, behind.cause) == (TaskStatus.WAITING, WaitCause.BEHIND_TASK)
         assert behind.behind_task_id == init.task_id
-        assert asked_types(stage) == [TASK_TYPE_INIT, TYPES[request_]]
+        assert asked_types(env) == [TASK_TYPE_INIT, TYPES[request_]]
 
-    async def test_run_at_once_on_a_running_process(self, stage: Stage, request_: str) -> None:
-        await stage.running("p")
-        accepted = await accept(stage, request_)
-        await stage.settled("p", 2)
+    async def test_run_at_once_on_a_running_process(self, env: Env, request_: str) -> None:
+        await env.running("p")
+        accepted = await accept(env, request_)
+        await env.settled("p", 2)
 
-        assert asked_types(stage) == [TASK_TYPE_INIT, TYPES[request_]]
-        assert [event.task_id for event in (await stage.client.get("p")).history] == [accepted]
+        assert asked_types(env) == [TASK_TYPE_INIT, TYPES[request_]]
+        assert [event.task_id for event in (await env.client.get("p")).history] == [accepted]
 
-    async def test_wait_behind_the_running_step(self, stage: Stage, request_: str) -> None:
-        hang, busy_id = await stage.busy("p")
-        accepted = await accept(stage, request_)
-        waiting = await stage.client.get("p")
+    async def test_wait_behind_the_running_step(self, env: Env, request_: str) -> None:
+        hang, busy_id = await env.busy("p")
+        accepted = await accept(env, request_)
+        waiting = await env.client.get("p")
         hang.released.set()
-        await stage.settled("p", 3)
+        await env.settled("p", 3)
 
         assert [wait.task_id for wait in waiting.waits] == [busy_id, accepted]
         assert waiting.waits[1].behind_task_id == busy_id
-        assert len(stage.asked_for("p")) == 3
+        assert len(env.asked_for("p")) == 3
 
-    async def test_block_the_waiting_timer(self, stage: Stage, request_: str) -> None:
+    async def test_block_the_waiting_timer(self, env: Env, request_: str) -> None:
         hang = Hang()
-        await stage.timed("p", hang)
-        before = await stage.client.get("p")
-        await accept(stage, request_)
-        await stage.asked("p", 2)
-        during = await stage.client.get("p")
+        await env.timed("p", hang)
+        before = await env.client.get("p")
+        await accept(env, request_)
+        await env.asked("p", 2)
+        during = await env.client.get("p")
         hang.released.set()
-        await stage.settled("p", 2)
-        after = await stage.client.get("p")
+        await env.settled("p", 2)
+        after = await env.client.get("p")
 
         assert timer_status(before) is TaskStatus.WAITING
         assert timer_status(during) is TaskStatus.BLOCKED
@@ -225,77 +225,77 @@ class TestCallAndNotify:
 
 
 class TestRepair:
-    async def test_runs_at_once_on_a_broken_process(self, stage: Stage) -> None:
-        await stage.broken("p", answering(b"fixed", response=b"done"))
+    async def test_runs_at_once_on_a_broken_process(self, env: Env) -> None:
+        await env.broken("p", answering(b"fixed", response=b"done"))
 
-        answer = await stage.client.repair("p", b"please")
+        answer = await env.client.repair("p", b"please")
 
         assert answer.response == b"done"
-        process = (await stage.client.get("p")).process
+        process = (await env.client.get("p")).process
         assert (process.status, process.detail, process.corrupted_by) == (
             ProcessStatus.RUNNING,
             "",
             None,
         )
-        assert stage.asked_for("p")[-1].task.args == b"please"
+        assert env.asked_for("p")[-1].task.args == b"please"
 
 
 class TestSimpleRepair:
     async def test_of_a_process_that_a_call_broke_makes_it_running_without_asking(
-        self, stage: Stage
+        self, env: Env
     ) -> None:
-        await stage.broken("p")
-        asked = len(stage.asked_for("p"))
+        await env.broken("p")
+        asked = len(env.asked_for("p"))
 
-        repaired = await stage.client.simple_repair("p")
+        repaired = await env.client.simple_repair("p")
 
-        process = (await stage.client.get("p")).process
+        process = (await env.client.get("p")).process
         assert repaired.task_id is None
         assert process.status is ProcessStatus.RUNNING
         assert process.previous_status is ProcessStatus.ERROR
         assert (process.detail, process.corrupted_by) == ("", None)
-        assert len(stage.asked_for("p")) == asked
+        assert len(env.asked_for("p")) == asked
 
-    async def test_of_a_process_that_its_init_broke_makes_it_running(self, stage: Stage) -> None:
-        stage.processor.on_process("p", broken(), Answer())
-        await refusal(stage.client.start("p"))
+    async def test_of_a_process_that_its_init_broke_makes_it_running(self, env: Env) -> None:
+        env.processor.on_process("p", broken(), Answer())
+        await refusal(env.client.start("p"))
 
-        await stage.client.simple_repair("p")
+        await env.client.simple_repair("p")
 
-        assert (await stage.client.call("p", b"1")).response == b"1"
+        assert (await env.client.call("p", b"1")).response == b"1"
 
 
 @pytest.mark.parametrize("state", ["init", "running", "error", "finished"])
 class TestRemove:
-    async def test_leaves_nothing_of_a_process(self, stage: Stage, state: str) -> None:
-        await enter(stage, state)
+    async def test_leaves_nothing_of_a_process(self, env: Env, state: str) -> None:
+        await enter(env, state)
 
-        await stage.client.remove("p")
+        await env.client.remove("p")
 
-        for request in (stage.client.get("p"), stage.client.trace("p"), stage.client.remove("p")):
+        for request in (env.client.get("p"), env.client.trace("p"), env.client.remove("p")):
             assert (await refusal(request)).reason == "PROCESS_NOT_FOUND"
-        assert [process async for process in stage.client.list()] == []
+        assert [process async for process in env.client.list()] == []
 
     async def test_frees_the_id_for_a_new_process(self, replica: Replica, state: str) -> None:
         # The step of the old one may still hang when the new one begins.
-        async with open_stage(replica, one_at_a_time=False) as stage:
-            await enter(stage, state)
-            await stage.client.remove("p")
-            stage.processor.on_process("p", answering(b"new"))
+        async with open_env(replica, one_at_a_time=False) as env:
+            await enter(env, state)
+            await env.client.remove("p")
+            env.processor.on_process("p", answering(b"new"))
 
-            await stage.client.start("p")
+            await env.client.start("p")
 
-            assert [event.payload for event in (await stage.client.get("p")).history] == [b"new"]
+            assert [event.payload for event in (await env.client.get("p")).history] == [b"new"]
 
 
-async def accept(stage: Stage, request: str) -> int:
+async def accept(env: Env, request: str) -> int:
     if request == "notify":
-        return (await stage.client.notify("p", b"n")).task_id
-    return (await stage.client.call("p", b"c", accept_only=True)).task_id
+        return (await env.client.notify("p", b"n")).task_id
+    return (await env.client.call("p", b"c", accept_only=True)).task_id
 
 
-def asked_types(stage: Stage) -> list[int]:
-    return [request.task.type for request in stage.asked_for("p")]
+def asked_types(env: Env) -> list[int]:
+    return [request.task.type for request in env.asked_for("p")]
 
 
 def timer_status(snapshot: Snapshot) -> TaskStatus | None:

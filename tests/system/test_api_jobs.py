@@ -18,9 +18,9 @@ from progressor.domain.processes.process import Leadership, process_key
 from progressor.domain.processes.task import NodeState, TaskType
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.api_engine import Engine, end_of, failure, running_engine, violations_of
-from tests.support.memory_api import PAYLOAD_MAX, SECOND
-from tests.support.memory_jobs import make_job, make_node
+from tests.support.api.memory import PAYLOAD_MAX, SECOND
+from tests.support.api.memory_jobs import make_job, make_node
+from tests.support.api.server import Engine, end_of, failure, running_engine, violations_of
 
 NAMED: dict[str, Any] = {"namespace": "orders", "job_id": "job"}
 OVER: dict[str, Any] = {"state": JobState.DONE, "counts": NodeCounts(done=1)}

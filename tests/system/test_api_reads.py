@@ -16,8 +16,8 @@ from progressor.v1 import (
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     pass
-from tests.support.api_engine import Engine, end_of
-from tests.support.memory_api import SECOND
+from tests.support.api.memory import SECOND
+from tests.support.api.server import Engine, end_of
 
 pb = process_service_pb2
 

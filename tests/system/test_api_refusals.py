@@ -19,8 +19,8 @@ from progressor.v1 import (
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     pass
-from tests.support.api_engine import Engine, end_of, failure, rich, violations_of
-from tests.support.memory_api import PAYLOAD_MAX
+from tests.support.api.memory import PAYLOAD_MAX
+from tests.support.api.server import Engine, end_of, failure, rich, violations_of
 
 pb = process_service_pb2
 

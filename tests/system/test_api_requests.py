@@ -18,8 +18,8 @@ from progressor.v1 import (
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     pass
-from tests.support.api_engine import Engine, end_of, failure
-from tests.support.memory_api import namespace
+from tests.support.api.memory import namespace
+from tests.support.api.server import Engine, end_of, failure
 
 pb = process_service_pb2
 

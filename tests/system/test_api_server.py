@@ -26,9 +26,9 @@ from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     pass
-from tests.support.api_engine import Engine, build, end_of, failure
-from tests.support.memory_api import SECOND
-from tests.support.sessions import SessionStub
+from tests.support.api.memory import SECOND
+from tests.support.api.server import Engine, build, end_of, failure
+from tests.support.engine.sessions import SessionStub
 
 pb = process_service_pb2
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -23,7 +23,7 @@ from progressor.v1.types_pb2 import (
     NewEvent,
     SetTimer,
 )
-from tests.support.replica import QUIET, Replica, Stage, open_stage, refusal, running_replica
+from tests.support.engine.replica import QUIET, Env, Replica, open_env, refusal, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,9 +58,9 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -69,9 +69,9 @@ async def channel(replica: Replica) -> AsyncIterator[grpc.aio.Channel]:
         yield channel
 
 
-def message(stage: Stage, rpc: str, **fields: Any) -> Message:
+def message(env: Env, rpc: str, **fields: Any) -> Message:
     """Return a request that is right but for what `fields` say."""
-    base: dict[str, Any] = {"namespace": stage.namespace, "process_id": "p"}
+    base: dict[str, Any] = {"namespace": env.namespace, "process_id": "p"}
     request: Message = REQUESTS[rpc](**base | EXTRA.get(rpc, {}) | fields)
     return request
 
@@ -97,30 +97,30 @@ def fields_of(status: Status) -> list[str]:
 class TestUnknown:
     @pytest.mark.parametrize("rpc", REQUESTS)
     async def test_namespace_is_not_found(
-        self, stage: Stage, channel: grpc.aio.Channel, rpc: str
+        self, env: Env, channel: grpc.aio.Channel, rpc: str
     ) -> None:
-        status = await refused(channel, rpc, message(stage, rpc, namespace="nobodys"))
+        status = await refused(channel, rpc, message(env, rpc, namespace="nobodys"))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
         assert status.metadata["namespace"] == "nobodys"
 
     @pytest.mark.parametrize("rpc", sorted(REQUESTS.keys() - {"Start", "Put"}))
     async def test_process_is_not_found(
-        self, stage: Stage, channel: grpc.aio.Channel, rpc: str
+        self, env: Env, channel: grpc.aio.Channel, rpc: str
     ) -> None:
-        status = await refused(channel, rpc, message(stage, rpc))
+        status = await refused(channel, rpc, message(env, rpc))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND")
         assert status.metadata["process_id"] == "p"
 
     @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
     async def test_event_is_not_found(
-        self, stage: Stage, channel: grpc.aio.Channel, direction: Any
+        self, env: Env, channel: grpc.aio.Channel, direction: Any
     ) -> None:
-        await stage.client.start("p")
+        await env.client.start("p")
 
         beyond = HistoryRange(after=2, direction=direction)
-        status = await refused(channel, "Get", message(stage, "Get", history_range=beyond))
+        status = await refused(channel, "Get", message(env, "Get", history_range=beyond))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
         assert status.metadata["event_id"] == "2"
@@ -128,37 +128,37 @@ class TestUnknown:
     @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
     @pytest.mark.parametrize("rpc", ["Start", "Call", "Notify", "Repair"])
     async def test_event_is_not_found_by_a_request_with_a_range(
-        self, stage: Stage, channel: grpc.aio.Channel, rpc: str, direction: Any
+        self, env: Env, channel: grpc.aio.Channel, rpc: str, direction: Any
     ) -> None:
         if rpc == "Repair":
-            await stage.broken("p")
+            await env.broken("p")
         elif rpc != "Start":
-            await stage.client.start("p")
-        asked = len(stage.processor.requests)
+            await env.client.start("p")
+        asked = len(env.processor.requests)
 
         beyond = HistoryRange(after=9, limit=0, direction=direction)
-        status = await refused(channel, rpc, message(stage, rpc, history_range=beyond))
+        status = await refused(channel, rpc, message(env, rpc, history_range=beyond))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
         assert (status.metadata["process_id"], status.metadata["event_id"]) == ("p", "9")
-        assert len(stage.processor.requests) == asked
+        assert len(env.processor.requests) == asked
 
-    async def test_task_is_not_found(self, stage: Stage, channel: grpc.aio.Channel) -> None:
-        await stage.client.start("p")
+    async def test_task_is_not_found(self, env: Env, channel: grpc.aio.Channel) -> None:
+        await env.client.start("p")
 
-        status = await refused(channel, "AwaitTask", message(stage, "AwaitTask", task_id=10**15))
+        status = await refused(channel, "AwaitTask", message(env, "AwaitTask", task_id=10**15))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
         assert status.metadata["task_id"] == str(10**15)
 
     async def test_task_of_another_process_is_not_found(
-        self, stage: Stage, channel: grpc.aio.Channel
+        self, env: Env, channel: grpc.aio.Channel
     ) -> None:
-        await stage.client.start("p")
-        other = await stage.client.start("q")
+        await env.client.start("p")
+        other = await env.client.start("q")
 
         status = await refused(
-            channel, "AwaitTask", message(stage, "AwaitTask", task_id=other.task_id)
+            channel, "AwaitTask", message(env, "AwaitTask", task_id=other.task_id)
         )
 
         assert status.reason == "TASK_NOT_FOUND"
@@ -181,18 +181,18 @@ BAD_IDS = {
 @pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS)
 @pytest.mark.parametrize("rpc", REQUESTS)
 async def test_a_process_id_is_refused_that_is(
-    stage: Stage, channel: grpc.aio.Channel, rpc: str, bad: str
+    env: Env, channel: grpc.aio.Channel, rpc: str, bad: str
 ) -> None:
-    status = await refused(channel, rpc, message(stage, rpc, process_id=bad))
+    status = await refused(channel, rpc, message(env, rpc, process_id=bad))
 
     assert fields_of(status) == ["process_id"]
 
 
 @pytest.mark.parametrize("rpc", REQUESTS)
 async def test_an_id_that_is_not_utf_8_is_refused_by_its_name(
-    stage: Stage, channel: grpc.aio.Channel, rpc: str
+    env: Env, channel: grpc.aio.Channel, rpc: str
 ) -> None:
-    packed = message(stage, rpc, process_id="XYZ").SerializeToString()
+    packed = message(env, rpc, process_id="XYZ").SerializeToString()
 
     status = await refused(channel, rpc, packed.replace(b"XYZ", b"\xff\xfe\xfd"))
 
@@ -201,9 +201,9 @@ async def test_an_id_that_is_not_utf_8_is_refused_by_its_name(
 
 @pytest.mark.parametrize("bad", ["", "x" * 65, "Upper", "sp ace", "ü", "a/b", "a\0"])
 async def test_a_namespace_that_could_not_exist_is_refused(
-    stage: Stage, channel: grpc.aio.Channel, bad: str
+    env: Env, channel: grpc.aio.Channel, bad: str
 ) -> None:
-    status = await refused(channel, "Call", message(stage, "Call", namespace=bad))
+    status = await refused(channel, "Call", message(env, "Call", namespace=bad))
 
     assert fields_of(status) == ["namespace"]
 
@@ -260,18 +260,18 @@ def struct(values: dict[str, Any]) -> Struct:
     ],
 )
 async def test_a_field_is_refused_by_its_name(
-    stage: Stage, channel: grpc.aio.Channel, rpc: str, bad: dict[str, Any], fields: list[str]
+    env: Env, channel: grpc.aio.Channel, rpc: str, bad: dict[str, Any], fields: list[str]
 ) -> None:
-    status = await refused(channel, rpc, message(stage, rpc, **bad))
+    status = await refused(channel, rpc, message(env, rpc, **bad))
 
     assert fields_of(status) == fields
 
 
-async def test_a_refused_request_writes_nothing(stage: Stage, channel: grpc.aio.Channel) -> None:
-    await refused(channel, "Start", message(stage, "Start", args=b"x" * (5 * MIB)))
-    await refused(channel, "Put", message(stage, "Put", status=PROCESS_STATUS_INIT))
+async def test_a_refused_request_writes_nothing(env: Env, channel: grpc.aio.Channel) -> None:
+    await refused(channel, "Start", message(env, "Start", args=b"x" * (5 * MIB)))
+    await refused(channel, "Put", message(env, "Put", status=PROCESS_STATUS_INIT))
 
-    assert [process async for process in stage.client.list()] == []
+    assert [process async for process in env.client.list()] == []
 
 
 async def test_bytes_that_are_no_message_are_refused(channel: grpc.aio.Channel) -> None:
@@ -280,61 +280,61 @@ async def test_bytes_that_are_no_message_are_refused(channel: grpc.aio.Channel) 
     assert fields_of(status) == ["request"]
 
 
-async def test_ids_at_the_bounds_are_taken(stage: Stage) -> None:
+async def test_ids_at_the_bounds_are_taken(env: Env) -> None:
     for process_id in ("x", "x" * 256, "ü" * 128, "with spaces / and 日本語", "'; DROP TABLE"):
-        answer = await stage.client.start(process_id, b"1", idempotency_key=process_id)
+        answer = await env.client.start(process_id, b"1", idempotency_key=process_id)
         assert answer.response == b"1"
 
-    assert len([process async for process in stage.client.list()]) == 5
+    assert len([process async for process in env.client.list()]) == 5
 
 
 async def test_a_payload_at_the_namespaces_bound_is_taken_and_one_byte_more_is_not(
     replica: Replica,
 ) -> None:
-    async with open_stage(replica, payload_bytes_max=1000) as stage:
-        answer = await stage.client.start("p", b"x" * 1000)
-        status = await refusal(stage.client.call("p", b"x" * 1001))
+    async with open_env(replica, payload_bytes_max=1000) as env:
+        answer = await env.client.start("p", b"x" * 1000)
+        status = await refusal(env.client.call("p", b"x" * 1001))
 
     assert answer.response == b"x" * 1000
     assert fields_of(status) == ["args"]
 
 
-async def test_payloads_are_any_bytes(stage: Stage) -> None:
+async def test_payloads_are_any_bytes(env: Env) -> None:
     payload = bytes(range(256)) * 100
 
-    answer = await stage.client.start("p", payload)
+    answer = await env.client.start("p", payload)
 
     assert answer.response == payload
-    assert (await stage.client.get("p")).history[0].payload == payload
+    assert (await env.client.get("p")).history[0].payload == payload
 
 
-POISON: dict[str, Callable[[Stage], Message | bytes]] = {
-    "a payload of 5 MiB": lambda stage: message(stage, "Call", args=b"x" * (5 * MIB)),
-    "a NUL in the id": lambda stage: message(stage, "Call", process_id="p\0"),
-    "a NUL in the key": lambda stage: message(stage, "Call", idempotency_key="\0"),
-    "a NUL in the context": lambda stage: message(stage, "Call", caller_context={"k": "\0"}),
-    "an id that is not UTF-8": lambda stage: message(
-        stage, "Call", process_id="XYZ"
+POISON: dict[str, Callable[[Env], Message | bytes]] = {
+    "a payload of 5 MiB": lambda env: message(env, "Call", args=b"x" * (5 * MIB)),
+    "a NUL in the id": lambda env: message(env, "Call", process_id="p\0"),
+    "a NUL in the key": lambda env: message(env, "Call", idempotency_key="\0"),
+    "a NUL in the context": lambda env: message(env, "Call", caller_context={"k": "\0"}),
+    "an id that is not UTF-8": lambda env: message(
+        env, "Call", process_id="XYZ"
     ).SerializeToString().replace(b"XYZ", b"\xff\xfe\xfd"),
-    "a surrogate in the id": lambda stage: message(
-        stage, "Call", process_id="XYZ"
+    "a surrogate in the id": lambda env: message(
+        env, "Call", process_id="XYZ"
     ).SerializeToString().replace(b"XYZ", b"\xed\xa0\x80"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("poison", POISON)
 async def test_a_poisoned_request_among_good_ones_is_refused_alone(
-    stage: Stage, channel: grpc.aio.Channel, poison: str
+    env: Env, channel: grpc.aio.Channel, poison: str
 ) -> None:
     names = [f"good-{number}" for number in range(20)]
     async with asyncio.TaskGroup() as group:
         for name in names:
-            group.create_task(stage.client.start(name))
+            group.create_task(env.client.start(name))
 
     async with asyncio.TaskGroup() as group:
-        before = [group.create_task(stage.client.call(name, b"1")) for name in names]
-        poisoned = group.create_task(refused(channel, "Call", POISON[poison](stage)))
-        after = [group.create_task(stage.client.call(name, b"2")) for name in names]
+        before = [group.create_task(env.client.call(name, b"1")) for name in names]
+        poisoned = group.create_task(refused(channel, "Call", POISON[poison](env)))
+        after = [group.create_task(env.client.call(name, b"2")) for name in names]
 
     assert len(fields_of(poisoned.result())) == 1
     assert [task.result().response for task in (*before, *after)] == [b"1"] * 20 + [b"2"] * 20

@@ -5,7 +5,7 @@ import json
 import sys
 
 from bench.peers import ROOT
-from tests.support.postgres import Cluster
+from tests.support.postgres.cluster import Cluster
 
 
 async def test_a_short_soak_looks_at_everything_and_judges(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.v1 import process_service_pb2, types_pb2
-from tests.support.scripted_engine import Cli, ScriptedEngine
+from tests.support.api.scripted_engine import Cli, ScriptedEngine
 
 BORN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 

@@ -14,12 +14,12 @@ from progressor.engine import engine as app
 from progressor.settings import config
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.invariants import checks as invariants
-from tests.support.doctor import clocks_told, execute
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import Cluster
-from tests.support.replica import SETTINGS, open_stage, running_process, running_replica
-from tests.support.scripted_engine import Ended
-from tests.support.storage import create_namespace
+from tests.support.api.scripted_engine import Ended
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import SETTINGS, open_env, running_process, running_replica
+from tests.support.postgres.cluster import Cluster
+from tests.support.storage.doctor.doctor import clocks_told, execute
+from tests.support.storage.store import create_namespace
 
 Cli = Callable[..., Ended]
 
@@ -48,9 +48,9 @@ def findings(ended: Ended) -> dict[str, dict[str, Any]]:
 
 
 async def test_a_database_with_a_replica_at_work_is_well(own_database: str, cli: Cli) -> None:
-    async with running_replica(own_database) as replica, open_stage(replica) as stage:
-        await stage.running("p1")
-        await stage.client.call("p1", b"args")
+    async with running_replica(own_database) as replica, open_env(replica) as env:
+        await env.running("p1")
+        await env.client.call("p1", b"args")
         await clocks_told(own_database)
 
         ended = cli("--dsn", own_database, "--json", "--deep")

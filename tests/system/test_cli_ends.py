@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 
 from progressor.cli.main import main
 from progressor.v1 import process_service_pb2, types_pb2
-from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
 NOT_FOUND, STATE = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION
 

@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from progressor.cli.main import build_app, main
-from tests.support.scripted_engine import SERVICES, Cli, Refusal, ScriptedEngine
-from tests.support.storage import create_namespace
+from tests.support.api.scripted_engine import SERVICES, Cli, Refusal, ScriptedEngine
+from tests.support.storage.store import create_namespace
 
 WORST = "a\x1b]0;title\x07\x1b[2J\r\nFORGED\x9b31m\x9d0;t\x9c\x7f\u202eevil\u2066\u2028FORGED"
 """A title and a cleared screen by C0 and C1 controls, forged lines, and a changed direction."""

@@ -8,7 +8,7 @@ import pytest
 from progressor.v1 import gate_service_pb2 as gates
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

@@ -10,9 +10,9 @@ import pytest
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import types_pb2 as types
-from tests.support.job_messages import a_job, a_node, a_view, an_error, at, changes
-from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
-from tests.support.terminal import Terminal
+from tests.support.api.job_messages import a_job, a_node, a_view, an_error, at, changes
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
+from tests.support.api.terminal import Terminal
 
 NOT_FOUND = Refusal(
     code=grpc.StatusCode.NOT_FOUND,

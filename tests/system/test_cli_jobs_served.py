@@ -11,10 +11,10 @@ import pytest
 from progressor.cli.main import main
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.processor import Hang
-from tests.support.replica import Stage, answering, broken, response, timer
-from tests.support.scripted_engine import Ended
-from tests.support.terminal import INTERRUPT, SHOW_CURSOR, Terminal
+from tests.support.api.scripted_engine import Ended
+from tests.support.api.terminal import INTERRUPT, SHOW_CURSOR, Terminal
+from tests.support.engine.replica import Env, answering, broken, response, timer
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,11 +33,11 @@ Run = Callable[..., Awaitable[Ended]]
 
 
 @pytest.fixture
-def run(stage: Stage, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command about the stage's namespace beside the engine."""
+def run(env: Env, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs a command about the environment's namespace beside the engine."""
 
     async def run_beside(*arguments: str) -> Ended:
-        where = ["--address", stage.replica.address, "--namespace", stage.namespace]
+        where = ["--address", env.replica.address, "--namespace", env.namespace]
         capfd.readouterr()
         code = await asyncio.to_thread(main, [*arguments, *where])
         captured = capfd.readouterr()
@@ -54,8 +54,8 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-async def test_a_job_of_a_file_runs_to_its_end(stage: Stage, run: Run, file: str) -> None:
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
+async def test_a_job_of_a_file_runs_to_its_end(env: Env, run: Run, file: str) -> None:
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
 
     submitted = await run("job", "submit", file, "--id", "job", "--wait")
     told = await run("job", "get", "job", "--json")
@@ -71,9 +71,9 @@ async def test_a_job_of_a_file_runs_to_its_end(stage: Stage, run: Run, file: str
     assert [it["job_id"] for it in listed.document["jobs"]] == ["job"]
 
 
-async def test_a_failed_job_is_retried_and_watched(stage: Stage, run: Run, file: str) -> None:
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
-    stage.processor.on_process("job/b", broken("no\ndisk"), DONE)
+async def test_a_failed_job_is_retried_and_watched(env: Env, run: Run, file: str) -> None:
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    env.processor.on_process("job/b", broken("no\ndisk"), DONE)
 
     failed = await run("job", "submit", file, "--id", "job", "--wait")
     people = await run("job", "get", "job")
@@ -89,11 +89,11 @@ async def test_a_failed_job_is_retried_and_watched(stage: Stage, run: Run, file:
     assert json.loads(watched.out.splitlines()[-1])["job"]["state"] == "done"
 
 
-async def test_a_job_that_is_cancelled_is_not_retried(stage: Stage, run: Run, file: str) -> None:
-    stage.processor.on_type(types.TASK_TYPE_INIT, answering())  # none of them finishes
+async def test_a_job_that_is_cancelled_is_not_retried(env: Env, run: Run, file: str) -> None:
+    env.processor.on_type(types.TASK_TYPE_INIT, answering())  # none of them finishes
 
     submitted = await run("job", "submit", file, "--id", "job", "--json")
-    await stage.asked("job/a")
+    await env.asked("job/a")
     cancelled = await run("job", "cancel", "job", "--reason", "not today")
     again = await run("job", "cancel", "job")
     retried = await run("job", "retry", "job")
@@ -103,35 +103,35 @@ async def test_a_job_that_is_cancelled_is_not_retried(stage: Stage, run: Run, fi
     assert (cancelled.code, again.code, retried.code, watched.code) == (0, 4, 4, 9)
 
 
-async def test_a_node_that_is_cancelled_says_why_once(stage: Stage, run: Run, file: str) -> None:
+async def test_a_node_that_is_cancelled_says_why_once(env: Env, run: Run, file: str) -> None:
     hang = Hang(response=answering(set_timer=timer(3600)).response)
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
-    stage.processor.on_process("job/b", hang)
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    env.processor.on_process("job/b", hang)
 
     await run("job", "submit", file, "--id", "job")
-    await stage.asked("job/b")
+    await env.asked("job/b")
     await run("job", "cancel", "job", "--reason", "not today")
     hang.released.set()
-    await stage.settled("job/b")  # and its node with it
+    await env.settled("job/b")  # and its node with it
     people = await run("job", "get", "job")
-    nodes = {it.name: it for it in (await stage.client.jobs.get("job")).nodes}
+    nodes = {it.name: it for it in (await env.client.jobs.get("job")).nodes}
 
     assert re.findall(r"JOB_CANCELLED.*", people.out) == ["JOB_CANCELLED: not today"]
     error = nodes["b"].error
     assert error is not None
     assert (error.reason, error.message) == ("JOB_CANCELLED", "not today")
-    process = (await stage.client.get("job/b")).process
+    process = (await env.client.get("job/b")).process
     assert process.detail == "JOB_CANCELLED: not today"
 
 
-async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> None:
+async def test_get_and_why_tell_of_a_job(env: Env, run: Run, file: str) -> None:
     hang = Hang(response=response(complete=Complete()))
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
-    stage.processor.on_process("job/b", hang)
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    env.processor.on_process("job/b", hang)
 
     await run("job", "submit", file, "--id", "job")
-    await stage.asked("job/b")
-    await stage.settled("job/d")
+    await env.asked("job/b")
+    await env.settled("job/d")
     why = await run("why", "job")
     leader = await run("get", "job")
     follower = await run("get", "job/b", "--json")
@@ -143,17 +143,17 @@ async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> N
     words = "leads a job; 2 of 4 nodes have not ended"
     assert words in " ".join(leader.out.split())
     assert follower.document["job_role"]["followed"] == {
-        "namespace": stage.namespace,
+        "namespace": env.namespace,
         "job_id": "job",
         "node": "b",
     }
 
 
-async def test_a_watch_on_a_terminal_can_be_left(stage: Stage, run: Run, file: str) -> None:
+async def test_a_watch_on_a_terminal_can_be_left(env: Env, run: Run, file: str) -> None:
     hang = Hang(response=response(complete=Complete()))
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
-    stage.processor.on_process("job/b", hang)
-    where = ("--address", stage.replica.address, "--namespace", stage.namespace)
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    env.processor.on_process("job/b", hang)
+    where = ("--address", env.replica.address, "--namespace", env.namespace)
 
     await run("job", "submit", file, "--id", "job")
     async with Terminal.running("job", "watch", "job", *where) as terminal:

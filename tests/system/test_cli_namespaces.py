@@ -1,7 +1,7 @@
 """Namespaces on the command line: the keys of the configuration file, as messages."""
 
 from progressor.v1 import namespace_service_pb2
-from tests.support.scripted_engine import Cli, ScriptedEngine
+from tests.support.api.scripted_engine import Cli, ScriptedEngine
 
 
 def test_a_namespace_is_created_from_the_keys_of_the_configuration(

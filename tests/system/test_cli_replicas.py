@@ -4,7 +4,7 @@ import pytest
 
 from progressor.cli.main import main
 from progressor.v1 import replica_service_pb2 as pb
-from tests.support.scripted_engine import Cli, ScriptedEngine
+from tests.support.api.scripted_engine import Cli, ScriptedEngine
 
 
 @pytest.fixture

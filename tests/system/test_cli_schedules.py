@@ -10,9 +10,9 @@ from progressor.sdk.codec.wire import object_to_wire
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from tests.support.job_messages import an_error, at
-from tests.support.schedule_messages import a_schedule, a_spec, seconds
-from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
+from tests.support.api.job_messages import an_error, at
+from tests.support.api.schedule_messages import a_schedule, a_spec, seconds
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
 CRON = ("--cron", "30 2 * * *")
 START = (*CRON, "--start")

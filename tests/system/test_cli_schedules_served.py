@@ -10,8 +10,8 @@ from progressor.cli.main import main
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.replica import Stage, answering
-from tests.support.scripted_engine import Ended
+from tests.support.api.scripted_engine import Ended
+from tests.support.engine.replica import Env, answering
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,11 +22,11 @@ Run = Callable[..., Awaitable[Ended]]
 
 
 @pytest.fixture
-def run(stage: Stage, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command about the stage's namespace beside the engine."""
+def run(env: Env, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs a command about the environment's namespace beside the engine."""
 
     async def run_beside(*arguments: str) -> Ended:
-        where = ("--address", stage.replica.address, "--namespace", stage.namespace)
+        where = ("--address", env.replica.address, "--namespace", env.namespace)
         capfd.readouterr()
         code = await asyncio.to_thread(main, ["schedule", *arguments, *where])
         captured = capfd.readouterr()
@@ -35,10 +35,8 @@ def run(stage: Stage, capfd: pytest.CaptureFixture[str]) -> Run:
     return run_beside
 
 
-async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(
-    stage: Stage, run: Run
-) -> None:
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
+async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(env: Env, run: Run) -> None:
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
 
     created = await run("create", "s", "--cron", "30 2 29 2 *", "--time-zone", "UTC", "--start")
     updated = await run("update", "s", "--jitter", "5m", "--overlap", "allow", "--json")
@@ -62,13 +60,13 @@ async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(
 
 
 async def test_a_firing_that_is_refused_says_why_to_people_and_to_programs(
-    stage: Stage, run: Run
+    env: Env, run: Run
 ) -> None:
     await run("create", "s", "--every", "1h", "--call", "absent", "--paused")
 
     triggered = await run("trigger", "s", "--json")
     people = await run("get", "s")
-    [firing] = (await stage.client.schedules.get("s")).last_firings
+    [firing] = (await env.client.schedules.get("s")).last_firings
     await run("delete", "s")
 
     why = "process 'absent' was not called: it does not exist"
@@ -80,9 +78,9 @@ async def test_a_firing_that_is_refused_says_why_to_people_and_to_programs(
 
 
 async def test_a_job_is_submitted_for_each_instant_of_a_backfill(
-    stage: Stage, run: Run, tmp_path: Path
+    env: Env, run: Run, tmp_path: Path
 ) -> None:
-    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    env.processor.on_type(types.TASK_TYPE_INIT, DONE)
     file = tmp_path / "job.json"
     file.write_text('{"deadline": "1h", "nodes": {"b": {"after": ["a"]}, "a": {}}}')
 

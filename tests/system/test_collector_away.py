@@ -10,8 +10,8 @@ import pytest
 from progressor.telemetry import setup
 from progressor.telemetry.metrics import otlp
 from progressor.telemetry.traces import span_queue
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import Replica, open_stage, running_replica
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Replica, open_env, running_replica
 
 Collector = Callable[[], contextlib.AbstractAsyncContextManager[str]]
 
@@ -60,11 +60,11 @@ async def test_steps_go_on_spans_are_lost_and_counted_and_the_replica_leaves_in_
         collector() as endpoint,
         running_replica(own_database, {"telemetry.otlp_endpoint": endpoint}) as replica,
     ):
-        async with open_stage(replica) as stage:
-            await stage.running("p")
+        async with open_env(replica) as env:
+            await env.running("p")
             async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
                 for _ in range(CALLS):
-                    group.create_task(stage.client.call("p"))
+                    group.create_task(env.client.call("p"))
         during = fates(replica)
 
     assert during["pushed"] == 0

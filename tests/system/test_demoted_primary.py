@@ -19,20 +19,20 @@ from progressor.settings.sections import Database
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.processes.results import listen
-from tests.support.invariants import broken_invariants
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import Cluster, own_cluster
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
     LONG_LEASE,
-    Stage,
+    Env,
     answering,
     health_becomes,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     timer,
 )
-from tests.support.standby import Pair, open_pair
+from tests.support.postgres.cluster import Cluster, own_cluster
+from tests.support.postgres.standby import Pair, open_pair
+from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,16 +57,16 @@ def called(crowd: str) -> tuple[str, ...]:
     return tuple(f"{crowd}-{number}" for number in range(CALLED))
 
 
-async def loaded(stage: Stage, disturb: Callable[[], Awaitable[None]], *, crowd: str = "p") -> None:
+async def loaded(env: Env, disturb: Callable[[], Awaitable[None]], *, crowd: str = "p") -> None:
     """Disturb calls with keys and processes that drive themselves, and let all of them end."""
     for name in called(crowd):
-        await stage.running(name)
+        await env.running(name)
         ticks = [answering(b"tick", set_timer=timer())] * TICKS
-        stage.processor.on_process(f"driven-{name}", *ticks, answering(b"last"))
-        await stage.client.start(f"driven-{name}", accept_only=True)
+        env.processor.on_process(f"driven-{name}", *ticks, answering(b"last"))
+        await env.client.start(f"driven-{name}", accept_only=True)
 
     async def call(number: int) -> bytes:
-        answer = await stage.client.call(
+        answer = await env.client.call(
             called(crowd)[number % CALLED],
             b"%d" % number,
             idempotency_key=f"k{number}",
@@ -83,21 +83,21 @@ async def loaded(stage: Stage, disturb: Callable[[], Awaitable[None]], *, crowd:
     assert 0 < answered < CALLS, "they were not disturbed"
     assert all(task.result() == b"%d" % number for number, task in calls.items())
     for name in called(crowd):
-        await stage.settled(f"driven-{name}", TICKS + 1)
+        await env.settled(f"driven-{name}", TICKS + 1)
 
 
-async def nothing_is_lost_or_done_twice(stage: Stage, database: str, *, crowd: str = "p") -> bool:
+async def nothing_is_lost_or_done_twice(env: Env, database: str, *, crowd: str = "p") -> bool:
     """Judge what is left of a load: in a database, and as the engine tells it."""
     for place, name in enumerate(called(crowd)):
-        history = (await stage.client.get(name)).history
-        driven = (await stage.client.get(f"driven-{name}")).history
+        history = (await env.client.get(name)).history
+        driven = (await env.client.get(f"driven-{name}")).history
         sent = sorted(b"%d" % number for number in range(place, CALLS, CALLED))
         assert sorted(event.payload for event in history) == sent
         assert [event.event_id for event in history] == list(range(1, len(sent) + 1))
         assert [event.payload for event in driven] == [*[b"tick"] * TICKS, b"last"]
         assert [event.event_id for event in driven] == list(range(1, TICKS + 2))
-    with psycopg.connect(database, autocommit=True) as eye:
-        return not broken_invariants(eye)
+    with psycopg.connect(database, autocommit=True) as observer:
+        return not broken_invariants(observer)
 
 
 # How long a request looks for a server that takes writes, before it is refused.
@@ -128,47 +128,47 @@ def conninfo(primary: Cluster) -> str:
 
 class TestTheOnlyServer:
     @pytest_asyncio.fixture(loop_scope="module")
-    async def stage(self, conninfo: str) -> AsyncIterator[Stage]:
-        """Return a stage on an engine whose leases outlast a demotion."""
-        async with running_replica(conninfo, SETTINGS) as replica, open_stage(replica) as stage:
-            yield stage
+    async def env(self, conninfo: str) -> AsyncIterator[Env]:
+        """Return an environment on an engine whose leases outlast a demotion."""
+        async with running_replica(conninfo, SETTINGS) as replica, open_env(replica) as env:
+            yield env
 
-    async def test_is_away_while_it_takes_no_writes(self, stage: Stage, primary: Cluster) -> None:
-        await stage.running("p")
+    async def test_is_away_while_it_takes_no_writes(self, env: Env, primary: Cluster) -> None:
+        await env.running("p")
         await demote(primary)
-        await health_becomes(stage.replica.address, NOT_SERVING)
-        status = await refusal(stage.client.call("p", b"lost"))
+        await health_becomes(env.replica.address, NOT_SERVING)
+        status = await refusal(env.client.call("p", b"lost"))
         await promote(primary)
-        await health_becomes(stage.replica.address, SERVING)
-        answer = await stage.client.call("p", b"1")
+        await health_becomes(env.replica.address, SERVING)
+        answer = await env.client.call("p", b"1")
 
         assert status.reason == "STORAGE_UNAVAILABLE"
         assert status.retry_after is not None
         assert answer.response == b"1"
 
     async def test_gets_no_step_twice_and_none_lost_under_load(
-        self, stage: Stage, primary: Cluster, conninfo: str
+        self, env: Env, primary: Cluster, conninfo: str
     ) -> None:
         async def disturb() -> None:
             await demote(primary)
-            await health_becomes(stage.replica.address, NOT_SERVING)
+            await health_becomes(env.replica.address, NOT_SERVING)
             await promote(primary)
 
-        await loaded(stage, disturb)
+        await loaded(env, disturb)
 
-        assert await nothing_is_lost_or_done_twice(stage, conninfo)
+        assert await nothing_is_lost_or_done_twice(env, conninfo)
 
     async def test_is_left_by_all_connections_also_by_those_that_only_read(
-        self, stage: Stage, primary: Cluster
+        self, env: Env, primary: Cluster
     ) -> None:
-        await stage.running("p")
+        await env.running("p")
         await demote(primary)
         try:
             await asyncio.to_thread(primary.wait_until_left)
-            status = await refusal(stage.client.get("p", timeout=1))
+            status = await refusal(env.client.get("p", timeout=1))
         finally:
             await promote(primary)
-        await health_becomes(stage.replica.address, SERVING)
+        await health_becomes(env.replica.address, SERVING)
 
         # Which of the two depends on how long the pool looks for another server.
         assert status.reason in {"STORAGE_UNAVAILABLE", "DEADLINE_EXCEEDED"}
@@ -202,15 +202,15 @@ async def test_of_two_servers_the_one_that_takes_writes_is_found(
         async with running_replica(successor.both, SETTINGS) as replica:
             # To the successor its namespace is unknown, also when it is left.
             with contextlib.suppress(errors.NamespaceNotFoundError):
-                async with open_stage(replica) as before:
+                async with open_env(replica) as before:
                     await before.client.start("p", b"old")
                     await demote(primary)
                     await asyncio.to_thread(primary.wait_until_left)
                     await health_becomes(replica.address, SERVING)
-            async with open_stage(replica) as after:
+            async with open_env(replica) as after:
                 answer = await after.client.start("p", b"new")
-                with psycopg.connect(successor.conninfo, autocommit=True) as eye:
-                    row = eye.execute("SELECT count(*) FROM progressor.namespaces").fetchone()
+                with psycopg.connect(successor.conninfo, autocommit=True) as observer:
+                    row = observer.execute("SELECT count(*) FROM progressor.namespaces").fetchone()
     finally:
         await promote(primary)
 
@@ -275,49 +275,49 @@ class TestAStandbyThatTakesOver:
     @pytest_asyncio.fixture(
         loop_scope="module", params=[True, False], ids=["streams and sessions", "unary calls"]
     )
-    async def stage(self, both: str, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-        """Return a stage on an engine that knows of both servers."""
+    async def env(self, both: str, request: pytest.FixtureRequest) -> AsyncIterator[Env]:
+        """Return an environment on an engine that knows of both servers."""
         async with (
             running_replica(both, SETTINGS) as replica,
-            open_stage(replica, streaming=request.param, session=request.param) as stage,
+            open_env(replica, streaming=request.param, session=request.param) as env,
         ):
-            yield stage
+            yield env
 
     @pytest.mark.slow
     async def test_goes_on_where_the_primary_was_killed_under_load(
-        self, stage: Stage, pair: Pair, both: str
+        self, env: Env, pair: Pair, both: str
     ) -> None:
         async def disturb() -> None:
             await asyncio.to_thread(pair.fail_over)
 
-        await loaded(stage, disturb)
+        await loaded(env, disturb)
 
-        assert await nothing_is_lost_or_done_twice(stage, writing(both))
+        assert await nothing_is_lost_or_done_twice(env, writing(both))
 
     @pytest.mark.slow
     async def test_changes_places_with_the_primary_and_back_under_load(
-        self, stage: Stage, pair: Pair, both: str
+        self, env: Env, pair: Pair, both: str
     ) -> None:
         async def disturb() -> None:
             await asyncio.to_thread(pair.switch_over)
 
         for crowd in ("there", "back"):
-            await loaded(stage, disturb, crowd=crowd)
+            await loaded(env, disturb, crowd=crowd)
 
-            assert await nothing_is_lost_or_done_twice(stage, writing(both), crowd=crowd)
+            assert await nothing_is_lost_or_done_twice(env, writing(both), crowd=crowd)
 
     async def test_goes_on_where_the_primary_stays_and_takes_no_writes(
-        self, stage: Stage, pair: Pair, both: str
+        self, env: Env, pair: Pair, both: str
     ) -> None:
         async def disturb() -> None:
             await demote(pair.primary)
-            await health_becomes(stage.replica.address, NOT_SERVING)
+            await health_becomes(env.replica.address, NOT_SERVING)
             await asyncio.to_thread(pair.primary.wait_until_left)
             await asyncio.to_thread(pair.standby.promote)
 
-        await loaded(stage, disturb)
+        await loaded(env, disturb)
 
-        assert await nothing_is_lost_or_done_twice(stage, writing(both))
+        assert await nothing_is_lost_or_done_twice(env, writing(both))
 
 
 def writing(both: str) -> str:

@@ -16,19 +16,19 @@ from progressor.sdk import BYTES, Client
 from progressor.sdk.transport.failures import read_status
 from progressor.v1.process_service_pb2 import AwaitTaskRequest, CallRequest
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
     SERVICES,
+    Env,
     Replica,
-    Stage,
     health_becomes,
     health_of,
-    open_stage,
+    open_env,
     refusal,
     running_process,
     running_replica,
 )
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,24 +39,24 @@ IMPATIENT = {"server.drain_timeout_seconds": "0.3"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(survivor: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(survivor) as stage:
-        yield stage
+async def env(second_replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(second_replica) as env:
+        yield env
 
 
-async def all_wait(stage: Stage, process_id: str, count: int) -> None:
+async def all_wait(env: Env, process_id: str, count: int) -> None:
     """Return once so many calls of a process wait behind the one in hand."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         waiting = 0
         while waiting < count:
-            trace = await stage.client.trace(process_id, page_size=1000)
+            trace = await env.client.trace(process_id, page_size=1000)
             waiting = len(trace.tasks) - 2
 
 
@@ -84,42 +84,42 @@ async def ask_until_gone(client: Client, *, first: bool) -> set[str]:
 
 class TestSigterm:
     async def test_with_a_step_in_hand_lets_it_settle_and_answers_its_caller(
-        self, stage: Stage, database: str, tmp_path: Path
+        self, env: Env, database: str, tmp_path: Path
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         async with (
             running_process(database, tmp_path) as leaving,
-            stage.client_at(leaving.address) as there,
+            env.client_at(leaving.address) as there,
             asyncio.TaskGroup() as group,
         ):
             waiting = group.create_task(there.call("p", b"1"))
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             leaving.terminate()
             await health_becomes(leaving.address, NOT_SERVING)
             hang.released.set()
             left = await leaving.left()
 
         assert (left, waiting.result().response) == (0, b"1")
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
     async def test_with_a_step_longer_than_the_drain_hands_its_lease_back_at_once(
-        self, survivor: Replica, database: str, tmp_path: Path
+        self, second_replica: Replica, database: str, tmp_path: Path
     ) -> None:
-        async with open_stage(survivor, one_at_a_time=False) as stage:
-            await stage.running("p", Hang(), Answer())
+        async with open_env(second_replica, one_at_a_time=False) as env:
+            await env.running("p", Hang(), Answer())
             async with (
                 running_process(database, tmp_path, IMPATIENT) as leaving,
-                stage.client_at(leaving.address) as there,
+                env.client_at(leaving.address) as there,
                 asyncio.TaskGroup() as group,
             ):
                 told = group.create_task(refusal(there.call("p", b"1")))
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 leaving.terminate()
-                await stage.asked("p", 3)
+                await env.asked("p", 3)
                 left = await leaving.left()
 
-            task = stage.asked_for("p")[1].task
-            answer = await stage.client.await_task("p", task_id=task.task_id)
+            task = env.asked_for("p")[1].task
+            answer = await env.client.await_task("p", task_id=task.task_id)
             assert left == 0
             assert (told.result().code, told.result().reason) == (
                 StatusCode.UNAVAILABLE,
@@ -127,21 +127,21 @@ class TestSigterm:
             )
             assert answer.response == b"1"
             # Its first attempt is not counted; a zombie's would be.
-            assert stage.asked_for("p")[2].task.attempt == 1
-            assert survivor.points.count("zombie_collected", task_id=task.task_id) == 0
+            assert env.asked_for("p")[2].task.attempt == 1
+            assert second_replica.points.count("zombie_collected", task_id=task.task_id) == 0
 
     async def test_tells_everyone_who_still_waits_that_it_has_stopped(
-        self, stage: Stage, database: str, tmp_path: Path
+        self, env: Env, database: str, tmp_path: Path
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         async with (
             running_process(database, tmp_path, IMPATIENT) as leaving,
-            stage.client_at(leaving.address) as there,
+            env.client_at(leaving.address) as there,
             grpc.aio.insecure_channel(leaving.address) as channel,
         ):
             stub = ProcessServiceStub(channel)
             first = await there.call("p", accept_only=True)
-            named: dict[str, Any] = {"namespace": stage.namespace, "process_id": "p"}
+            named: dict[str, Any] = {"namespace": env.namespace, "process_id": "p"}
             async with asyncio.TaskGroup() as group:
                 told = [
                     group.create_task(end_of(request))
@@ -152,7 +152,7 @@ class TestSigterm:
                         stub.AwaitTask(AwaitTaskRequest(**named, task_id=first.task_id)),
                     )
                 ]
-                await all_wait(stage, "p", 2 * CROWD)
+                await all_wait(env, "p", 2 * CROWD)
                 leaving.terminate()
             left = await leaving.left()
         hang.released.set()
@@ -161,20 +161,20 @@ class TestSigterm:
         assert {it.result() for it in told} == {(StatusCode.UNAVAILABLE, "REPLICA_STOPPED")}
 
     async def test_under_requests_that_never_pause_is_never_a_surprise(
-        self, stage: Stage, database: str, tmp_path: Path
+        self, env: Env, database: str, tmp_path: Path
     ) -> None:
-        await stage.running("p", Answer())
+        await env.running("p", Answer())
         async with (
             running_process(database, tmp_path) as leaving,
             Client(
-                leaving.address, namespace=stage.namespace, codec=BYTES, session=False, timeout=1.0
+                leaving.address, namespace=env.namespace, codec=BYTES, session=False, timeout=1.0
             ) as there,
             asyncio.TaskGroup() as group,
         ):
             asking = [
                 group.create_task(ask_until_gone(there, first=number == 0)) for number in range(50)
             ]
-            await stage.asked("p", 20)
+            await env.asked("p", 20)
             leaving.terminate()
             left = await leaving.left()
 
@@ -186,27 +186,27 @@ class TestSigterm:
         }
 
     async def test_hands_on_the_calls_behind_the_step_in_hand(
-        self, stage: Stage, database: str, tmp_path: Path
+        self, env: Env, database: str, tmp_path: Path
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         async with (
             running_process(database, tmp_path) as leaving,
-            stage.client_at(leaving.address) as there,
+            env.client_at(leaving.address) as there,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(there.call("p", b"1"))
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             behind = [await there.call("p", b"%d" % n, accept_only=True) for n in (2, 3)]
             leaving.terminate()
             await health_becomes(leaving.address, NOT_SERVING)
             hang.released.set()
             left = await leaving.left()
         answers = [
-            (await stage.client.await_task("p", task_id=each.task_id)).response for each in behind
+            (await env.client.await_task("p", task_id=each.task_id)).response for each in behind
         ]
 
         assert (left, answers) == (0, [b"2", b"3"])
-        assert [it.task.args for it in stage.asked_for("p")][1:] == [b"1", b"2", b"3"]
+        assert [it.task.args for it in env.asked_for("p")][1:] == [b"1", b"2", b"3"]
 
     async def test_without_work_leaves_at_once(self, database: str, tmp_path: Path) -> None:
         async with running_process(
@@ -219,28 +219,28 @@ class TestSigterm:
 
 class TestWhileDraining:
     @pytest_asyncio.fixture(loop_scope="module")
-    async def draining(self, stage: Stage, database: str) -> AsyncIterator[Replica]:
+    async def draining(self, env: Env, database: str) -> AsyncIterator[Replica]:
         """Return a replica that drains, held up by a step on ``p``."""
         async with running_replica(database) as replica:
-            await stage.running("p", hang := Hang())
-            async with stage.client_at(replica.address) as there, asyncio.TaskGroup() as group:
+            await env.running("p", hang := Hang())
+            async with env.client_at(replica.address) as there, asyncio.TaskGroup() as group:
                 group.create_task(there.call("p"))
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 replica.engine.stop()
                 await health_becomes(replica.address, NOT_SERVING)
                 yield replica
                 hang.released.set()
 
-    async def test_new_work_is_sent_elsewhere(self, draining: Replica, stage: Stage) -> None:
-        async with stage.client_at(draining.address) as there:
+    async def test_new_work_is_sent_elsewhere(self, draining: Replica, env: Env) -> None:
+        async with env.client_at(draining.address) as there:
             for request in (there.start("q"), there.call("p"), there.remove("p")):
                 status = await refusal(request)
 
                 assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
                 assert status.retry_after is not None
 
-    async def test_reads_are_served(self, draining: Replica, stage: Stage) -> None:
-        async with stage.client_at(draining.address) as there:
+    async def test_reads_are_served(self, draining: Replica, env: Env) -> None:
+        async with env.client_at(draining.address) as there:
             snapshot = await there.get("p")
 
         assert snapshot.process.process_id == "p"
@@ -250,13 +250,13 @@ class TestWhileDraining:
 
 
 async def test_a_replica_that_runs_says_of_every_service_that_it_serves(
-    survivor: Replica,
+    second_replica: Replica,
 ) -> None:
-    assert await health_of(survivor.address) == dict.fromkeys(SERVICES, SERVING)
+    assert await health_of(second_replica.address) == dict.fromkeys(SERVICES, SERVING)
 
 
-async def test_a_service_that_there_is_not_has_no_health(survivor: Replica) -> None:
+async def test_a_service_that_there_is_not_has_no_health(second_replica: Replica) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await health_of(survivor.address, ["no.such.Service"])
+        await health_of(second_replica.address, ["no.such.Service"])
 
     assert caught.value.code() is StatusCode.NOT_FOUND

@@ -26,17 +26,17 @@ from progressor.sdk import (
 )
 from progressor.v1 import gate_service_pb2, types_pb2
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
-from tests.support.processor import Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     timer,
 )
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,145 +52,143 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", params=["session", "unary"])
-async def stage(replica: Replica, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-    """Return a stage, whose client's requests go in a session, or by single calls."""
-    async with open_stage(replica, session=request.param == "session") as stage:
-        yield stage
+async def env(replica: Replica, request: pytest.FixtureRequest) -> AsyncIterator[Env]:
+    """Return an environment, whose client's requests go in a session, or by single calls."""
+    async with open_env(replica, session=request.param == "session") as env:
+        yield env
 
 
 @contextlib.asynccontextmanager
 async def held(
-    stage: Stage, process_id: str = "holder", constraints: Constraints = MUTEX
+    env: Env, process_id: str = "holder", constraints: Constraints = MUTEX
 ) -> AsyncIterator[Hang]:
     """Have a call in hand that holds its gates until it is released, at the latest at the end."""
     hang = Hang()
-    await stage.running(process_id, hang)
-    await stage.client.call(process_id, constraints=constraints, accept_only=True)
-    await stage.asked(process_id, 2)
+    await env.running(process_id, hang)
+    await env.client.call(process_id, constraints=constraints, accept_only=True)
+    await env.asked(process_id, 2)
     try:
         yield hang
     finally:
         hang.released.set()
-        await stage.settled(process_id, 2)
+        await env.settled(process_id, 2)
 
 
-async def line_of(stage: Stage, gate: str = "mutex") -> list[str]:
+async def line_of(env: Env, gate: str = "mutex") -> list[str]:
     """Return the processes that stand in the line of a gate, in order."""
-    return [it.process_id for it in (await stage.client.gates.get(gate)).line]
+    return [it.process_id for it in (await env.client.gates.get(gate)).line]
 
 
-async def status_of(stage: Stage, process_id: str, task_id: int) -> TaskStatus:
+async def status_of(env: Env, process_id: str, task_id: int) -> TaskStatus:
     """Return where a task is."""
-    tasks = (await stage.client.trace(process_id)).tasks
+    tasks = (await env.client.trace(process_id)).tasks
     return next(it.status for it in tasks if it.task_id == task_id)
 
 
 class TestConstraints:
-    async def test_who_holds_a_gate_keeps_others_waiting(self, stage: Stage) -> None:
-        await stage.running("p")
-        async with held(stage):
-            accepted = await stage.client.notify("p", b"1", constraints=MUTEX)
-            line, asked = await line_of(stage), len(stage.asked_for("p"))
-        await stage.asked("p", 2)
+    async def test_who_holds_a_gate_keeps_others_waiting(self, env: Env) -> None:
+        await env.running("p")
+        async with held(env):
+            accepted = await env.client.notify("p", b"1", constraints=MUTEX)
+            line, asked = await line_of(env), len(env.asked_for("p"))
+        await env.asked("p", 2)
 
         assert (line, asked) == (["p"], 1)
-        assert stage.asked_for("p")[1].task.task_id == accepted.task_id
+        assert env.asked_for("p")[1].task.task_id == accepted.task_id
 
-    async def test_a_start_waits_too(self, stage: Stage) -> None:
-        async with held(stage):
-            await stage.client.start("p", constraints=MUTEX, accept_only=True)
-            line, asked = await line_of(stage), stage.asked_for("p")
-        await stage.asked("p")
+    async def test_a_start_waits_too(self, env: Env) -> None:
+        async with held(env):
+            await env.client.start("p", constraints=MUTEX, accept_only=True)
+            line, asked = await line_of(env), env.asked_for("p")
+        await env.asked("p")
 
         assert (line, asked) == (["p"], [])
 
-    async def test_a_caller_gets_the_answer_once_its_task_has_run(self, stage: Stage) -> None:
-        await stage.running("p")
-        async with held(stage) as hang:
-            waiting = asyncio.ensure_future(stage.client.call("p", b"1", constraints=MUTEX))
-            await stage.points.wait("admitted", 2, key=stage.key("p"))
+    async def test_a_caller_gets_the_answer_once_its_task_has_run(self, env: Env) -> None:
+        await env.running("p")
+        async with held(env) as hang:
+            waiting = asyncio.ensure_future(env.client.call("p", b"1", constraints=MUTEX))
+            await env.points.wait("admitted", 2, key=env.key("p"))
             hang.released.set()
             answer = await waiting
 
         assert answer.response == b"1"
 
-    async def test_a_smaller_version_goes_first(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_a_smaller_version_goes_first(self, env: Env) -> None:
+        await env.running("p")
         smaller, larger = (Constraints(order=("db", version)) for version in ("1.9", "1.10"))
-        async with held(stage, constraints=smaller):
-            accepted = await stage.client.notify("p", constraints=larger)
-            status = await status_of(stage, "p", accepted.task_id)
-            asked = len(stage.asked_for("p"))
-        await stage.asked("p", 2)
+        async with held(env, constraints=smaller):
+            accepted = await env.client.notify("p", constraints=larger)
+            status = await status_of(env, "p", accepted.task_id)
+            asked = len(env.asked_for("p"))
+        await env.asked("p", 2)
 
         assert (status, asked) == (TaskStatus.WAITING, 1)
 
-    async def test_an_instant_that_lies_ahead_is_waited_for(self, stage: Stage) -> None:
+    async def test_an_instant_that_lies_ahead_is_waited_for(self, env: Env) -> None:
         run_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.2)
-        await stage.client.start("p", constraints=Constraints(run_at=run_at))
+        await env.client.start("p", constraints=Constraints(run_at=run_at))
 
-        [task] = (await stage.client.trace("p")).tasks
+        [task] = (await env.client.trace("p")).tasks
         assert task.started_at is not None
         assert task.started_at >= run_at
 
-    async def test_who_has_the_higher_priority_stands_before_an_older_one(
-        self, stage: Stage
-    ) -> None:
-        async with held(stage):
+    async def test_who_has_the_higher_priority_stands_before_an_older_one(self, env: Env) -> None:
+        async with held(env):
             for process_id, priority in (("old", 3), ("urgent", 1), ("later", 5), ("young", 3)):
                 constraints = Constraints(gates=["mutex"], priority=priority)
-                await stage.client.start(process_id, constraints=constraints, accept_only=True)
-            line = await line_of(stage)
-        await stage.asked("later")
+                await env.client.start(process_id, constraints=constraints, accept_only=True)
+            line = await line_of(env)
+        await env.asked("later")
 
         assert line == ["urgent", "old", "young", "later"]
 
-    async def test_a_gate_held_by_a_process_is_left_with_its_end(self, stage: Stage) -> None:
+    async def test_a_gate_held_by_a_process_is_left_with_its_end(self, env: Env) -> None:
         kept = Constraints(gates={"mutex": 1}, hold="process")
-        await stage.client.start("holder", constraints=kept)
-        view = await stage.client.gates.get("mutex")
-        await stage.client.start("p", constraints=MUTEX, accept_only=True)
-        line = await line_of(stage)
-        await stage.client.remove("holder")
-        await stage.asked("p")
+        await env.client.start("holder", constraints=kept)
+        view = await env.client.gates.get("mutex")
+        await env.client.start("p", constraints=MUTEX, accept_only=True)
+        line = await line_of(env)
+        await env.client.remove("holder")
+        await env.asked("p")
 
         [holder] = view.holders
         assert (holder.process_id, holder.hold) == ("holder", GateHold.PROCESS)
         assert line == ["p"]
 
-    async def test_a_timer_takes_constraints(self, stage: Stage) -> None:
+    async def test_a_timer_takes_constraints(self, env: Env) -> None:
         constraints = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="mutex")])
-        stage.processor.on_process(
+        env.processor.on_process(
             "p", answering(set_timer=timer(args=b"tick", constraints=constraints)), answering()
         )
-        async with held(stage):
-            await stage.client.start("p")
-            line, asked = await line_of(stage), len(stage.asked_for("p"))
-        await stage.asked("p", 2)
+        async with held(env):
+            await env.client.start("p")
+            line, asked = await line_of(env), len(env.asked_for("p"))
+        await env.asked("p", 2)
 
         assert (line, asked) == (["p"], 1)
-        assert stage.asked_for("p")[1].task.args == b"tick"
+        assert env.asked_for("p")[1].task.args == b"tick"
 
     async def test_a_processor_that_answers_with_bad_constraints_fails_its_step(
-        self, stage: Stage
+        self, env: Env
     ) -> None:
         bad = types_pb2.Constraints(priority=9)
-        stage.processor.on_process("p", answering(set_timer=timer(constraints=bad)))
+        env.processor.on_process("p", answering(set_timer=timer(constraints=bad)))
 
-        status = await refusal(stage.client.start("p"))
+        status = await refusal(env.client.start("p"))
 
         assert status.reason == "PROCESS_FAILED"
         assert "set_timer.constraints.priority" in status.detail
 
     @pytest.mark.parametrize("rpc", ["start", "call", "notify"])
     async def test_all_that_is_wrong_is_named_and_nothing_is_accepted(
-        self, stage: Stage, rpc: str
+        self, env: Env, rpc: str
     ) -> None:
-        await stage.running("q")
+        await env.running("q")
         bad = Constraints(gates={"": 1, "g": -1}, order=("k", "x"), priority=6)
 
         with pytest.raises(errors.InvalidRequestError) as caught:
-            await getattr(stage.client, rpc)("q", constraints=bad)
+            await getattr(env.client, rpc)("q", constraints=bad)
 
         assert [it.field for it in caught.value.violations] == [
             "constraints.order.version",
@@ -198,141 +196,139 @@ class TestConstraints:
             "constraints.gates[1].capacity",
             "constraints.priority",
         ]
-        assert len((await stage.client.trace("q")).tasks) == 1
+        assert len((await env.client.trace("q")).tasks) == 1
 
-    async def test_a_gate_that_is_not_there_needs_a_capacity(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_a_gate_that_is_not_there_needs_a_capacity(self, env: Env) -> None:
+        await env.running("p")
 
         with pytest.raises(errors.GateNotFoundError) as caught:
-            await stage.client.call("p", constraints=Constraints(gates=["nowhere"]))
-        status = await refusal(stage.client.start("q", constraints=Constraints(gates=["nowhere"])))
+            await env.client.call("p", constraints=Constraints(gates=["nowhere"]))
+        status = await refusal(env.client.start("q", constraints=Constraints(gates=["nowhere"])))
 
-        assert (caught.value.namespace, caught.value.gate) == (stage.namespace, "nowhere")
+        assert (caught.value.namespace, caught.value.gate) == (env.namespace, "nowhere")
         assert (status.code, status.metadata["gate"]) == (Code.NOT_FOUND, "nowhere")
-        assert len((await stage.client.trace("p")).tasks) == 1
+        assert len((await env.client.trace("p")).tasks) == 1
         with pytest.raises(errors.ProcessNotFoundError):
-            await stage.client.get("q")
+            await env.client.get("q")
 
-    async def test_a_capacity_counts_for_a_new_gate_only(self, stage: Stage) -> None:
-        await stage.client.start("p", constraints=Constraints(gates={"g": 2}))
-        await stage.client.start("q", constraints=Constraints(gates={"g": 9}))
+    async def test_a_capacity_counts_for_a_new_gate_only(self, env: Env) -> None:
+        await env.client.start("p", constraints=Constraints(gates={"g": 2}))
+        await env.client.start("q", constraints=Constraints(gates={"g": 9}))
 
-        assert (await stage.client.gates.get("g")).gate.capacity == 2
+        assert (await env.client.gates.get("g")).gate.capacity == 2
 
-    async def test_a_key_stands_for_its_constraints_too(self, stage: Stage) -> None:
+    async def test_a_key_stands_for_its_constraints_too(self, env: Env) -> None:
         both = Constraints(gates={"a": 1, "b": 1})
         turned = Constraints(gates={"b": 1, "a": 1})
-        first = await stage.client.start("p", idempotency_key="k", constraints=both)
-        again = await stage.client.start("p", idempotency_key="k", constraints=turned)
+        first = await env.client.start("p", idempotency_key="k", constraints=both)
+        again = await env.client.start("p", idempotency_key="k", constraints=turned)
 
         with pytest.raises(errors.IdempotencyKeyReusedError):
-            await stage.client.start("p", idempotency_key="k", constraints=MUTEX)
+            await env.client.start("p", idempotency_key="k", constraints=MUTEX)
         with pytest.raises(errors.IdempotencyKeyReusedError):
-            await stage.client.start("p", idempotency_key="k")
+            await env.client.start("p", idempotency_key="k")
         assert (again.task_id, again.deduplicated) == (first.task_id, True)
 
 
 class TestCancel:
     @pytest.mark.parametrize("by", ["task_id", "idempotency_key"])
-    async def test_whoever_waits_is_told(self, stage: Stage, by: str) -> None:
-        await stage.running("p")
-        async with held(stage):
+    async def test_whoever_waits_is_told(self, env: Env, by: str) -> None:
+        await env.running("p")
+        async with held(env):
             waiting = asyncio.ensure_future(
-                refusal(stage.client.call("p", idempotency_key="k", constraints=MUTEX))
+                refusal(env.client.call("p", idempotency_key="k", constraints=MUTEX))
             )
-            [admitted] = (await stage.points.wait("admitted", 2, key=stage.key("p")))[1:]
+            [admitted] = (await env.points.wait("admitted", 2, key=env.key("p")))[1:]
             task_id = admitted["task_id"]
             named = {"task_id": task_id, "idempotency_key": "k"}
-            cancelled = await stage.client.cancel("p", **{by: named[by]})
+            cancelled = await env.client.cancel("p", **{by: named[by]})
             told = await waiting
-            line = await line_of(stage)
+            line = await line_of(env)
 
         assert cancelled == task_id
         assert (told.code, told.reason) == (Code.ABORTED, "TASK_CANCELLED")
-        assert await status_of(stage, "p", task_id) is TaskStatus.CANCELLED
+        assert await status_of(env, "p", task_id) is TaskStatus.CANCELLED
         assert line == []
-        assert (await stage.client.call("p", b"1")).response == b"1"
+        assert (await env.client.call("p", b"1")).response == b"1"
 
-    async def test_with_an_init_task_its_process_goes(self, stage: Stage) -> None:
-        async with held(stage):
-            waiting = asyncio.ensure_future(refusal(stage.client.start("p", constraints=MUTEX)))
-            [admitted] = await stage.points.wait("admitted", 1, key=stage.key("p"))
-            await stage.client.cancel("p", task_id=admitted["task_id"])
+    async def test_with_an_init_task_its_process_goes(self, env: Env) -> None:
+        async with held(env):
+            waiting = asyncio.ensure_future(refusal(env.client.start("p", constraints=MUTEX)))
+            [admitted] = await env.points.wait("admitted", 1, key=env.key("p"))
+            await env.client.cancel("p", task_id=admitted["task_id"])
             told = await waiting
 
         assert (told.code, told.reason) == (Code.ABORTED, "PROCESS_REMOVED")
         with pytest.raises(errors.ProcessNotFoundError):
-            await stage.client.get("p")
+            await env.client.get("p")
 
-    async def test_a_call_that_waits_behind_another_can_be_cancelled(self, stage: Stage) -> None:
-        hang, _ = await stage.busy("p")
-        accepted = await stage.client.call("p", b"2", accept_only=True)
-        await stage.client.cancel("p", task_id=accepted.task_id)
+    async def test_a_call_that_waits_behind_another_can_be_cancelled(self, env: Env) -> None:
+        hang, _ = await env.busy("p")
+        accepted = await env.client.call("p", b"2", accept_only=True)
+        await env.client.cancel("p", task_id=accepted.task_id)
         hang.released.set()
-        await stage.settled("p", 2)
+        await env.settled("p", 2)
 
-        assert (await stage.client.call("p", b"3")).response == b"3"
-        assert [it.task.args for it in stage.asked_for("p")] == [b"", b"busy", b"3"]
+        assert (await env.client.call("p", b"3")).response == b"3"
+        assert [it.task.args for it in env.asked_for("p")] == [b"", b"busy", b"3"]
 
-    async def test_what_runs_is_not_cancelled(self, stage: Stage) -> None:
-        hang, task_id = await stage.busy("p")
+    async def test_what_runs_is_not_cancelled(self, env: Env) -> None:
+        hang, task_id = await env.busy("p")
 
         with pytest.raises(errors.TaskIsRunningError) as caught:
-            await stage.client.cancel("p", task_id=task_id)
+            await env.client.cancel("p", task_id=task_id)
         hang.released.set()
-        answer = await stage.client.await_task("p", task_id=task_id)
+        answer = await env.client.await_task("p", task_id=task_id)
 
         assert (caught.value.process_id, caught.value.task_id) == ("p", task_id)
         assert answer.response == b"busy"
 
-    async def test_what_has_ended_is_not_cancelled(self, stage: Stage) -> None:
-        await stage.running("p")
-        answer = await stage.client.call("p", b"1")
+    async def test_what_has_ended_is_not_cancelled(self, env: Env) -> None:
+        await env.running("p")
+        answer = await env.client.call("p", b"1")
 
-        status = await refusal(stage.client.cancel("p", task_id=answer.task_id))
+        status = await refusal(env.client.cancel("p", task_id=answer.task_id))
 
         assert (status.code, status.reason) == (Code.FAILED_PRECONDITION, "TASK_HAS_ENDED")
 
-    async def test_what_is_not_there_is_not_cancelled(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_what_is_not_there_is_not_cancelled(self, env: Env) -> None:
+        await env.running("p")
 
         with pytest.raises(errors.TaskNotFoundError):
-            await stage.client.cancel("p", idempotency_key="unknown")
+            await env.client.cancel("p", idempotency_key="unknown")
         with pytest.raises(errors.ProcessNotFoundError):
-            await stage.client.cancel("q", task_id=1)
+            await env.client.cancel("q", task_id=1)
         with pytest.raises(errors.NamespaceNotFoundError):
-            await stage.client.cancel("p", task_id=1, namespace="nowhere")
+            await env.client.cancel("p", task_id=1, namespace="nowhere")
         with pytest.raises(errors.InvalidRequestError, match="task_id"):
-            await stage.client.cancel("p", task_id=0)
+            await env.client.cancel("p", task_id=0)
 
-    async def test_it_is_told_in_the_log(
-        self, stage: Stage, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async with held(stage):
-            accepted = await stage.client.start("p", constraints=MUTEX, accept_only=True)
+    async def test_it_is_told_in_the_log(self, env: Env, caplog: pytest.LogCaptureFixture) -> None:
+        async with held(env):
+            accepted = await env.client.start("p", constraints=MUTEX, accept_only=True)
             with caplog.at_level(logging.INFO):
-                await stage.client.cancel("p", task_id=accepted.task_id)
+                await env.client.cancel("p", task_id=accepted.task_id)
 
         [line] = [it for it in caplog.records if it.getMessage() == "task cancelled"]
         fields = {name: vars(line)[name] for name in ("namespace", "process_id", "task_id")}
         assert fields == {
-            "namespace": stage.namespace,
+            "namespace": env.namespace,
             "process_id": "p",
             "task_id": accepted.task_id,
         }
 
 
 class TestGateService:
-    async def test_a_gate_shows_who_holds_it_and_who_waits(self, stage: Stage) -> None:
+    async def test_a_gate_shows_who_holds_it_and_who_waits(self, env: Env) -> None:
         wide = Constraints(gates={"mutex": 1, "wide": 5}, priority=2)
-        async with held(stage):
-            await stage.client.start("p", constraints=wide, accept_only=True)
-            view: GateView = await stage.client.gates.get("mutex")
-        await stage.asked("p")
+        async with held(env):
+            await env.client.start("p", constraints=wide, accept_only=True)
+            view: GateView = await env.client.gates.get("mutex")
+        await env.asked("p")
 
         [holder], [waiter] = view.holders, view.line
         gate = view.gate
-        assert (gate.namespace, gate.gate, gate.capacity) == (stage.namespace, "mutex", 1)
+        assert (gate.namespace, gate.gate, gate.capacity) == (env.namespace, "mutex", 1)
         assert (gate.held, gate.waiting_count, gate.revision) == (1, 1, 1)
         assert (holder.process_id, holder.hold, holder.reserved) == (
             "holder",
@@ -343,70 +339,68 @@ class TestGateService:
         assert set(waiter.gates) == {"mutex", "wide"}
         assert gate.created_at <= holder.held_at <= waiter.since
 
-    async def test_more_capacity_lets_who_waits_through(self, stage: Stage) -> None:
-        async with held(stage):
-            await stage.client.start("p", constraints=MUTEX, accept_only=True)
-            gate = await stage.client.gates.set("mutex", 2)
-            await stage.asked("p")
+    async def test_more_capacity_lets_who_waits_through(self, env: Env) -> None:
+        async with held(env):
+            await env.client.start("p", constraints=MUTEX, accept_only=True)
+            gate = await env.client.gates.set("mutex", 2)
+            await env.asked("p")
 
         assert (gate.capacity, gate.revision) == (2, 2)
 
-    async def test_no_capacity_lets_nobody_through(self, stage: Stage) -> None:
-        await stage.client.gates.set("closed", 0)
+    async def test_no_capacity_lets_nobody_through(self, env: Env) -> None:
+        await env.client.gates.set("closed", 0)
         closed = Constraints(gates=["closed"])
-        await stage.client.start("p", constraints=closed, accept_only=True)
-        view = await stage.client.gates.get("closed")
-        await stage.client.gates.set("closed", 1)
-        await stage.asked("p")
+        await env.client.start("p", constraints=closed, accept_only=True)
+        view = await env.client.gates.get("closed")
+        await env.client.gates.set("closed", 1)
+        await env.asked("p")
 
         assert (view.gate.held, [it.process_id for it in view.line]) == (0, ["p"])
 
-    async def test_a_capacity_is_set_at_the_revision_that_is_expected(self, stage: Stage) -> None:
-        made = await stage.client.gates.set("g", 1)
-        changed = await stage.client.gates.set("g", 2, expected_revision=made.revision)
+    async def test_a_capacity_is_set_at_the_revision_that_is_expected(self, env: Env) -> None:
+        made = await env.client.gates.set("g", 1)
+        changed = await env.client.gates.set("g", 2, expected_revision=made.revision)
 
         with pytest.raises(errors.GateChangedError) as caught:
-            await stage.client.gates.set("g", 3, expected_revision=made.revision)
+            await env.client.gates.set("g", 3, expected_revision=made.revision)
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.gates.set("nowhere", 1, expected_revision=1)
+            await env.client.gates.set("nowhere", 1, expected_revision=1)
 
         assert (made.revision, changed.revision) == (1, 2)
         assert (caught.value.gate, caught.value.expected, caught.value.actual) == ("g", 1, 2)
-        assert (await stage.client.gates.get("g")).gate.capacity == 2
+        assert (await env.client.gates.get("g")).gate.capacity == 2
 
-    async def test_a_capacity_must_be_given(self, stage: Stage) -> None:
-        async with grpc.aio.insecure_channel(stage.replica.address) as channel:
-            request = gate_service_pb2.SetGateRequest(namespace=stage.namespace, gate="g")
+    async def test_a_capacity_must_be_given(self, env: Env) -> None:
+        async with grpc.aio.insecure_channel(env.replica.address) as channel:
+            request = gate_service_pb2.SetGateRequest(namespace=env.namespace, gate="g")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await GateServiceStub(channel).SetGate(request)
 
         assert caught.value.code() is Code.INVALID_ARGUMENT
         assert caught.value.details() == "capacity: must be given"
 
-    async def test_a_gate_in_use_is_not_deleted(self, stage: Stage) -> None:
-        async with held(stage):
-            status = await refusal(stage.client.gates.delete("mutex"))
-        await stage.client.gates.delete("mutex")
+    async def test_a_gate_in_use_is_not_deleted(self, env: Env) -> None:
+        async with held(env):
+            status = await refusal(env.client.gates.delete("mutex"))
+        await env.client.gates.delete("mutex")
 
         assert (status.code, status.reason) == (Code.FAILED_PRECONDITION, "GATE_IN_USE")
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.gates.get("mutex")
+            await env.client.gates.get("mutex")
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.gates.delete("mutex")
+            await env.client.gates.delete("mutex")
 
-    async def test_gates_are_listed_page_by_page_in_the_order_of_their_keys(
-        self, stage: Stage
-    ) -> None:
+    async def test_gates_are_listed_page_by_page_in_the_order_of_their_keys(self, env: Env) -> None:
         keys = ["é", "b", "a/2", "a", "\U0001f9ea"]
         for key in keys:
-            await stage.client.gates.set(key, 1)
+            await env.client.gates.set(key, 1)
 
-        found = [it.gate async for it in stage.client.gates.list(page_size=2)]
+        found = [it.gate async for it in env.client.gates.list(page_size=2)]
 
         assert found == sorted(keys, key=str.encode)
 
-    async def test_gates_are_in_a_namespace_that_exists(self, stage: Stage) -> None:
-        client = stage.client
+    async def test_gates_are_in_a_namespace_that_exists(self, env: Env) -> None:
+        client = env.client
         requests = (
             client.gates.get("g", namespace="nowhere"),
             client.gates.set("g", 1, namespace="nowhere"),
@@ -418,8 +412,8 @@ class TestGateService:
 
         assert reasons == ["NAMESPACE_NOT_FOUND"] * 4
 
-    async def test_gates_go_with_their_namespace(self, replica: Replica, stage: Stage) -> None:
-        config = await stage.client.namespaces.get(stage.namespace)
+    async def test_gates_go_with_their_namespace(self, replica: Replica, env: Env) -> None:
+        config = await env.client.namespaces.get(env.namespace)
         async with replica.namespace("short-lived", config.processor_targets[0]) as client:
             await client.gates.set("g", 1)
             await client.namespaces.delete("short-lived")
@@ -430,24 +424,22 @@ class TestGateService:
         assert found == []
 
     async def test_changes_are_told_in_the_log(
-        self, stage: Stage, caplog: pytest.LogCaptureFixture
+        self, env: Env, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.INFO):
-            await stage.client.gates.set("g", 3)
-            await stage.client.gates.delete("g")
+            await env.client.gates.set("g", 3)
+            await env.client.gates.delete("g")
 
         told = [
             (it.getMessage(), vars(it)["namespace"], vars(it)["gate"])
             for it in caplog.records
             if it.getMessage().startswith("gate ")
         ]
-        assert told == [("gate set", stage.namespace, "g"), ("gate deleted", stage.namespace, "g")]
+        assert told == [("gate set", env.namespace, "g"), ("gate deleted", env.namespace, "g")]
 
-    async def test_the_blocking_client_does_it_too(self, stage: Stage) -> None:
+    async def test_the_blocking_client_does_it_too(self, env: Env) -> None:
         def ask() -> tuple[list[str], int]:
-            with SyncClient(
-                stage.replica.address, namespace=stage.namespace, codec=BYTES
-            ) as client:
+            with SyncClient(env.replica.address, namespace=env.namespace, codec=BYTES) as client:
                 client.gates.set("g", 1)
                 client.start("p", constraints=Constraints(gates=["g"]))
                 return [it.gate for it in client.gates.list()], client.gates.get("g").gate.held
@@ -455,19 +447,19 @@ class TestGateService:
         assert await asyncio.to_thread(ask) == (["g"], 0)
 
 
-async def test_a_broken_process_leaves_its_gates(stage: Stage) -> None:
+async def test_a_broken_process_leaves_its_gates(env: Env) -> None:
     kept = Constraints(gates={"mutex": 1}, hold="process")
-    stage.processor.on_process("holder", answering(), answering(set_timer=timer(-1)))
-    await stage.client.start("holder", constraints=kept)
-    await stage.client.start("p", constraints=MUTEX, accept_only=True)
-    await refusal(stage.client.call("holder"))
-    await stage.asked("p")
+    env.processor.on_process("holder", answering(), answering(set_timer=timer(-1)))
+    await env.client.start("holder", constraints=kept)
+    await env.client.start("p", constraints=MUTEX, accept_only=True)
+    await refusal(env.client.call("holder"))
+    await env.asked("p")
 
-    assert (await stage.client.get("holder")).process.status is ProcessStatus.ERROR
+    assert (await env.client.get("holder")).process.status is ProcessStatus.ERROR
 
 
-async def test_a_task_without_constraints_passes_a_closed_gate(stage: Stage) -> None:
-    async with held(stage):
-        answer = await stage.client.start("p", b"1")
+async def test_a_task_without_constraints_passes_a_closed_gate(env: Env) -> None:
+    async with held(env):
+        answer = await env.client.start("p", b"1")
 
     assert answer.response == b"1"

@@ -13,15 +13,15 @@ import pytest_asyncio
 from progressor.sdk import RetryPolicy
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess, UnsetTimer
 from progressor.v1.types_pb2 import GATE_HOLD_PROCESS, Constraints
-from tests.support.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
-from tests.support.processor import Answer, Hang, reject
-from tests.support.replica import (
+from tests.support.engine.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
+from tests.support.engine.replica import (
     Replica,
     answering,
     broken,
     timer,
     unavailable,
 )
+from tests.support.processor.scripted import Answer, Hang, reject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,7 +71,7 @@ class TestHoldOfTheProcess:
     async def test_it_lasts_until_the_process_is(self, gated: Gated, end: Answer) -> None:
         made = constraints(DATABASE, hold=GATE_HOLD_PROCESS)
         hang = Hang(response=end.response)
-        gated.stage.processor.on_process("p", answering(), Answer(), hang, Answer())
+        gated.env.processor.on_process("p", answering(), Answer(), hang, Answer())
         await gated.finished(("p", await gated.start("p", made)))
         next_one = await gated.start("q", made)
         # Its own tasks pass, those that name the gate as well.
@@ -89,7 +89,7 @@ class TestHoldOfTheProcess:
         made = constraints(DATABASE, hold=GATE_HOLD_PROCESS)
         await gated.finished(("p", await gated.start("p", made)))
         next_one = await gated.start("q", made)
-        await gated.stage.client.remove("p")
+        await gated.env.client.remove("p")
         await gated.finished(("q", next_one))
 
         assert len(gated.begun("q")) == 1
@@ -99,7 +99,7 @@ class TestTimers:
     async def test_that_are_due_at_once_pass_one_by_one(self, gated: Gated) -> None:
         made = timer(0.3, args=CONSTRAINED, constraints=constraints(DATABASE))
         for name in names():
-            gated.stage.processor.on_process(name, answering(set_timer=made), answering())
+            gated.env.processor.on_process(name, answering(set_timer=made), answering())
         for name in names():
             await gated.start(name, args=b"")
         for name in names():
@@ -114,7 +114,7 @@ class TestTimers:
         await gated.call("first", constraints(DATABASE))
         await gated.has_begun("first")
         made = timer(0.0, args=CONSTRAINED, constraints=constraints(DATABASE))
-        gated.stage.processor.on_process("p", answering(set_timer=made), Answer())
+        gated.env.processor.on_process("p", answering(set_timer=made), Answer())
         await gated.start("p", args=b"")
         await gated.until(lambda: gated.state("p") == ["gates"])
         passed = await gated.answered("p", args=b"call")
@@ -131,7 +131,7 @@ class TestTimers:
         await gated.call("first", constraints(DATABASE))
         await gated.has_begun("first")
         made = timer(0.0, args=CONSTRAINED, constraints=constraints(DATABASE, order=("v", "1")))
-        gated.stage.processor.on_process(
+        gated.env.processor.on_process(
             "p", answering(set_timer=made), answering(unset_timer=UnsetTimer()), Answer()
         )
         await gated.start("p", args=b"")
@@ -243,7 +243,7 @@ class TestAProcess:
         await gated.call("p", constraints(DATABASE))
         await gated.has_begun("p")
         behind = await gated.call("q", constraints(DATABASE))
-        await gated.stage.client.remove("p")
+        await gated.env.client.remove("p")
         await gated.finished(("q", behind))
         hang.released.set()
 

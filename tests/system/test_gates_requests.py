@@ -10,8 +10,15 @@ import pytest
 import pytest_asyncio
 
 from progressor.v1.types_pb2 import GATE_HOLD_PROCESS, Constraints
-from tests.support.gates import CONSTRAINED, Gated, constraints, open_gated, refused, running_pair
-from tests.support.replica import (
+from tests.support.engine.gates import (
+    CONSTRAINED,
+    Gated,
+    constraints,
+    open_gated,
+    refused,
+    running_pair,
+)
+from tests.support.engine.replica import (
     Replica,
 )
 
@@ -36,7 +43,7 @@ async def gated(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterat
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def two_workers(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterator[Gated]:
-    """Return a stage with a single worker in each replica."""
+    """Return an environment with a single worker in each replica."""
     here, there = replicas
     async with open_gated(database, here, there.address, worker_count_max=1) as gated:
         yield gated
@@ -108,7 +115,7 @@ class TestCancel:
         await gated.call("first", constraints(DATABASE))
         await gated.has_begun("first")
         task = await gated.call("p", constraints(DATABASE), idempotency_key="k")
-        key = gated.stage.key("p")
+        key = gated.env.key("p")
         before = [replica.points.count("admitted", key=key) for replica in replicas]
         async with asyncio.TaskGroup() as group:
             waiting = [

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from progressor.v1.types_pb2 import Constraints
-from tests.support.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
-from tests.support.processor import Answer, Hang, reject
-from tests.support.replica import (
+from tests.support.engine.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
+from tests.support.engine.replica import (
     Replica,
     broken,
 )
+from tests.support.processor.scripted import Answer, Hang, reject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,7 +41,7 @@ async def gated(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterat
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def two_workers(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterator[Gated]:
-    """Return a stage with a single worker in each replica."""
+    """Return an environment with a single worker in each replica."""
     here, there = replicas
     async with open_gated(database, here, there.address, worker_count_max=1) as gated:
         yield gated

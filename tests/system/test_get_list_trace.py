@@ -22,17 +22,17 @@ from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.processor import Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
     broken,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
 )
+from tests.support.processor.scripted import Hang
 
 if TYPE_CHECKING:
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
@@ -50,9 +50,9 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
 RANGES = {
@@ -71,31 +71,31 @@ RANGES = {
 
 @pytest.mark.parametrize("name", RANGES)
 class TestHistoryRange:
-    async def test_of_a_get(self, stage: Stage, name: str) -> None:
+    async def test_of_a_get(self, env: Env, name: str) -> None:
         wanted, expected = RANGES[name]
-        await stage.client.put("p", history=[NewEvent(payload=b"e")] * 5)
+        await env.client.put("p", history=[NewEvent(payload=b"e")] * 5)
 
-        snapshot = await stage.client.get("p", history=wanted)
+        snapshot = await env.client.get("p", history=wanted)
 
         assert [event.event_id for event in snapshot.history] == expected
         assert snapshot.process.last_event_id == 5
 
-    async def test_of_a_call_is_what_the_processor_gets(self, stage: Stage, name: str) -> None:
+    async def test_of_a_call_is_what_the_processor_gets(self, env: Env, name: str) -> None:
         wanted, expected = RANGES[name]
-        await stage.client.put("p", history=[NewEvent(payload=b"e")] * 5)
+        await env.client.put("p", history=[NewEvent(payload=b"e")] * 5)
 
-        await stage.client.call("p", history=wanted)
+        await env.client.call("p", history=wanted)
 
-        assert [event.event_id for event in stage.asked_for("p")[0].history] == expected
+        assert [event.event_id for event in env.asked_for("p")[0].history] == expected
 
-    async def test_of_a_call_is_the_same_from_memory(self, stage: Stage, name: str) -> None:
+    async def test_of_a_call_is_the_same_from_memory(self, env: Env, name: str) -> None:
         wanted, expected = RANGES[name]
-        await stage.running("p", answering(*[b"e"] * 5), answering())
-        await stage.client.call("p")
+        await env.running("p", answering(*[b"e"] * 5), answering())
+        await env.client.call("p")
 
-        await stage.client.call("p", history=wanted)
+        await env.client.call("p", history=wanted)
 
-        assert [event.event_id for event in stage.asked_for("p")[2].history] == expected
+        assert [event.event_id for event in env.asked_for("p")[2].history] == expected
 
 
 class TestTheNamespacesHistory:
@@ -103,21 +103,21 @@ class TestTheNamespacesHistory:
     async def test_is_what_the_processor_gets(
         self, replica: Replica, last: int | None, expected: list[int]
     ) -> None:
-        async with open_stage(replica, history_last=last) as stage:
-            await stage.client.put("p", history=[NewEvent(payload=b"e")] * 3)
+        async with open_env(replica, history_last=last) as env:
+            await env.client.put("p", history=[NewEvent(payload=b"e")] * 3)
 
-            await stage.client.call("p")
+            await env.client.call("p")
 
-            assert [event.event_id for event in stage.asked_for("p")[0].history] == expected
+            assert [event.event_id for event in env.asked_for("p")[0].history] == expected
 
 
-async def test_a_history_larger_than_a_message_comes_in_pages(stage: Stage) -> None:
+async def test_a_history_larger_than_a_message_comes_in_pages(env: Env) -> None:
     big = [NewEvent(payload=b"%d" % n + b"x" * 1_000_000) for n in range(8)]
-    await stage.client.put("p", history=big)
+    await env.client.put("p", history=big)
     seen: list[int] = []
     after: int | None = 0
     while after is not None:
-        page = await stage.client.get("p", history=HistoryRange(after=after))
+        page = await env.client.get("p", history=HistoryRange(after=after))
         seen.extend(event.event_id for event in page.history)
         after = page.next_after
 
@@ -125,7 +125,7 @@ async def test_a_history_larger_than_a_message_comes_in_pages(stage: Stage) -> N
 
 
 async def read_by_pages(
-    stub: "ProcessServiceAsyncStub", stage: Stage, **fields: Any
+    stub: "ProcessServiceAsyncStub", env: Env, **fields: Any
 ) -> tuple[list[int], list[int]]:
     """Return the ids of the events that a client gets, and the sizes of the answers."""
     seen: list[int] = []
@@ -134,7 +134,7 @@ async def read_by_pages(
     while after is not None:
         page = await stub.Get(
             pb.GetRequest(
-                namespace=stage.namespace,
+                namespace=env.namespace,
                 process_id="p",
                 history_range=types_pb2.HistoryRange(after=after),
                 **fields,
@@ -148,56 +148,56 @@ async def read_by_pages(
 
 @pytest.mark.parametrize("event_bytes", [2 * MIB, 300_000, 1_000])
 async def test_a_client_with_grpcs_default_limit_reads_every_process(
-    stage: Stage, event_bytes: int
+    env: Env, event_bytes: int
 ) -> None:
     count = 7 * MIB // event_bytes
     large = [NewEvent(payload=b"x" * event_bytes)] * count
-    await stage.client.put("p", state=b"s" * 1_900_000, history=large, metadata={"m": "x" * 60_000})
-    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
-        seen, sizes = await read_by_pages(ProcessServiceStub(channel), stage)
+    await env.client.put("p", state=b"s" * 1_900_000, history=large, metadata={"m": "x" * 60_000})
+    async with grpc.aio.insecure_channel(env.replica.address) as channel:
+        seen, sizes = await read_by_pages(ProcessServiceStub(channel), env)
 
     assert seen == list(range(1, count + 1))
     assert max(sizes) <= 4 * MIB
 
 
-async def test_a_page_without_the_state_holds_an_event_of_any_size_beside_it(stage: Stage) -> None:
+async def test_a_page_without_the_state_holds_an_event_of_any_size_beside_it(env: Env) -> None:
     payload = b"x" * 2 * MIB
-    await stage.client.put("p", state=payload, history=[NewEvent(payload=payload)] * 3)
-    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
-        seen, sizes = await read_by_pages(ProcessServiceStub(channel), stage, without_state=True)
+    await env.client.put("p", state=payload, history=[NewEvent(payload=payload)] * 3)
+    async with grpc.aio.insecure_channel(env.replica.address) as channel:
+        seen, sizes = await read_by_pages(ProcessServiceStub(channel), env, without_state=True)
 
     assert (seen, max(sizes) <= 4 * MIB) == ([1, 2, 3], True)
-    with_state = await stage.client.get("p", history=NO_HISTORY)
-    without = await stage.client.get("p", history=NO_HISTORY, without_state=True)
+    with_state = await env.client.get("p", history=NO_HISTORY)
+    without = await env.client.get("p", history=NO_HISTORY, without_state=True)
     assert (with_state.process.state, without.process.state) == (payload, None)
 
 
-async def test_a_trace_of_one_large_task_is_cut_to_what_a_client_can_read(stage: Stage) -> None:
-    await stage.client.put("p", history=[NewEvent(payload=b"x" * MIB)] * 6)
-    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
-        request = pb.TraceRequest(namespace=stage.namespace, process_id="p")
+async def test_a_trace_of_one_large_task_is_cut_to_what_a_client_can_read(env: Env) -> None:
+    await env.client.put("p", history=[NewEvent(payload=b"x" * MIB)] * 6)
+    async with grpc.aio.insecure_channel(env.replica.address) as channel:
+        request = pb.TraceRequest(namespace=env.namespace, process_id="p")
         trace = await ProcessServiceStub(channel).Trace(request)
 
     assert [event.event_id for event in trace.tasks[0].events] == [1, 2, 3]
 
 
 class TestWaits:
-    async def test_tell_the_running_task_and_its_replica(self, stage: Stage) -> None:
-        hang, task_id = await stage.busy("p")
+    async def test_tell_the_running_task_and_its_replica(self, env: Env) -> None:
+        hang, task_id = await env.busy("p")
 
-        (wait,) = (await stage.client.get("p")).waits
+        (wait,) = (await env.client.get("p")).waits
 
         hang.released.set()
         assert (wait.task_id, wait.cause, wait.attempt) == (task_id, WaitCause.RUNNING, 1)
-        assert wait.replica_id == stage.replica.engine.replica_id
+        assert wait.replica_id == env.replica.engine.replica_id
 
-    async def test_tell_the_line_and_the_timer_behind_it(self, stage: Stage) -> None:
-        await stage.timed("p", hang := Hang())
-        first = await stage.client.call("p", accept_only=True)
-        await stage.asked("p", 2)
-        second = await stage.client.call("p", accept_only=True)
+    async def test_tell_the_line_and_the_timer_behind_it(self, env: Env) -> None:
+        await env.timed("p", hang := Hang())
+        first = await env.client.call("p", accept_only=True)
+        await env.asked("p", 2)
+        second = await env.client.call("p", accept_only=True)
 
-        snapshot = await stage.client.get("p")
+        snapshot = await env.client.get("p")
 
         hang.released.set()
         assert snapshot.timer is not None
@@ -214,73 +214,71 @@ class TestWaits:
 
 
 class TestList:
-    async def test_is_of_one_namespace_and_newest_first(
-        self, stage: Stage, replica: Replica
-    ) -> None:
-        async with open_stage(replica) as other:
+    async def test_is_of_one_namespace_and_newest_first(self, env: Env, replica: Replica) -> None:
+        async with open_env(replica) as other:
             await other.running("elsewhere")
             for name in ("a", "b", "c"):
-                await stage.running(name)
+                await env.running(name)
 
-            listed = [process.process_id async for process in stage.client.list()]
+            listed = [process.process_id async for process in env.client.list()]
 
         assert listed == ["c", "b", "a"]
 
     async def test_is_of_all_namespaces_where_that_is_asked_for(
-        self, stage: Stage, replica: Replica
+        self, env: Env, replica: Replica
     ) -> None:
-        async with open_stage(replica) as other:
-            await stage.running("a")
+        async with open_env(replica) as other:
+            await env.running("a")
             await other.running("b")
 
-            listed = [it async for it in stage.client.list(page_size=1, all_namespaces=True)]
+            listed = [it async for it in env.client.list(page_size=1, all_namespaces=True)]
 
         assert [(it.namespace, it.process_id) for it in listed[:2]] == [
             (other.namespace, "b"),
-            (stage.namespace, "a"),
+            (env.namespace, "a"),
         ]
 
-    async def test_pages_lose_and_repeat_nothing(self, stage: Stage) -> None:
+    async def test_pages_lose_and_repeat_nothing(self, env: Env) -> None:
         names = {f"p{number}" for number in range(25)}
         async with asyncio.TaskGroup() as group:
             for name in names:
-                group.create_task(stage.client.start(name))
+                group.create_task(env.client.start(name))
 
-        listed = [process.process_id async for process in stage.client.list(page_size=4)]
+        listed = [process.process_id async for process in env.client.list(page_size=4)]
 
         assert len(listed) == 25
         assert set(listed) == names
 
-    async def test_by_status(self, stage: Stage) -> None:
-        await stage.running("running")
-        await stage.broken("error")
-        await stage.finished("finished")
+    async def test_by_status(self, env: Env) -> None:
+        await env.running("running")
+        await env.broken("error")
+        await env.finished("finished")
 
         async def of(*statuses: ProcessStatus) -> set[str]:
-            return {each.process_id async for each in stage.client.list(statuses=statuses)}
+            return {each.process_id async for each in env.client.list(statuses=statuses)}
 
         assert await of(ProcessStatus.ERROR) == {"error"}
         assert await of(ProcessStatus.FINISHED) == {"finished"}
         assert await of(ProcessStatus.RUNNING, ProcessStatus.ERROR) == {"running", "error"}
         assert await of() == {"running", "error", "finished"}
 
-    async def test_by_time_of_creation(self, stage: Stage) -> None:
+    async def test_by_time_of_creation(self, env: Env) -> None:
         day = dt.timedelta(days=1)
         start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
         for number in range(3):
-            await stage.client.put(f"p{number}", created_at=start + number * day)
+            await env.client.put(f"p{number}", created_at=start + number * day)
 
-        listed = stage.client.list(created_from=start + day, created_to=start + 2 * day)
+        listed = env.client.list(created_from=start + day, created_to=start + 2 * day)
 
         assert [process.process_id async for process in listed] == ["p1"]
 
-    async def test_by_metadata(self, stage: Stage) -> None:
-        await stage.client.put("p1", metadata={"customer": "c1", "n": 1})
-        await stage.client.put("p2", metadata={"customer": "c2", "n": 1})
-        await stage.client.put("p3")
+    async def test_by_metadata(self, env: Env) -> None:
+        await env.client.put("p1", metadata={"customer": "c1", "n": 1})
+        await env.client.put("p2", metadata={"customer": "c2", "n": 1})
+        await env.client.put("p3")
 
         async def of(metadata: dict[str, object]) -> set[str]:
-            return {each.process_id async for each in stage.client.list(metadata=metadata)}
+            return {each.process_id async for each in env.client.list(metadata=metadata)}
 
         assert await of({"customer": "c1"}) == {"p1"}
         assert await of({"n": 1}) == {"p1", "p2"}
@@ -288,11 +286,11 @@ class TestList:
 
 
 class TestTrace:
-    async def test_has_every_task_with_its_times_and_events(self, stage: Stage) -> None:
-        await stage.running("p", answering(b"e1", b"e2", response=b"r"))
-        await stage.client.call("p", b"a", idempotency_key="k", context={"c": "1"})
+    async def test_has_every_task_with_its_times_and_events(self, env: Env) -> None:
+        await env.running("p", answering(b"e1", b"e2", response=b"r"))
+        await env.client.call("p", b"a", idempotency_key="k", context={"c": "1"})
 
-        init, call = (await stage.client.trace("p")).tasks
+        init, call = (await env.client.trace("p")).tasks
 
         assert (init.type, call.type) == ("init", "call")
         assert (call.args, call.response, call.idempotency_key) == (b"a", b"r", "k")
@@ -304,13 +302,13 @@ class TestTrace:
         assert call.created_at <= call.scheduled_at <= call.started_at <= call.finished_at
         assert call.finished_at == call.events[0].occurred_at
 
-    async def test_shows_unfinished_tasks_as_they_stand(self, stage: Stage) -> None:
-        await stage.timed("p", hang := Hang())
-        await stage.client.call("p", accept_only=True)
-        await stage.asked("p", 2)
-        await stage.client.call("p", accept_only=True)
+    async def test_shows_unfinished_tasks_as_they_stand(self, env: Env) -> None:
+        await env.timed("p", hang := Hang())
+        await env.client.call("p", accept_only=True)
+        await env.asked("p", 2)
+        await env.client.call("p", accept_only=True)
 
-        tasks = (await stage.client.trace("p")).tasks
+        tasks = (await env.client.trace("p")).tasks
 
         hang.released.set()
         assert [task.status for task in tasks] == [
@@ -321,49 +319,49 @@ class TestTrace:
         ]
         assert tasks[3].scheduled_at is None
 
-    async def test_shows_how_a_task_failed(self, stage: Stage) -> None:
-        await stage.running("p", broken("why"))
-        await refusal(stage.client.call("p"))
+    async def test_shows_how_a_task_failed(self, env: Env) -> None:
+        await env.running("p", broken("why"))
+        await refusal(env.client.call("p"))
 
-        error = (await stage.client.trace("p")).tasks[1].error
+        error = (await env.client.trace("p")).tasks[1].error
 
         assert error is not None
         assert (error.code, error.reason, error.message) == (13, "BROKEN", "why")
 
-    async def test_comes_in_pages(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_comes_in_pages(self, env: Env) -> None:
+        await env.running("p")
         for _ in range(5):
-            await stage.client.call("p")
+            await env.client.call("p")
         token = ""
         pages: list[list[int]] = []
         while token or not pages:
-            page = await stage.client.trace("p", page_size=4, page_token=token)
+            page = await env.client.trace("p", page_size=4, page_token=token)
             pages.append([task.task_id for task in page.tasks])
             token = page.next_page_token
 
         assert [len(page) for page in pages] == [4, 2]
         assert [*pages[0], *pages[1]] == sorted({*pages[0], *pages[1]})
 
-    async def test_of_a_finished_process_is_kept(self, stage: Stage) -> None:
-        await stage.running("p", answering(complete=Complete()))
-        await stage.client.call("p")
+    async def test_of_a_finished_process_is_kept(self, env: Env) -> None:
+        await env.running("p", answering(complete=Complete()))
+        await env.client.call("p")
 
-        assert len((await stage.client.trace("p")).tasks) == 2
+        assert len((await env.client.trace("p")).tasks) == 2
 
 
-async def test_the_callers_context_reaches_the_processor(stage: Stage) -> None:
-    await stage.running("p")
+async def test_the_callers_context_reaches_the_processor(env: Env) -> None:
+    await env.running("p")
 
-    await stage.client.call("p", context={"tenant": "t1", "ключ": "значение"})
+    await env.client.call("p", context={"tenant": "t1", "ключ": "значение"})
 
-    context = dict(stage.asked_for("p")[1].task.caller_context)
+    context = dict(env.asked_for("p")[1].task.caller_context)
     assert context == {"tenant": "t1", "ключ": "значение"}
 
 
-async def test_a_trace_names_the_replica_that_ran_each_task(stage: Stage) -> None:
-    await stage.running("ran-here")
-    await stage.client.call("ran-here")
+async def test_a_trace_names_the_replica_that_ran_each_task(env: Env) -> None:
+    await env.running("ran-here")
+    await env.client.call("ran-here")
 
-    trace = await stage.client.trace("ran-here")
+    trace = await env.client.trace("ran-here")
 
-    assert {task.replica_id for task in trace.tasks} == {stage.replica.engine.replica_id}
+    assert {task.replica_id for task in trace.tasks} == {env.replica.engine.replica_id}

@@ -12,18 +12,18 @@ from grpc import StatusCode
 from progressor import errors
 from progressor.domain.views.replica import Load
 from progressor.storage.replicas.heartbeats import Heartbeats
-from tests.support.faults import Fault, cut_after, cut_before, stalled_after, stalled_before
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import running_proxy
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     starting_replica,
 )
+from tests.support.faults.faults import Fault, cut_after, cut_before, stalled_after, stalled_before
+from tests.support.postgres.proxy import running_proxy
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,37 +67,37 @@ def silence() -> Iterator[Silence]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(survivor: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(survivor, one_at_a_time=False) as stage:
-        yield stage
+async def env(second_replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(second_replica, one_at_a_time=False) as env:
+        yield env
 
 
 class TestWithoutHeartbeats:
     async def test_a_replica_stops_its_steps_before_another_takes_them(
-        self, survivor: Replica, stage: Stage, database: str, silence: Silence
+        self, second_replica: Replica, env: Env, database: str, silence: Silence
     ) -> None:
-        await stage.running("p", Hang(), Answer())
+        await env.running("p", Hang(), Answer())
         order: list[str] = []
         async with (
             running_replica(database) as silenced,
-            stage.client_at(silenced.address) as there,
+            env.client_at(silenced.address) as there,
         ):
-            for replica in (survivor, silenced):
+            for replica in (second_replica, silenced):
                 replica.points.observers.add(lambda point, _facts: order.append(point))
             accepted = await there.call("p", b"1", accept_only=True)
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             silence.of = silenced.engine.replica_id
-            answer = await stage.client.await_task("p", task_id=accepted.task_id)
+            answer = await env.client.await_task("p", task_id=accepted.task_id)
             silence.end()
 
-        first, second = (it.task for it in stage.asked_for("p")[1:])
+        first, second = (it.task for it in env.asked_for("p")[1:])
         assert answer.response == b"1"
         assert (first.attempt, second.attempt) == (1, 2)
         assert order.index("abandoned") < order.index("zombie_collected")
@@ -109,23 +109,23 @@ class TestWithoutHeartbeats:
         caplog.set_level(logging.INFO)
         async with (
             running_replica(own_database, NEVER_SCANNING) as alone,
-            open_stage(alone, one_at_a_time=False) as stage,
+            open_env(alone, one_at_a_time=False) as env,
         ):
-            await stage.running("p", Hang(), Answer())
-            await stage.running("q")
-            await stage.client.call("p", b"1", accept_only=True)
-            await stage.asked("p", 2)
+            await env.running("p", Hang(), Answer())
+            await env.running("q")
+            await env.client.call("p", b"1", accept_only=True)
+            await env.asked("p", 2)
             silence.of = alone.engine.replica_id
-            await stage.points.wait("abandoned", key=stage.key("p"))
-            await stage.client.call("q", b"1", accept_only=True)
-            await stage.points.wait("admitted", 2, key=stage.key("q"))
-            meanwhile = len(stage.asked_for("q"))
+            await env.points.wait("abandoned", key=env.key("p"))
+            await env.client.call("q", b"1", accept_only=True)
+            await env.points.wait("admitted", 2, key=env.key("q"))
+            meanwhile = len(env.asked_for("q"))
             silence.end()
-            await stage.settled("q", 2)
+            await env.settled("q", 2)
 
         told = [it.getMessage() for it in caplog.records]
         assert meanwhile == 1
-        assert stage.points.count("scan_found") == 0
+        assert env.points.count("scan_found") == 0
         assert told.index("lease lost: no heartbeat could be written") < told.index(
             "steps are taken again"
         )
@@ -159,13 +159,13 @@ class TestAHeartbeatOnABadWay:
 
 class TestBeforeTheFirstHeartbeat:
     async def test_a_replica_takes_nothing_in(
-        self, survivor: Replica, stage: Stage, database: str, silence: Silence
+        self, second_replica: Replica, env: Env, database: str, silence: Silence
     ) -> None:
-        await stage.running("p")
-        silence.of_all_but = survivor.engine.replica_id
+        await env.running("p")
+        silence.of_all_but = second_replica.engine.replica_id
         async with (
             starting_replica(database) as entering,
-            stage.client_at(entering.address) as there,
+            env.client_at(entering.address) as there,
         ):
             assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
             status = await refusal(there.call("p", b"early"))
@@ -176,12 +176,12 @@ class TestBeforeTheFirstHeartbeat:
 
         assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
         assert answer.response == b"1"
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
     async def test_a_stop_ends_the_wait_for_it(
-        self, survivor: Replica, database: str, silence: Silence
+        self, second_replica: Replica, database: str, silence: Silence
     ) -> None:
-        silence.of_all_but = survivor.engine.replica_id
+        silence.of_all_but = second_replica.engine.replica_id
         async with asyncio.timeout(PATIENCE_SECONDS), starting_replica(database) as stopped:
             assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
 

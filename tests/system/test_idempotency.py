@@ -10,14 +10,14 @@ from progressor import errors
 from progressor.sdk import Answer as Answered
 from progressor.sdk import HistoryRange, NewEvent, ProcessStatus
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
-from tests.support.processor import Answer, Hang, reject
-from tests.support.replica import (
-    Stage,
+from tests.support.engine.replica import (
+    Env,
     answering,
     broken,
     refusal,
     response,
 )
+from tests.support.processor.scripted import Answer, Hang, reject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,45 +42,45 @@ def first_and_rest(answers: list[Answered]) -> tuple[int, set[tuple[int, object]
 
 
 class TestAHundredAtOnce:
-    async def test_starts_are_one_execution_and_equal_answers(self, stage: Stage) -> None:
+    async def test_starts_are_one_execution_and_equal_answers(self, env: Env) -> None:
         answers = await at_once(
-            [stage.client.start("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
+            [env.client.start("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
         )
 
         worked, different = first_and_rest(answers)
         assert len(answers) == CALLERS
         assert (worked, len(different)) == (1, 1)
         assert answers[0].response == b"a"
-        assert len(stage.asked_for("p")) == 1
-        assert (await stage.client.get("p")).process.last_event_id == 1
+        assert len(env.asked_for("p")) == 1
+        assert (await env.client.get("p")).process.last_event_id == 1
 
-    async def test_calls_are_one_execution_and_equal_answers(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_calls_are_one_execution_and_equal_answers(self, env: Env) -> None:
+        await env.running("p")
 
         answers = await at_once(
-            [stage.client.call("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
+            [env.client.call("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
         )
 
         worked, different = first_and_rest(answers)
         assert (worked, len(different)) == (1, 1)
-        assert len(stage.asked_for("p")) == 2
-        assert (await stage.client.get("p")).process.last_event_id == 1
+        assert len(env.asked_for("p")) == 2
+        assert (await env.client.get("p")).process.last_event_id == 1
 
-    async def test_calls_with_keys_of_their_own_are_as_many_executions(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_calls_with_keys_of_their_own_are_as_many_executions(self, env: Env) -> None:
+        await env.running("p")
 
         answers = await at_once(
-            [stage.client.call("p", b"a", idempotency_key=f"k{n}") for n in range(CALLERS)]
+            [env.client.call("p", b"a", idempotency_key=f"k{n}") for n in range(CALLERS)]
         )
 
         worked, different = first_and_rest(answers)
         assert (worked, len(different)) == (CALLERS, CALLERS)
-        assert (await stage.client.get("p")).process.last_event_id == CALLERS
+        assert (await env.client.get("p")).process.last_event_id == CALLERS
 
-    async def test_starts_without_a_key_are_one_execution_and_refusals(self, stage: Stage) -> None:
+    async def test_starts_without_a_key_are_one_execution_and_refusals(self, env: Env) -> None:
         async def outcome() -> str:
             try:
-                await stage.client.start("p", b"a")
+                await env.client.start("p", b"a")
             except Exception as error:  # noqa: BLE001  # which one is the claim
                 return type(error).__name__
             return "started"
@@ -94,13 +94,13 @@ class TestAHundredAtOnce:
 
 
 class TestTheSameRequest:
-    async def test_joins_a_task_that_still_runs(self, stage: Stage) -> None:
-        await stage.running("p", hang := Hang())
+    async def test_joins_a_task_that_still_runs(self, env: Env) -> None:
+        await env.running("p", hang := Hang())
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(stage.client.call("p", b"a", idempotency_key="k"))
-            await stage.asked("p", 2)
-            second = group.create_task(stage.client.call("p", b"a", idempotency_key="k"))
-            await stage.points.wait("admitted", 3, key=stage.key("p"))
+            first = group.create_task(env.client.call("p", b"a", idempotency_key="k"))
+            await env.asked("p", 2)
+            second = group.create_task(env.client.call("p", b"a", idempotency_key="k"))
+            await env.points.wait("admitted", 3, key=env.key("p"))
             hang.released.set()
 
         assert (first.result().task_id, first.result().response) == (
@@ -109,19 +109,19 @@ class TestTheSameRequest:
         )
         assert (first.result().deduplicated, second.result().deduplicated) == (False, True)
 
-    async def test_may_come_with_another_context(self, stage: Stage) -> None:
-        await stage.running("p")
-        first = await stage.client.call("p", b"a", idempotency_key="k", context={"trace": "1"})
+    async def test_may_come_with_another_context(self, env: Env) -> None:
+        await env.running("p")
+        first = await env.client.call("p", b"a", idempotency_key="k", context={"trace": "1"})
 
-        second = await stage.client.call("p", b"a", idempotency_key="k", context={"trace": "2"})
+        second = await env.client.call("p", b"a", idempotency_key="k", context={"trace": "2"})
 
         assert second.task_id == first.task_id
 
-    async def test_after_accept_only_gets_the_answer(self, stage: Stage) -> None:
-        await stage.running("p")
-        accepted = await stage.client.call("p", b"a", idempotency_key="k", accept_only=True)
+    async def test_after_accept_only_gets_the_answer(self, env: Env) -> None:
+        await env.running("p")
+        accepted = await env.client.call("p", b"a", idempotency_key="k", accept_only=True)
 
-        answer = await stage.client.call("p", b"a", idempotency_key="k")
+        answer = await env.client.call("p", b"a", idempotency_key="k")
 
         assert (answer.task_id, answer.response, answer.deduplicated) == (
             accepted.task_id,
@@ -129,85 +129,85 @@ class TestTheSameRequest:
             True,
         )
 
-    async def test_after_the_process_has_finished_gets_the_old_answer(self, stage: Stage) -> None:
-        await stage.running("p", Answer(), answering(complete=Complete()))
-        first = await stage.client.call("p", b"a", idempotency_key="k")
-        await stage.client.call("p")
+    async def test_after_the_process_has_finished_gets_the_old_answer(self, env: Env) -> None:
+        await env.running("p", Answer(), answering(complete=Complete()))
+        first = await env.client.call("p", b"a", idempotency_key="k")
+        await env.client.call("p")
 
-        again = await stage.client.call("p", b"a", idempotency_key="k")
+        again = await env.client.call("p", b"a", idempotency_key="k")
 
-        assert (await stage.client.get("p")).process.status is ProcessStatus.FINISHED
+        assert (await env.client.get("p")).process.status is ProcessStatus.FINISHED
         assert (again.task_id, again.response) == (first.task_id, b"a")
 
-    async def test_after_the_process_has_broken_gets_the_old_answer(self, stage: Stage) -> None:
-        await stage.running("p", Answer(), broken())
-        first = await stage.client.call("p", b"a", idempotency_key="k")
-        await refusal(stage.client.call("p"))
+    async def test_after_the_process_has_broken_gets_the_old_answer(self, env: Env) -> None:
+        await env.running("p", Answer(), broken())
+        first = await env.client.call("p", b"a", idempotency_key="k")
+        await refusal(env.client.call("p"))
 
-        again = await stage.client.call("p", b"a", idempotency_key="k")
+        again = await env.client.call("p", b"a", idempotency_key="k")
 
         assert (again.task_id, again.response) == (first.task_id, b"a")
 
-    async def test_of_a_start_gets_the_old_answer_whatever_came_since(self, stage: Stage) -> None:
-        stage.processor.on_process("p", Answer(), Answer(), broken())
-        first = await stage.client.start("p", b"a", idempotency_key="k")
-        await stage.client.call("p", b"b")
-        await refusal(stage.client.call("p"))
+    async def test_of_a_start_gets_the_old_answer_whatever_came_since(self, env: Env) -> None:
+        env.processor.on_process("p", Answer(), Answer(), broken())
+        first = await env.client.start("p", b"a", idempotency_key="k")
+        await env.client.call("p", b"b")
+        await refusal(env.client.call("p"))
 
-        again = await stage.client.start("p", b"a", idempotency_key="k")
+        again = await env.client.start("p", b"a", idempotency_key="k")
 
         assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
 
-    async def test_that_broke_the_process_is_told_so_again(self, stage: Stage) -> None:
-        await stage.running("p", broken())
-        first = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+    async def test_that_broke_the_process_is_told_so_again(self, env: Env) -> None:
+        await env.running("p", broken())
+        first = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
-        again = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+        again = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
         assert again == first
         assert again.reason == "PROCESS_FAILED"
 
-    async def test_that_was_rejected_is_told_so_again(self, stage: Stage) -> None:
-        await stage.running("p", reject(3, reason="NO", message="no"), Answer())
-        first = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+    async def test_that_was_rejected_is_told_so_again(self, env: Env) -> None:
+        await env.running("p", reject(3, reason="NO", message="no"), Answer())
+        first = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
-        again = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+        again = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
         assert again == first
         assert (again.domain, again.reason) == ("processor", "NO")
 
-    async def test_that_was_cancelled_is_told_why_again(self, stage: Stage) -> None:
-        hang, _ = await stage.busy("p", answer=response(complete=Complete()))
-        await stage.client.call("p", b"a", idempotency_key="k", accept_only=True)
+    async def test_that_was_cancelled_is_told_why_again(self, env: Env) -> None:
+        hang, _ = await env.busy("p", answer=response(complete=Complete()))
+        await env.client.call("p", b"a", idempotency_key="k", accept_only=True)
         hang.released.set()
-        await stage.settled("p", 2)
+        await env.settled("p", 2)
 
-        status = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+        status = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
         assert status.reason == "PROCESS_FINISHED"
 
-    async def test_of_a_notify_returns_its_task(self, stage: Stage) -> None:
-        await stage.running("p")
-        first = await stage.client.notify("p", b"a", idempotency_key="k")
-        again = await stage.client.notify("p", b"a", idempotency_key="k")
-        await stage.settled("p", 2)
+    async def test_of_a_notify_returns_its_task(self, env: Env) -> None:
+        await env.running("p")
+        first = await env.client.notify("p", b"a", idempotency_key="k")
+        again = await env.client.notify("p", b"a", idempotency_key="k")
+        await env.settled("p", 2)
 
         assert (again.task_id, again.deduplicated) == (first.task_id, True)
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
-    async def test_of_a_repair_gets_the_old_answer(self, stage: Stage) -> None:
-        await stage.broken("p")
-        first = await stage.client.repair("p", b"a", idempotency_key="k")
+    async def test_of_a_repair_gets_the_old_answer(self, env: Env) -> None:
+        await env.broken("p")
+        first = await env.client.repair("p", b"a", idempotency_key="k")
 
-        again = await stage.client.repair("p", b"a", idempotency_key="k")
+        again = await env.client.repair("p", b"a", idempotency_key="k")
 
         assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
 
-    async def test_of_a_put_returns_its_task(self, stage: Stage) -> None:
+    async def test_of_a_put_returns_its_task(self, env: Env) -> None:
         history = [NewEvent(payload=b"e", metadata={"a": 1, "b": 2})]
-        first = await stage.client.put("p", history=history, idempotency_key="k")
+        first = await env.client.put("p", history=history, idempotency_key="k")
 
-        again = await stage.client.put("p", history=history, idempotency_key="k")
+        again = await env.client.put("p", history=history, idempotency_key="k")
 
         assert (again.task_id, again.deduplicated) == (first.task_id, True)
 
@@ -221,67 +221,67 @@ class TestAnotherRequest:
         status = await refusal(request)
         return status.code, status.reason, status.metadata["idempotency_key"]
 
-    async def test_with_other_args_is_refused_naming_the_key(self, stage: Stage) -> None:
-        await stage.running("p")
-        await stage.client.call("p", b"a", idempotency_key="k")
+    async def test_with_other_args_is_refused_naming_the_key(self, env: Env) -> None:
+        await env.running("p")
+        await env.client.call("p", b"a", idempotency_key="k")
 
-        told = await self.told(stage.client.call("p", b"b", idempotency_key="k"))
-
-        assert told == self.refused()
-        assert len(stage.asked_for("p")) == 2
-
-    async def test_of_another_kind_is_refused(self, stage: Stage) -> None:
-        await stage.client.start("p", b"a", idempotency_key="k")
-
-        told = await self.told(stage.client.call("p", b"a", idempotency_key="k"))
+        told = await self.told(env.client.call("p", b"b", idempotency_key="k"))
 
         assert told == self.refused()
+        assert len(env.asked_for("p")) == 2
 
-    async def test_that_starts_what_a_call_has_named_is_refused(self, stage: Stage) -> None:
-        await stage.running("p")
-        await stage.client.call("p", b"a", idempotency_key="k")
+    async def test_of_another_kind_is_refused(self, env: Env) -> None:
+        await env.client.start("p", b"a", idempotency_key="k")
 
-        told = await self.told(stage.client.start("p", b"a", idempotency_key="k"))
+        told = await self.told(env.client.call("p", b"a", idempotency_key="k"))
 
         assert told == self.refused()
 
-    async def test_with_another_range_of_history_is_refused(self, stage: Stage) -> None:
-        await stage.running("p")
-        await stage.client.call("p", b"a", idempotency_key="k")
+    async def test_that_starts_what_a_call_has_named_is_refused(self, env: Env) -> None:
+        await env.running("p")
+        await env.client.call("p", b"a", idempotency_key="k")
+
+        told = await self.told(env.client.start("p", b"a", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_with_another_range_of_history_is_refused(self, env: Env) -> None:
+        await env.running("p")
+        await env.client.call("p", b"a", idempotency_key="k")
         other = HistoryRange(limit=1)
 
-        told = await self.told(stage.client.call("p", b"a", history=other, idempotency_key="k"))
+        told = await self.told(env.client.call("p", b"a", history=other, idempotency_key="k"))
 
         assert told == self.refused()
 
-    async def test_with_other_metadata_is_refused(self, stage: Stage) -> None:
-        await stage.client.start("p", metadata={"a": 1}, idempotency_key="k")
+    async def test_with_other_metadata_is_refused(self, env: Env) -> None:
+        await env.client.start("p", metadata={"a": 1}, idempotency_key="k")
 
-        told = await self.told(stage.client.start("p", metadata={"a": 2}, idempotency_key="k"))
-
-        assert told == self.refused()
-
-    async def test_that_puts_something_else_is_refused(self, stage: Stage) -> None:
-        await stage.client.put("p", state=b"a", idempotency_key="k")
-
-        told = await self.told(stage.client.put("p", state=b"b", idempotency_key="k"))
+        told = await self.told(env.client.start("p", metadata={"a": 2}, idempotency_key="k"))
 
         assert told == self.refused()
 
-    async def test_is_refused_on_a_finished_process_too(self, stage: Stage) -> None:
-        await stage.running("p", answering(complete=Complete()))
-        await stage.client.call("p", b"a", idempotency_key="k")
+    async def test_that_puts_something_else_is_refused(self, env: Env) -> None:
+        await env.client.put("p", state=b"a", idempotency_key="k")
 
-        told = await self.told(stage.client.call("p", b"b", idempotency_key="k"))
+        told = await self.told(env.client.put("p", state=b"b", idempotency_key="k"))
 
         assert told == self.refused()
 
-    async def test_among_a_hundred_at_once_only_one_of_the_two_runs(self, stage: Stage) -> None:
-        await stage.running("p")
+    async def test_is_refused_on_a_finished_process_too(self, env: Env) -> None:
+        await env.running("p", answering(complete=Complete()))
+        await env.client.call("p", b"a", idempotency_key="k")
+
+        told = await self.told(env.client.call("p", b"b", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_among_a_hundred_at_once_only_one_of_the_two_runs(self, env: Env) -> None:
+        await env.running("p")
 
         async def outcome(args: bytes) -> tuple[bytes, bool]:
             try:
-                await stage.client.call("p", args, idempotency_key="k")
+                await env.client.call("p", args, idempotency_key="k")
             except Exception:  # noqa: BLE001  # whether there was one is the claim
                 return args, False
             return args, True
@@ -291,54 +291,52 @@ class TestAnotherRequest:
 
         outcomes = {task.result() for task in tasks}
         assert outcomes in ({(b"a", True), (b"b", False)}, {(b"a", False), (b"b", True)})
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
 
 class TestScope:
-    async def test_a_key_belongs_to_its_process(self, stage: Stage) -> None:
-        await stage.running("p")
-        await stage.running("q")
-        one = await stage.client.call("p", b"a", idempotency_key="k")
+    async def test_a_key_belongs_to_its_process(self, env: Env) -> None:
+        await env.running("p")
+        await env.running("q")
+        one = await env.client.call("p", b"a", idempotency_key="k")
 
-        other = await stage.client.call("q", b"b", idempotency_key="k")
+        other = await env.client.call("q", b"b", idempotency_key="k")
 
         assert one.task_id != other.task_id
         assert not other.deduplicated
 
-    async def test_a_key_outlives_its_process(self, stage: Stage) -> None:
-        begun = await stage.client.start("p", b"a", idempotency_key="k")
-        await stage.client.remove("p")
+    async def test_a_key_outlives_its_process(self, env: Env) -> None:
+        begun = await env.client.start("p", b"a", idempotency_key="k")
+        await env.client.remove("p")
 
-        again = await stage.client.start("p", b"a", idempotency_key="k")
+        again = await env.client.start("p", b"a", idempotency_key="k")
         with pytest.raises(errors.IdempotencyKeyReusedError):
-            await stage.client.start("p", b"b", idempotency_key="k")
+            await env.client.start("p", b"b", idempotency_key="k")
 
         assert (again.response, again.deduplicated) == (b"a", True)
         assert again.task_id == begun.task_id
-        assert stage.asked_for("p")[1:] == []
+        assert env.asked_for("p")[1:] == []
 
-    async def test_a_start_is_not_repeated_whose_process_has_removed_itself(
-        self, stage: Stage
-    ) -> None:
-        stage.processor.on_process("p", answering(remove=RemoveProcess(), response=b"bye"))
-        first = await stage.client.start("p", b"a", idempotency_key="k")
+    async def test_a_start_is_not_repeated_whose_process_has_removed_itself(self, env: Env) -> None:
+        env.processor.on_process("p", answering(remove=RemoveProcess(), response=b"bye"))
+        first = await env.client.start("p", b"a", idempotency_key="k")
 
-        again = await stage.client.start("p", b"a", idempotency_key="k")
+        again = await env.client.start("p", b"a", idempotency_key="k")
 
         assert (first.response, again.response, again.deduplicated) == (b"bye", b"bye", True)
-        assert len(stage.asked_for("p")) == 1
+        assert len(env.asked_for("p")) == 1
 
-    async def test_an_empty_key_makes_every_request_new(self, stage: Stage) -> None:
-        await stage.running("p")
-        one = await stage.client.call("p", b"a", idempotency_key="")
-        other = await stage.client.call("p", b"a", idempotency_key="")
+    async def test_an_empty_key_makes_every_request_new(self, env: Env) -> None:
+        await env.running("p")
+        one = await env.client.call("p", b"a", idempotency_key="")
+        other = await env.client.call("p", b"a", idempotency_key="")
 
         assert one.task_id != other.task_id
 
-    async def test_a_rejected_start_leaves_its_key_free(self, stage: Stage) -> None:
-        stage.processor.on_process("p", reject(3), Answer())
-        await refusal(stage.client.start("p", b"a", idempotency_key="k"))
+    async def test_a_rejected_start_leaves_its_key_free(self, env: Env) -> None:
+        env.processor.on_process("p", reject(3), Answer())
+        await refusal(env.client.start("p", b"a", idempotency_key="k"))
 
-        answer = await stage.client.start("p", b"a", idempotency_key="k")
+        answer = await env.client.start("p", b"a", idempotency_key="k")
 
         assert (answer.response, answer.deduplicated) == (b"a", False)

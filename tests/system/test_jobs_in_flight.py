@@ -11,13 +11,20 @@ from google.protobuf.duration_pb2 import Duration
 from progressor import errors
 from progressor.sdk import RetryPolicy
 from progressor.v1 import nodes_pb2
-from tests.support.faults_ground import eventually
-from tests.support.gates import refused
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import SEED_EXAMPLE, Graph
-from tests.support.jobs_stage import JobStage, done, failing, open_jobs, wire_nodes
-from tests.support.processor import Answer, Hang
-from tests.support.replica import Replica, answering, broken, running_replica, timer, unavailable
+from tests.support.engine.gates import refused
+from tests.support.engine.job_env import JobEnv, done, failing, open_jobs, wire_nodes
+from tests.support.engine.replica import (
+    Replica,
+    answering,
+    broken,
+    running_replica,
+    timer,
+    unavailable,
+)
+from tests.support.faults.ground import eventually
+from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
+from tests.support.processor.scripted import Answer, Hang
+from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,25 +40,25 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def jobs(database: str, replica: Replica) -> AsyncIterator[JobStage]:
+async def jobs(database: str, replica: Replica) -> AsyncIterator[JobEnv]:
     async with open_jobs(database, replica, retry_policy=SLOWLY, one_at_a_time=False) as jobs:
         yield jobs
-        await eventually(lambda: broken_invariants(jobs.eye, at_rest=True) == {})
-        assert jobs.stage.points.count("job_recovered") == 0
+        await eventually(lambda: broken_invariants(jobs.observer, at_rest=True) == {})
+        assert jobs.env.points.count("job_recovered") == 0
 
 
-async def status(jobs: JobStage, process_id: str) -> tuple[str, str | None]:
-    process = (await jobs.stage.client.get(process_id)).process
+async def status(jobs: JobEnv, process_id: str) -> tuple[str, str | None]:
+    process = (await jobs.env.client.get(process_id)).process
     return str(process.status), process.detail
 
 
 class TestCancel:
-    async def test_ends_what_waits_and_lets_steps_in_hand_end(self, jobs: JobStage) -> None:
-        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+    async def test_ends_what_waits_and_lets_steps_in_hand_end(self, jobs: JobEnv) -> None:
+        jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
         jobs.hold("job", "ac")
         await jobs.submit("job", TWO_AND_ONE, hold=False)
         await jobs.asked("job", "a", "b")
-        await jobs.stage.settled("job/b")
+        await jobs.env.settled("job/b")
 
         told = await jobs.cancel("job", "no need")
         await jobs.become("job", {"b": "cancelled"})
@@ -67,7 +74,7 @@ class TestCancel:
         assert "JOB_CANCELLED" in str((await status(jobs, "job/a"))[1])
         assert jobs.asked_for("job", "c") == []
 
-    async def test_leaves_a_step_that_is_done_done(self, jobs: JobStage) -> None:
+    async def test_leaves_a_step_that_is_done_done(self, jobs: JobEnv) -> None:
         await jobs.submit("job", TWO_AND_ONE)
         await jobs.asked("job", "a", "b")
         await jobs.cancel("job")
@@ -77,17 +84,17 @@ class TestCancel:
 
         assert jobs.states("job") == {"a": "done", "b": "failed", "c": "cancelled"}
 
-    async def test_ends_one_that_waits_for_its_next_attempt(self, jobs: JobStage) -> None:
-        jobs.stage.processor.on_process("job/a", unavailable())
+    async def test_ends_one_that_waits_for_its_next_attempt(self, jobs: JobEnv) -> None:
+        jobs.env.processor.on_process("job/a", unavailable())
         await jobs.submit("job", {"a": ()}, hold=False)
-        await jobs.stage.settled("job/a")
+        await jobs.env.settled("job/a")
 
         await jobs.cancel("job")
         await jobs.become("job", {"a": "cancelled"})
 
         assert jobs.tasks("job/a") == [("init", "cancelled", 1)]
 
-    async def test_of_one_that_has_ended_is_refused(self, jobs: JobStage) -> None:
+    async def test_of_one_that_has_ended_is_refused(self, jobs: JobEnv) -> None:
         await jobs.submit("job", {"a": ()})
         await jobs.end("job", "a")
         await jobs.ended("job")
@@ -96,7 +103,7 @@ class TestCancel:
         assert await refused(jobs.retry("job")) == "JOB_NOT_FAILED"
         assert await refused(jobs.cancel("absent")) == "JOB_NOT_FOUND"
 
-    async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobStage) -> None:
+    async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobEnv) -> None:
         await jobs.submit("job", SEED_EXAMPLE)
         await jobs.asked("job", "1", "2", "3")
         async with asyncio.TaskGroup() as group:
@@ -111,7 +118,7 @@ class TestCancel:
         assert jobs.state("job") == "cancelled"
 
 
-async def refused_or(jobs: JobStage, job_id: str) -> str:
+async def refused_or(jobs: JobEnv, job_id: str) -> str:
     try:
         return await refused(jobs.cancel(job_id))
     except AssertionError:
@@ -119,8 +126,8 @@ async def refused_or(jobs: JobStage, job_id: str) -> str:
 
 
 class TestDeadline:
-    async def test_fails_the_job_and_stops_its_nodes(self, jobs: JobStage) -> None:
-        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+    async def test_fails_the_job_and_stops_its_nodes(self, jobs: JobEnv) -> None:
+        jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
         jobs.hold("job", "ac")
         await jobs.submit("job", TWO_AND_ONE, hold=False, timeout=SOON)
 
@@ -130,7 +137,7 @@ class TestDeadline:
         await jobs.end("job", "a")
         assert jobs.states("job")["a"] == "done"
 
-    async def test_and_a_retry_goes_on_from_there(self, jobs: JobStage) -> None:
+    async def test_and_a_retry_goes_on_from_there(self, jobs: JobEnv) -> None:
         await jobs.submit("job", TWO_AND_ONE, timeout=SOON)
         await jobs.asked("job", "a", "b")
         await jobs.end("job", "a")
@@ -143,7 +150,7 @@ class TestDeadline:
         assert await jobs.ended("job") == "done"
         assert (await jobs.get("job")).job.retry_count == 1
 
-    async def test_of_a_job_that_ends_in_time_does_nothing(self, jobs: JobStage) -> None:
+    async def test_of_a_job_that_ends_in_time_does_nothing(self, jobs: JobEnv) -> None:
         await jobs.submit("job", {"a": ()}, timeout=Duration(seconds=3600))
         await jobs.end("job", "a")
 
@@ -151,7 +158,7 @@ class TestDeadline:
 
 
 class TestRetry:
-    async def test_begins_the_failed_ones_again_and_what_they_kept(self, jobs: JobStage) -> None:
+    async def test_begins_the_failed_ones_again_and_what_they_kept(self, jobs: JobEnv) -> None:
         jobs.hold("job", SEED_EXAMPLE, Answer(done()))
         await jobs.submit("job", SEED_EXAMPLE, hold=False)
         for name in "1235":
@@ -169,9 +176,9 @@ class TestRetry:
         assert jobs.tasks("job/4") == [("init", "error", 1), ("init", "finished", 1)]
         attempts = {node.name: node.attempt for node in (await jobs.get("job")).nodes}
         assert attempts == {**dict.fromkeys(SEED_EXAMPLE, 1), "4": 2}
-        assert len(jobs.stage.asked_for("job/1")) == 1
+        assert len(jobs.env.asked_for("job/1")) == 1
 
-    async def test_by_many_at_once_is_done_once(self, jobs: JobStage) -> None:
+    async def test_by_many_at_once_is_done_once(self, jobs: JobEnv) -> None:
         jobs.hold("job", "a", Answer(done()))
         await jobs.submit("job", {"a": ()}, hold=False)
         await jobs.end("job", "a", failing())
@@ -189,50 +196,50 @@ class TestRetry:
         assert sorted(it.result() for it in retries) == ["JOB_NOT_FAILED"] * 5 + ["retried"]
         assert await jobs.ended("job") == "done"
 
-    async def test_a_repair_of_the_follower_does_the_same(self, jobs: JobStage) -> None:
+    async def test_a_repair_of_the_follower_does_the_same(self, jobs: JobEnv) -> None:
         jobs.hold("job", "ac", Answer(done()))
-        jobs.stage.processor.on_process("job/b", answering(), broken(), Answer(done()))
+        jobs.env.processor.on_process("job/b", answering(), broken(), Answer(done()))
         await jobs.submit("job", {**TWO_AND_ONE, "c": ("b",)}, hold=False)
-        await jobs.stage.settled("job/b")
+        await jobs.env.settled("job/b")
         with pytest.raises(errors.ProcessFailedError):
-            await jobs.stage.client.call("job/b", b"x")
+            await jobs.env.client.call("job/b", b"x")
         await jobs.end("job", "a")
         assert await jobs.ended("job") == "failed"
         assert jobs.states("job") == {"a": "done", "b": "failed", "c": "skipped"}
 
-        await jobs.stage.client.repair("job/b", b"fix")
+        await jobs.env.client.repair("job/b", b"fix")
         jobs.release("job", "c")
 
         assert await jobs.ended("job") == "done"
 
 
 class TestRemove:
-    async def test_of_a_follower_fails_its_node(self, jobs: JobStage) -> None:
+    async def test_of_a_follower_fails_its_node(self, jobs: JobEnv) -> None:
         await jobs.submit("job", TWO_AND_ONE)
         await jobs.asked("job", "a", "b")
-        await jobs.stage.client.remove("job/a")
+        await jobs.env.client.remove("job/a")
         assert jobs.states("job") == {"a": "failed", "b": "running", "c": "skipped"}
 
         await jobs.end("job", "b")
         assert await jobs.ended("job") == "failed"
 
-    async def test_of_one_that_is_done_changes_nothing(self, jobs: JobStage) -> None:
+    async def test_of_one_that_is_done_changes_nothing(self, jobs: JobEnv) -> None:
         await jobs.submit("job", TWO_AND_ONE)
         await jobs.end("job", "a")
-        await jobs.stage.client.remove("job/a")
+        await jobs.env.client.remove("job/a")
 
         for name in "bc":
             await jobs.end("job", name)
         assert await jobs.ended("job") == "done"
 
-    async def test_of_the_leader_stops_its_followers(self, jobs: JobStage) -> None:
-        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+    async def test_of_the_leader_stops_its_followers(self, jobs: JobEnv) -> None:
+        jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
         jobs.hold("job", "ac")
         await jobs.submit("job", TWO_AND_ONE, hold=False)
         await jobs.asked("job", "a")
-        await jobs.stage.settled("job/b")
+        await jobs.env.settled("job/b")
 
-        await jobs.stage.client.remove("job")
+        await jobs.env.client.remove("job")
         await eventually(lambda: _status(jobs, "job/b") == "error")
         assert await refused(jobs.get("job")) == "JOB_NOT_FOUND"
         jobs.release("job", "a", answering(set_timer=timer(3600)).response)
@@ -240,26 +247,26 @@ class TestRemove:
         await eventually(lambda: _status(jobs, "job/a") == "error")
         assert _status(jobs, "job/c") is None
 
-    async def test_of_a_leader_in_its_join(self, jobs: JobStage) -> None:
+    async def test_of_a_leader_in_its_join(self, jobs: JobEnv) -> None:
         start = nodes_pb2.StartNodes(nodes=wire_nodes({"a": ()}))
         join = Hang()
-        jobs.stage.processor.on_process("job", answering(start_nodes=start), join)
+        jobs.env.processor.on_process("job", answering(start_nodes=start), join)
         jobs.hold("job", "a")
-        await jobs.stage.client.start("job")
+        await jobs.env.client.start("job")
         await jobs.end("job", "a")
-        await jobs.stage.asked("job", 2)
+        await jobs.env.asked("job", 2)
 
-        await jobs.stage.client.remove("job")
+        await jobs.env.client.remove("job")
         join.released.set()
 
         assert jobs.state("job") is None
 
     async def test_the_name_can_be_taken_by_another_job_while_old_followers_work(
-        self, jobs: JobStage
+        self, jobs: JobEnv
     ) -> None:
         await jobs.submit("job", TWO_AND_ONE)
         await jobs.asked("job", "a", "b")
-        await jobs.stage.client.remove("job")
+        await jobs.env.client.remove("job")
         jobs.hold("job", "xy")
         await jobs.submit("job", {"x": (), "y": ("x",), "z": ("y",)}, hold=False)
         jobs.hold("job", "z")
@@ -273,9 +280,9 @@ class TestRemove:
         assert await jobs.ended("job") == "done"
 
 
-def _status(jobs: JobStage, process_id: str) -> str | None:
-    row = jobs.eye.execute(
+def _status(jobs: JobEnv, process_id: str) -> str | None:
+    row = jobs.observer.execute(
         "SELECT status::text FROM progressor.processes WHERE namespace = %s AND process_id = %s",
-        [jobs.stage.namespace, process_id],
+        [jobs.env.namespace, process_id],
     ).fetchone()
     return None if row is None else row[0]

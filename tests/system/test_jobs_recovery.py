@@ -2,7 +2,7 @@
 
 A job is never left half done, whichever is killed: its leader, its followers, both, or the one that
 was about to tell the leader that all is done. The victim is a process that gets SIGKILL; the
-survivor scans.
+second replica scans.
 """
 
 import asyncio
@@ -19,12 +19,8 @@ import pytest_asyncio
 from progressor.sdk import Client, ZombiePolicy
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
-from tests.support.faults_ground import eventually
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import SEED_EXAMPLE, Graph
-from tests.support.jobs_stage import JobStage, done, open_jobs, wire_nodes
-from tests.support.processor import Answer, Hang, ScriptedProcessor
-from tests.support.replica import (
+from tests.support.engine.job_env import JobEnv, done, open_jobs, wire_nodes
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     Replica,
     ReplicaProcess,
@@ -32,6 +28,10 @@ from tests.support.replica import (
     running_process,
     running_replica,
 )
+from tests.support.faults.ground import eventually
+from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
+from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
+from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,32 +45,32 @@ _AT_VICTIM = """
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     async with running_replica(database) as replica:
         yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def jobs(database: str, survivor: Replica) -> AsyncIterator[JobStage]:
+async def jobs(database: str, second_replica: Replica) -> AsyncIterator[JobEnv]:
     async with open_jobs(
-        database, survivor, one_at_a_time=False, retry_policy=NOW_AND_THEN
+        database, second_replica, one_at_a_time=False, retry_policy=NOW_AND_THEN
     ) as jobs:
         yield jobs
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def failing_with_leases(database: str, survivor: Replica) -> AsyncIterator[JobStage]:
+async def failing_with_leases(database: str, second_replica: Replica) -> AsyncIterator[JobEnv]:
     async with open_jobs(
-        database, survivor, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
+        database, second_replica, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
     ) as jobs:
         yield jobs
 
 
 @contextlib.asynccontextmanager
-async def a_victim(jobs: JobStage, path: Path) -> AsyncIterator[tuple[ReplicaProcess, JobStage]]:
-    """Run a replica to be killed, and yield it with the stage as it is through that."""
-    conninfo = jobs.eye.info.dsn
-    password = f" password={jobs.eye.info.password}" if jobs.eye.info.password else ""
+async def a_victim(jobs: JobEnv, path: Path) -> AsyncIterator[tuple[ReplicaProcess, JobEnv]]:
+    """Run a replica to be killed, and yield it with the environment as it is through that."""
+    conninfo = jobs.observer.info.dsn
+    password = f" password={jobs.observer.info.password}" if jobs.observer.info.password else ""
     settings = {"replica.name": path.name}
     async with (
         running_process(conninfo + password, path, settings) as victim,
@@ -79,26 +79,26 @@ async def a_victim(jobs: JobStage, path: Path) -> AsyncIterator[tuple[ReplicaPro
         yield victim, jobs.through(JobServiceStub(channel))
 
 
-def in_hand(jobs: JobStage, path: Path) -> set[str]:
+def in_hand(jobs: JobEnv, path: Path) -> set[str]:
     """Return the processes whose steps the victim has in hand."""
-    found = jobs.eye.execute(_AT_VICTIM.encode(), [path.name, jobs.stage.namespace]).fetchall()
+    found = jobs.observer.execute(_AT_VICTIM.encode(), [path.name, jobs.env.namespace]).fetchall()
     return {row[0] for row in found}
 
 
-async def lead(jobs: JobStage, client: Client, graph: Graph, *then: Hang | Answer) -> None:
+async def lead(jobs: JobEnv, client: Client, graph: Graph, *then: Hang | Answer) -> None:
     """Start a leader that has a processor of its own, which serves its other steps by `then`."""
     start = nodes_pb2.StartNodes(nodes=wire_nodes(graph))
-    jobs.stage.processor.on_process("job", answering(start_nodes=start), *then)
+    jobs.env.processor.on_process("job", answering(start_nodes=start), *then)
     await client.start("job")
 
 
-def is_whole(jobs: JobStage) -> bool:
-    return broken_invariants(jobs.eye) == {}
+def is_whole(jobs: JobEnv) -> bool:
+    return broken_invariants(jobs.observer) == {}
 
 
 class TestFollower:
     async def test_whose_replica_is_killed_begins_again_elsewhere(
-        self, jobs: JobStage, tmp_path: Path
+        self, jobs: JobEnv, tmp_path: Path
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, there):
             jobs.hold("job", WIDE, Answer(done()))
@@ -119,7 +119,7 @@ class TestFollower:
         assert is_whole(jobs)
 
     async def test_fails_its_node_where_the_policy_says_so(
-        self, failing_with_leases: JobStage, tmp_path: Path
+        self, failing_with_leases: JobEnv, tmp_path: Path
     ) -> None:
         jobs = failing_with_leases
         async with a_victim(jobs, tmp_path) as (victim, there):
@@ -132,10 +132,10 @@ class TestFollower:
         assert jobs.states("job") == {"a": "failed", "b": "skipped"}
         told = {node.name: node for node in (await jobs.get("job")).nodes}
         assert told["a"].error.reason == "ZOMBIE"
-        assert len(jobs.stage.processor.requests) == 1
+        assert len(jobs.env.processor.requests) == 1
 
     async def test_whose_replica_was_frozen_is_not_settled_twice(
-        self, jobs: JobStage, tmp_path: Path
+        self, jobs: JobEnv, tmp_path: Path
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, there):
             jobs.hold("job", PAIR, Answer(done()))
@@ -159,35 +159,35 @@ class TestFollower:
 
 class TestLeader:
     async def test_whose_replica_is_killed_is_told_again_elsewhere(
-        self, jobs: JobStage, tmp_path: Path
+        self, jobs: JobEnv, tmp_path: Path
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, _):
             jobs.hold("job", PAIR)
-            async with jobs.stage.client_at(victim.address) as client:
+            async with jobs.env.client_at(victim.address) as client:
                 await lead(jobs, client, PAIR, Hang(), Answer(done(b"whole")))
             for name in PAIR:
                 await jobs.asked("job", name)
                 jobs.release("job", name)
-            await jobs.stage.asked("job", 2)
+            await jobs.env.asked("job", 2)
             assert in_hand(jobs, tmp_path) == {"job"}
             victim.kill()
 
             assert await jobs.ended("job") == "done"
         assert jobs.tasks("job")[-1] == ("join", "finished", 2)
-        asked = [it.task for it in jobs.stage.asked_for("job")]
+        asked = [it.task for it in jobs.env.asked_for("job")]
         assert [node.name for node in asked[-1].nodes] == ["a", "b"]
         assert is_whole(jobs)
 
     async def test_that_is_killed_together_with_its_followers(
-        self, jobs: JobStage, tmp_path: Path
+        self, jobs: JobEnv, tmp_path: Path
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, _):
             jobs.hold("job", SEED_EXAMPLE, Answer(done()))
-            async with jobs.stage.client_at(victim.address) as client:
+            async with jobs.env.client_at(victim.address) as client:
                 await lead(jobs, client, SEED_EXAMPLE, Hang(), Answer(), Answer(done()))
                 await client.call("job", b"busy", accept_only=True)
                 await jobs.asked("job", "1", "2", "3")
-                await jobs.stage.asked("job", 2)
+                await jobs.env.asked("job", 2)
                 assert in_hand(jobs, tmp_path) == {"job", "job/1", "job/2", "job/3"}
                 victim.kill()
 
@@ -198,7 +198,7 @@ class TestLeader:
 
     @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01])
     async def test_is_told_whenever_whoever_settles_the_last_node_is_killed(
-        self, jobs: JobStage, tmp_path: Path, delay: float
+        self, jobs: JobEnv, tmp_path: Path, delay: float
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, there):
             jobs.hold("job", ["a"], Answer(done()))
@@ -214,44 +214,44 @@ class TestLeader:
         ]  # fmt: skip
         assert is_whole(jobs)
 
-    async def test_that_was_never_told_is_told_by_recovery(self, jobs: JobStage) -> None:
+    async def test_that_was_never_told_is_told_by_recovery(self, jobs: JobEnv) -> None:
         await _forgotten(jobs)
-        jobs.eye.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+        jobs.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
 
         assert await jobs.ended("job") == "done"
-        assert jobs.stage.points.count("job_recovered", job=jobs.stage.key("job"), kind="join") == 1
+        assert jobs.env.points.count("job_recovered", job=jobs.env.key("job"), kind="join") == 1
         assert [it[0] for it in jobs.tasks("job")] == ["init", "call", "join"]
 
 
-async def _forgotten(jobs: JobStage) -> None:
+async def _forgotten(jobs: JobEnv) -> None:
     """Leave a job whose nodes were done an hour ago, and whose leader was not notified."""
     busy = Hang(response=answering().response)
     jobs.hold("job", "a")
-    await lead(jobs, jobs.stage.client, {"a": ()}, busy, Answer(done()))
-    await jobs.stage.client.call("job", b"busy", accept_only=True)
-    await jobs.stage.asked("job", 2)
+    await lead(jobs, jobs.env.client, {"a": ()}, busy, Answer(done()))
+    await jobs.env.client.call("job", b"busy", accept_only=True)
+    await jobs.env.asked("job", 2)
     await jobs.end("job", "a")
-    with psycopg.connect(jobs.eye.info.dsn, password=jobs.eye.info.password) as eye:
+    with psycopg.connect(jobs.observer.info.dsn, password=jobs.observer.info.password) as observer:
         of_join = "namespace = %s AND process_id = 'job' AND task_type = 'join'"
         for table in ("schedule", "tasks"):
-            eye.execute(
+            observer.execute(
                 f"DELETE FROM progressor.{table} WHERE {of_join}".encode(),  # noqa: S608  ours
-                [jobs.stage.namespace],
+                [jobs.env.namespace],
             )
-        eye.execute(
+        observer.execute(
             "UPDATE progressor.jobs SET join_task_id = NULL, updated_at = now() - interval '1 h'"
             " WHERE namespace = %s",
-            [jobs.stage.namespace],
+            [jobs.env.namespace],
         )
     busy.released.set()
-    await jobs.stage.settled("job", 2)
+    await jobs.env.settled("job", 2)
 
 
 class TestTarget:
     async def test_that_stays_unreachable_fails_its_node_and_no_other(
-        self, database: str, survivor: Replica
+        self, database: str, second_replica: Replica
     ) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
             await jobs.target(elsewhere.target, patience=dt.timedelta(seconds=0.3))
             await elsewhere.stop()
             jobs.hold("job", "bcd")
@@ -269,8 +269,8 @@ class TestTarget:
             assert told["a"].error.reason == "TARGET_UNREACHABLE"
             assert jobs.asked_for("job", "a") == []
 
-    async def test_is_asked_and_nobody_else(self, database: str, survivor: Replica) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+    async def test_is_asked_and_nobody_else(self, database: str, second_replica: Replica) -> None:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
             await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
             names = [f"n{number}" for number in range(12)]
             for name in names:
@@ -283,9 +283,9 @@ class TestTarget:
             assert jobs.asked_for("job", names) == []
 
     async def test_that_comes_back_within_its_patience_does_the_node(
-        self, database: str, survivor: Replica
+        self, database: str, second_replica: Replica
     ) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
             await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
             elsewhere.on_process("job/a", Answer(done()))
             await elsewhere.stop()

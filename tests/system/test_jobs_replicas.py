@@ -13,13 +13,13 @@ import pytest_asyncio
 
 from progressor.v1 import types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
-from tests.support.faults_ground import eventually
-from tests.support.gates import running_pair
-from tests.support.invariants import broken_invariants
-from tests.support.job_graphs import Graph, ancestors, random_graph, running, states
-from tests.support.jobs_stage import JobStage, done, failing, open_jobs
-from tests.support.processor import Answer
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.gates import running_pair
+from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.ground import eventually
+from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, running, states
+from tests.support.processor.scripted import Answer
+from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,8 +35,8 @@ async def pair(database: str) -> AsyncIterator[tuple[Replica, Replica]]:
 
 
 @contextlib.asynccontextmanager
-async def through(jobs: JobStage, *replicas: Replica) -> AsyncIterator[list[JobStage]]:
-    """Yield a stage as it is through each of these replicas."""
+async def through(jobs: JobEnv, *replicas: Replica) -> AsyncIterator[list[JobEnv]]:
+    """Yield an environment as it is through each of these replicas."""
     async with contextlib.AsyncExitStack() as stack:
         yield [
             jobs.through(
@@ -75,7 +75,7 @@ class TestCrowd:
             for job_id, graph in graphs.items():
                 for name in graph:
                     answer = failing() if fails(job_id, name) else done()
-                    jobs.stage.processor.on_process(f"{job_id}/{name}", Answer(answer))
+                    jobs.env.processor.on_process(f"{job_id}/{name}", Answer(answer))
             async with asyncio.TaskGroup() as group:
                 for at, (job_id, graph) in zip(
                     itertools.cycle((here, there)), graphs.items(), strict=False
@@ -89,11 +89,11 @@ class TestCrowd:
                 assert jobs.states(job_id) == expected
                 assert [it[0] for it in jobs.tasks(job_id)] == ["init", "join"]
             self.check_what_the_processor_saw(jobs, graphs)
-            assert broken_invariants(jobs.eye, at_rest=True) == {}
+            assert broken_invariants(jobs.observer, at_rest=True) == {}
 
-    def check_what_the_processor_saw(self, jobs: JobStage, graphs: dict[str, Graph]) -> None:
+    def check_what_the_processor_saw(self, jobs: JobEnv, graphs: dict[str, Graph]) -> None:
         """Assert that each node was asked for once, after all that it depends on, or never."""
-        asked = [it.process.process_id for it in jobs.stage.processor.requests]
+        asked = [it.process.process_id for it in jobs.env.processor.requests]
         assert len(asked) == len(set(asked))
         places = {process_id: place for place, process_id in enumerate(asked)}
         for job_id, graph in graphs.items():
@@ -112,11 +112,11 @@ class TestCrowd:
         names = [f"n{number:03}" for number in range(100)]
         chain = {name: names[max(0, place - 1) : place] for place, name in enumerate(names)}
         async with open_jobs(database, pair[0]) as jobs:
-            jobs.stage.processor.on_type(INIT, Answer(done()))
+            jobs.env.processor.on_type(INIT, Answer(done()))
             await jobs.submit("job", chain, hold=False)
 
             assert await jobs.ended("job") == "done"
-            asked = [it.process.process_id for it in jobs.stage.processor.requests]
+            asked = [it.process.process_id for it in jobs.env.processor.requests]
             assert asked == [f"job/{name}" for name in names]
             assert len(ancestors(chain, names[-1])) == len(names) - 1
 
@@ -125,10 +125,10 @@ class TestCrowd:
     ) -> None:
         wide = {f"n{number}": () for number in range(16)}
         graph: Graph = {**wide, "last": tuple(wide)}
-        async with open_jobs(database, pair[0]) as jobs, through(jobs, *pair) as stages:
+        async with open_jobs(database, pair[0]) as jobs, through(jobs, *pair) as envs:
             for number in range(6):
                 jobs.hold(f"job{number}", graph)
-                await stages[number % 2].submit(f"job{number}", graph)
+                await envs[number % 2].submit(f"job{number}", graph)
                 await jobs.asked(f"job{number}", *wide)
             for number in range(6):
                 for name in graph:
@@ -150,7 +150,7 @@ class TestRecovery:
             await jobs.asked("job", "a")
             # As if the settlement of a had forgotten to start b, an hour ago.
             await _forget(jobs)
-            jobs.eye.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+            jobs.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
 
             await eventually(lambda: _recovered(three) > 0)
             for replica in three:
@@ -165,19 +165,19 @@ def _recovered(replicas: list[Replica]) -> int:
     return sum(replica.points.count("job_recovered") for replica in replicas)
 
 
-async def _forget(jobs: JobStage) -> None:
+async def _forget(jobs: JobEnv) -> None:
     """Let node a be done by a settlement that does not know of the job."""
     await eventually(lambda: jobs.state("job") == "running")
-    with jobs.eye.transaction():
-        jobs.eye.execute(
+    with jobs.observer.transaction():
+        jobs.observer.execute(
             "UPDATE progressor.job_nodes SET (state, waits_for, ready_at) ="
             " ('ready', 0, now()) WHERE name = 'b'"
         )
-        jobs.eye.execute(
+        jobs.observer.execute(
             "UPDATE progressor.job_nodes SET (state, ended_at, begun) = ('done', now(), true)"
             " WHERE name = 'a'"
         )
-        jobs.eye.execute(
+        jobs.observer.execute(
             "UPDATE progressor.jobs SET (waiting, ready, running, beginning, updated_at) ="
             " (0, 1, 0, 0, now() - interval '1 h')"
         )

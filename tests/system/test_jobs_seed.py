@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.job_graphs import SEED_EXAMPLE
-from tests.support.jobs_stage import JobStage, done, failing, open_jobs
-from tests.support.replica import Replica
+from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
+from tests.support.engine.replica import Replica
+from tests.support.models.jobs.graphs import SEED_EXAMPLE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,12 +23,12 @@ LEADER_RAN = [("init", "finished", 1), ("join", "finished", 1)]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def jobs(database: str, replica: Replica) -> AsyncIterator[JobStage]:
+async def jobs(database: str, replica: Replica) -> AsyncIterator[JobEnv]:
     async with open_jobs(database, replica) as jobs:
         yield jobs
 
 
-async def completes(jobs: JobStage, name: str) -> set[str]:
+async def completes(jobs: JobEnv, name: str) -> set[str]:
     """Complete a node, and return those that were submitted by its settlement."""
     before = jobs.in_state("job", "running")
     await jobs.end("job", name)
@@ -38,7 +38,7 @@ async def completes(jobs: JobStage, name: str) -> set[str]:
     return now - before
 
 
-async def test_the_successful_job(jobs: JobStage) -> None:
+async def test_the_successful_job(jobs: JobEnv) -> None:
     await jobs.submit("job", SEED_EXAMPLE)
     assert jobs.in_state("job", "running") == {"1", "2", "3"}
     assert jobs.in_state("job", "waiting") == set("456789")
@@ -50,14 +50,14 @@ async def test_the_successful_job(jobs: JobStage) -> None:
     assert await jobs.ended("job") == "done"
     assert set(jobs.states("job").values()) == {"done"}
     assert jobs.tasks("job") == LEADER_RAN
-    assert len(jobs.stage.processor.requests) == len(SEED_EXAMPLE)
+    assert len(jobs.env.processor.requests) == len(SEED_EXAMPLE)
     told = await jobs.get("job")
     assert {node.name: node.result for node in told.nodes} == {
         name: name.encode() for name in SEED_EXAMPLE
     }
 
 
-async def test_the_failed_job(jobs: JobStage) -> None:
+async def test_the_failed_job(jobs: JobEnv) -> None:
     await jobs.submit("job", SEED_EXAMPLE)
     for name, submitted in SUCCESSFUL[:4]:
         assert await completes(jobs, name) == set(submitted)
@@ -81,7 +81,7 @@ async def test_the_failed_job(jobs: JobStage) -> None:
     assert "4" in told.job.detail
 
 
-async def test_the_failed_job_with_its_steps_6_and_7_swapped(jobs: JobStage) -> None:
+async def test_the_failed_job_with_its_steps_6_and_7_swapped(jobs: JobEnv) -> None:
     await jobs.submit("job", SEED_EXAMPLE)
     for name, submitted in SUCCESSFUL[:4]:
         assert await completes(jobs, name) == set(submitted)
@@ -96,7 +96,7 @@ async def test_the_failed_job_with_its_steps_6_and_7_swapped(jobs: JobStage) -> 
     assert jobs.asked_for("job", "79") == []
 
 
-async def test_4_and_6_end_at_the_same_moment(jobs: JobStage) -> None:
+async def test_4_and_6_end_at_the_same_moment(jobs: JobEnv) -> None:
     await jobs.submit("job", SEED_EXAMPLE)
     for name, submitted in SUCCESSFUL[:4]:
         assert await completes(jobs, name) == set(submitted)
@@ -104,7 +104,7 @@ async def test_4_and_6_end_at_the_same_moment(jobs: JobStage) -> None:
     jobs.release("job", "4", failing())
     jobs.release("job", "6", done())
     await jobs.asked("job", "8")
-    await jobs.stage.settled("job/4")
+    await jobs.env.settled("job/4")
     assert jobs.in_state("job", "skipped") == {"7", "9"}
     await jobs.end("job", "8")
 
@@ -112,11 +112,11 @@ async def test_4_and_6_end_at_the_same_moment(jobs: JobStage) -> None:
     assert jobs.asked_for("job", "79") == []
 
 
-async def test_every_follower_is_asked_once_and_knows_no_other(jobs: JobStage) -> None:
+async def test_every_follower_is_asked_once_and_knows_no_other(jobs: JobEnv) -> None:
     await jobs.submit("job", SEED_EXAMPLE)
     for name in ("2", "1", "6", "4", "9", "7", "5", "8", "3"):
         await jobs.end("job", name)
 
     assert await jobs.ended("job") == "done"
-    asked = [it.process.process_id for it in jobs.stage.processor.requests]
+    asked = [it.process.process_id for it in jobs.env.processor.requests]
     assert sorted(asked) == [f"job/{name}" for name in SEED_EXAMPLE]

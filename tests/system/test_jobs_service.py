@@ -14,10 +14,10 @@ from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.api_engine import end_of
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Hang
-from tests.support.replica import Replica, Stage, answering, broken, response
+from tests.support.api.server import end_of
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Env, Replica, answering, broken, response
+from tests.support.processor.scripted import Hang
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,8 +40,8 @@ def node(name: str, *predecessors: str, **fields: Any) -> nodes_pb2.NodeSpec:
     return nodes_pb2.NodeSpec(name=name, predecessors=predecessors, **fields)
 
 
-def submission(stage: Stage, *nodes: nodes_pb2.NodeSpec, **fields: Any) -> pb.SubmitJobRequest:
-    return pb.SubmitJobRequest(namespace=stage.namespace, job_id="job", nodes=nodes, **fields)
+def submission(env: Env, *nodes: nodes_pb2.NodeSpec, **fields: Any) -> pb.SubmitJobRequest:
+    return pb.SubmitJobRequest(namespace=env.namespace, job_id="job", nodes=nodes, **fields)
 
 
 async def reason_of(call: Any) -> str:
@@ -49,37 +49,37 @@ async def reason_of(call: Any) -> str:
     return str(info.reason)
 
 
-async def watched(service: "JobServiceAsyncStub", stage: Stage) -> list[pb.WatchJobResponse]:
+async def watched(service: "JobServiceAsyncStub", env: Env) -> list[pb.WatchJobResponse]:
     """Watch a job to its end."""
-    request = pb.WatchJobRequest(namespace=stage.namespace, job_id="job")
+    request = pb.WatchJobRequest(namespace=env.namespace, job_id="job")
     async with asyncio.timeout(PATIENCE_SECONDS):
         return [message async for message in service.WatchJob(request)]
 
 
-async def read(service: "JobServiceAsyncStub", stage: Stage) -> pb.GetJobResponse:
-    return await service.GetJob(pb.GetJobRequest(namespace=stage.namespace, job_id="job"))
+async def read(service: "JobServiceAsyncStub", env: Env) -> pb.GetJobResponse:
+    return await service.GetJob(pb.GetJobRequest(namespace=env.namespace, job_id="job"))
 
 
 async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
     hang = Hang(response=response(complete=Complete(result=b"a's")))
-    stage.processor.on_process("job/a", hang)
-    stage.processor.on_process("b-1", DONE)
+    env.processor.on_process("job/a", hang)
+    env.processor.on_process("b-1", DONE)
 
     answer = await service.SubmitJob(
         submission(
-            stage,
+            env,
             node("a", args=b"args"),
             node("b", "a", process_id="b-1"),
             caller_context={"tenant": "t"},
             timeout=duration_pb2.Duration(seconds=3600),
         )
     )
-    begun = await read(service, stage)
+    begun = await read(service, env)
     hang.released.set()
-    changes = await watched(service, stage)
-    ended = await read(service, stage)
+    changes = await watched(service, env)
+    ended = await read(service, env)
 
     assert answer.task_id > 0
     assert begun.job.state == pb.JOB_STATE_RUNNING
@@ -96,17 +96,17 @@ async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
         ("a", "job/a", b"args", b"a's"),
         ("b", "b-1", b"", b"result"),
     ]
-    assert {dict(it.task.caller_context)["tenant"] for it in stage.processor.requests} == {"t"}
+    assert {dict(it.task.caller_context)["tenant"] for it in env.processor.requests} == {"t"}
 
 
 async def test_the_leader_is_traced_as_other_processes_are(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
-    stage.processor.on_process("job/a", DONE)
-    await service.SubmitJob(submission(stage, node("a", args=b"args")))
-    await watched(service, stage)
+    env.processor.on_process("job/a", DONE)
+    await service.SubmitJob(submission(env, node("a", args=b"args")))
+    await watched(service, env)
 
-    traced = await stage.client.trace("job")
+    traced = await env.client.trace("job")
 
     assert [(it.type, it.args) for it in traced.tasks] == [
         (TaskType.INIT, None),
@@ -116,12 +116,12 @@ async def test_the_leader_is_traced_as_other_processes_are(
 
 
 async def test_a_repeated_submission_is_the_same_job(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
-    stage.processor.on_process("job/a", DONE)
-    first = submission(stage, node("a"), idempotency_key="key", caller_context={"a": "1"})
-    again = submission(stage, node("a"), idempotency_key="key", caller_context={"a": "2"})
-    other = submission(stage, node("b"), idempotency_key="key")
+    env.processor.on_process("job/a", DONE)
+    first = submission(env, node("a"), idempotency_key="key", caller_context={"a": "1"})
+    again = submission(env, node("a"), idempotency_key="key", caller_context={"a": "2"})
+    other = submission(env, node("b"), idempotency_key="key")
 
     begun = await service.SubmitJob(first)
     repeated = await service.SubmitJob(again)
@@ -129,35 +129,35 @@ async def test_a_repeated_submission_is_the_same_job(
     assert (repeated.task_id, repeated.deduplicated) == (begun.task_id, True)
     assert await reason_of(service.SubmitJob(other)) == "IDEMPOTENCY_KEY_REUSED"
     assert (
-        await reason_of(service.SubmitJob(submission(stage, node("a")))) == "PROCESS_ALREADY_EXISTS"
+        await reason_of(service.SubmitJob(submission(env, node("a")))) == "PROCESS_ALREADY_EXISTS"
     )
-    await watched(service, stage)
+    await watched(service, env)
 
 
 async def test_a_graph_larger_than_any_payload_is_taken(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
     nodes = [node(f"n{i}", args=b"x" * 1024**2) for i in range(4)]
     for each in nodes:
-        stage.processor.on_process(f"job/{each.name}", DONE)
+        env.processor.on_process(f"job/{each.name}", DONE)
 
-    await service.SubmitJob(submission(stage, *nodes))
-    changes = await watched(service, stage)
+    await service.SubmitJob(submission(env, *nodes))
+    changes = await watched(service, env)
 
     assert changes[-1].job.counts == pb.NodeCounts(done=4)
-    assert [len(it.args) for it in (await read(service, stage)).nodes] == [1024**2] * 4
+    assert [len(it.args) for it in (await read(service, env)).nodes] == [1024**2] * 4
 
 
 async def test_a_failed_job_goes_on_once_it_is_retried(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
-    stage.processor.on_process("job/a", broken("no disk"), DONE)
-    stage.processor.on_process("job/b", DONE)
-    await service.SubmitJob(submission(stage, node("a"), node("b", "a")))
-    failed = (await watched(service, stage))[-1]
-    after = await read(service, stage)
-    retried = await service.RetryJob(pb.RetryJobRequest(namespace=stage.namespace, job_id="job"))
-    done = (await watched(service, stage))[-1]
+    env.processor.on_process("job/a", broken("no disk"), DONE)
+    env.processor.on_process("job/b", DONE)
+    await service.SubmitJob(submission(env, node("a"), node("b", "a")))
+    failed = (await watched(service, env))[-1]
+    after = await read(service, env)
+    retried = await service.RetryJob(pb.RetryJobRequest(namespace=env.namespace, job_id="job"))
+    done = (await watched(service, env))[-1]
 
     assert failed.job.state == pb.JOB_STATE_FAILED
     assert "no disk" in failed.job.detail
@@ -165,20 +165,20 @@ async def test_a_failed_job_goes_on_once_it_is_retried(
     assert after.nodes[1].skipped_because_of == "a"
     assert (retried.job.retry_count, list(retried.nodes)) == (1, ["a"])
     assert (done.job.state, done.job.counts) == (pb.JOB_STATE_DONE, pb.NodeCounts(done=2))
-    request = pb.RetryJobRequest(namespace=stage.namespace, job_id="job")
+    request = pb.RetryJobRequest(namespace=env.namespace, job_id="job")
     assert await reason_of(service.RetryJob(request)) == "JOB_NOT_FAILED"
 
 
 async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
     hang = Hang(response=response(complete=Complete()))
-    stage.processor.on_process("job/a", hang)
-    await service.SubmitJob(submission(stage, node("a"), node("b", "a")))
-    await stage.asked("job/a")
-    request = pb.CancelJobRequest(namespace=stage.namespace, job_id="job", reason="enough")
+    env.processor.on_process("job/a", hang)
+    await service.SubmitJob(submission(env, node("a"), node("b", "a")))
+    await env.asked("job/a")
+    request = pb.CancelJobRequest(namespace=env.namespace, job_id="job", reason="enough")
     cancelled = await service.CancelJob(request)
-    watching = asyncio.create_task(watched(service, stage))
+    watching = asyncio.create_task(watched(service, env))
     hang.released.set()
     last = (await watching)[-1]
 
@@ -188,19 +188,19 @@ async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(
     assert await reason_of(service.CancelJob(request)) == "JOB_ENDED"
 
 
-async def test_jobs_are_listed_by_state(service: "JobServiceAsyncStub", stage: Stage) -> None:
+async def test_jobs_are_listed_by_state(service: "JobServiceAsyncStub", env: Env) -> None:
     for number in range(3):
-        stage.processor.on_process(f"job-{number}/a", broken() if number == 1 else DONE)
-        request = submission(stage, node("a"))
+        env.processor.on_process(f"job-{number}/a", broken() if number == 1 else DONE)
+        request = submission(env, node("a"))
         request.job_id = f"job-{number}"
         await service.SubmitJob(request)
-        watch = pb.WatchJobRequest(namespace=stage.namespace, job_id=request.job_id)
+        watch = pb.WatchJobRequest(namespace=env.namespace, job_id=request.job_id)
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for _ in service.WatchJob(watch):
                 pass
 
     async def listed(**fields: Any) -> list[str]:
-        request = pb.ListJobsRequest(namespace=stage.namespace, page_size=1, **fields)
+        request = pb.ListJobsRequest(namespace=env.namespace, page_size=1, **fields)
         found: list[str] = []
         while True:
             page = await service.ListJobs(request)
@@ -219,45 +219,45 @@ def at_gate(gate: str, capacity: int | None = None) -> types_pb2.Constraints:
 
 
 async def test_a_job_with_a_node_at_a_gate_that_does_not_exist_is_refused(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
-    stage.processor.on_process("job/a", DONE)
-    stage.processor.on_process("job/b", DONE)
+    env.processor.on_process("job/a", DONE)
+    env.processor.on_process("job/b", DONE)
     existing = node("a", constraints=at_gate("database", 2))
     misspelt = node("b", "a", constraints=at_gate("databse"))
 
-    code, info = await end_of(service.SubmitJob(submission(stage, existing, misspelt)))
+    code, info = await end_of(service.SubmitJob(submission(env, existing, misspelt)))
     assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "GATE_NOT_FOUND")
-    assert (info.metadata["namespace"], info.metadata["gate"]) == (stage.namespace, "databse")
+    assert (info.metadata["namespace"], info.metadata["gate"]) == (env.namespace, "databse")
     # Nothing of it was kept, not even the gate that came with a capacity.
-    assert await reason_of(read(service, stage)) == "JOB_NOT_FOUND"
+    assert await reason_of(read(service, env)) == "JOB_NOT_FOUND"
     spelt = node("a", constraints=at_gate("database"))
-    assert await reason_of(service.SubmitJob(submission(stage, spelt))) == "GATE_NOT_FOUND"
+    assert await reason_of(service.SubmitJob(submission(env, spelt))) == "GATE_NOT_FOUND"
 
     # A capacity in the same job makes it; one that is there needs none.
-    await service.SubmitJob(submission(stage, existing, node("b", "a")))
-    told = await watched(service, stage)
+    await service.SubmitJob(submission(env, existing, node("b", "a")))
+    told = await watched(service, env)
     assert told[-1].job.state == pb.JOB_STATE_DONE
-    again = submission(stage, node("a", constraints=at_gate("database")))
+    again = submission(env, node("a", constraints=at_gate("database")))
     again.job_id = "again"
-    stage.processor.on_process("again/a", DONE)
+    env.processor.on_process("again/a", DONE)
     await service.SubmitJob(again)
-    request = pb.WatchJobRequest(namespace=stage.namespace, job_id="again")
+    request = pb.WatchJobRequest(namespace=env.namespace, job_id="again")
     async with asyncio.timeout(PATIENCE_SECONDS):
         *_, last = [message async for message in service.WatchJob(request)]
     assert last.job.state == pb.JOB_STATE_DONE
 
 
 async def test_a_call_to_a_job_that_the_engine_leads_is_an_error_of_the_engine(
-    service: "JobServiceAsyncStub", stage: Stage
+    service: "JobServiceAsyncStub", env: Env
 ) -> None:
     hang = Hang(response=response(complete=Complete()))
-    stage.processor.on_process("job/a", hang)
-    await service.SubmitJob(submission(stage, node("a")))
+    env.processor.on_process("job/a", hang)
+    await service.SubmitJob(submission(env, node("a")))
 
     with pytest.raises(LedByEngineError) as raised:
-        await stage.client.call("job")
+        await env.client.call("job")
     hang.released.set()
-    await watched(service, stage)
+    await watched(service, env)
 
-    assert (raised.value.namespace, raised.value.job_id) == (stage.namespace, "job")
+    assert (raised.value.namespace, raised.value.job_id) == (env.namespace, "job")

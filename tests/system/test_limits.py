@@ -13,17 +13,17 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor.sdk import WaitCause
-from tests.support.processor import Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     timer,
 )
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,14 +38,14 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def narrow(replica: Replica) -> AsyncIterator[Stage]:
+async def narrow(replica: Replica) -> AsyncIterator[Env]:
     """Return a namespace with two workers."""
-    async with open_stage(replica, worker_count_max=2) as stage:
-        yield stage
+    async with open_env(replica, worker_count_max=2) as env:
+        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def hanging(narrow: Stage) -> Hang:
+async def hanging(narrow: Env) -> Hang:
     """Return what keeps both workers busy, with processes ``h0`` and ``h1``."""
     hang = Hang()
     for name in ("h0", "h1"):
@@ -57,7 +57,7 @@ async def hanging(narrow: Stage) -> Hang:
 
 
 class TestMoreWorkThanWorkers:
-    async def test_all_of_it_runs_without_a_scan(self, narrow: Stage) -> None:
+    async def test_all_of_it_runs_without_a_scan(self, narrow: Env) -> None:
         async with asyncio.TaskGroup() as group:
             started = [
                 group.create_task(narrow.client.start(f"p{number}", b"%d" % number))
@@ -68,7 +68,7 @@ class TestMoreWorkThanWorkers:
         assert answers == [b"%d" % number for number in range(PROCESSES)]
 
     async def test_no_more_steps_run_at_once_than_there_are_workers(
-        self, narrow: Stage, hanging: Hang
+        self, narrow: Env, hanging: Hang
     ) -> None:
         await narrow.client.start("p", accept_only=True)
 
@@ -81,7 +81,7 @@ class TestMoreWorkThanWorkers:
         assert asked == 2
 
     async def test_what_waits_for_a_worker_runs_the_oldest_first(
-        self, narrow: Stage, hanging: Hang
+        self, narrow: Env, hanging: Hang
     ) -> None:
         names = [f"p{number}" for number in range(20)]
         for name in names:
@@ -95,7 +95,7 @@ class TestMoreWorkThanWorkers:
         assert all(abs(ran.index(name) - place) <= 2 for place, name in enumerate(names)), ran
 
     async def test_a_request_that_has_just_come_does_not_pass_those_that_wait(
-        self, narrow: Stage, hanging: Hang
+        self, narrow: Env, hanging: Hang
     ) -> None:
         for name in ("first", "second"):
             await narrow.client.start(name, accept_only=True)
@@ -108,7 +108,7 @@ class TestMoreWorkThanWorkers:
         assert ran.index("first") < ran.index("third")
 
     async def test_timers_that_find_no_worker_run_later(
-        self, narrow: Stage, replica: Replica
+        self, narrow: Env, replica: Replica
     ) -> None:
         names = [f"p{number}" for number in range(10)]
         for name in names:
@@ -118,7 +118,7 @@ class TestMoreWorkThanWorkers:
             narrow.processor.on_process(name, hang)
             await narrow.client.start(name, accept_only=True)
         # A clock that this namespace's workers do not hold up.
-        async with open_stage(replica) as clock:
+        async with open_env(replica) as clock:
             clock.processor.on_process("c", answering(set_timer=timer(0.9)), answering())
             await clock.client.start("c")
             await clock.settled("c", 2)
@@ -130,11 +130,11 @@ class TestMoreWorkThanWorkers:
         assert fired_before == []
 
     async def test_calls_behind_a_step_need_no_worker_of_their_own(self, replica: Replica) -> None:
-        async with open_stage(replica, worker_count_max=1) as stage:
-            hang, _ = await stage.busy("p")
+        async with open_env(replica, worker_count_max=1) as env:
+            hang, _ = await env.busy("p")
             async with asyncio.TaskGroup() as group:
-                calls = [group.create_task(stage.client.call("p", b"1")) for _ in range(5)]
-                await stage.points.wait("admitted", 7, key=stage.key("p"))
+                calls = [group.create_task(env.client.call("p", b"1")) for _ in range(5)]
+                await env.points.wait("admitted", 7, key=env.key("p"))
                 hang.released.set()
 
             assert [call.result().response for call in calls] == [b"1"] * 5
@@ -142,16 +142,16 @@ class TestMoreWorkThanWorkers:
     async def test_a_process_that_drives_itself_lets_others_have_their_turn(
         self, replica: Replica
     ) -> None:
-        async with open_stage(replica, worker_count_max=1) as stage:
-            stage.processor.on_process("endless", answering(b"t", set_timer=timer()))
-            await stage.client.start("endless")
+        async with open_env(replica, worker_count_max=1) as env:
+            env.processor.on_process("endless", answering(b"t", set_timer=timer()))
+            await env.client.start("endless")
 
-            answer = await stage.client.start("p", b"1")
+            answer = await env.client.start("p", b"1")
 
             assert answer.response == b"1"
 
     async def test_a_worker_count_can_be_raised_at_run_time(
-        self, narrow: Stage, hanging: Hang
+        self, narrow: Env, hanging: Hang
     ) -> None:
         config = await narrow.client.namespaces.get(narrow.namespace)
         await narrow.client.namespaces.update(
@@ -165,11 +165,11 @@ class TestMoreWorkThanWorkers:
 
 
 async def test_a_namespace_that_hangs_does_not_starve_another(
-    narrow: Stage, hanging: Hang, replica: Replica
+    narrow: Env, hanging: Hang, replica: Replica
 ) -> None:
     for number in range(20):
         await narrow.client.start(f"p{number}", accept_only=True)
-    async with open_stage(replica) as other:
+    async with open_env(replica) as other:
         await other.client.start("p", b"1")
         answers = [(await other.client.call("p", b"%d" % n)).response for n in range(10)]
 
@@ -179,69 +179,69 @@ async def test_a_namespace_that_hangs_does_not_starve_another(
 
 class TestWaitingCallers:
     @pytest_asyncio.fixture(loop_scope="module")
-    async def crowded(self, replica: Replica) -> AsyncIterator[Stage]:
+    async def crowded(self, replica: Replica) -> AsyncIterator[Env]:
         """Return a namespace in which two callers may wait, and do; ``p`` hangs."""
-        async with open_stage(replica, waiting_callers_max=2) as stage:
-            hang, _ = await stage.busy("p")
+        async with open_env(replica, waiting_callers_max=2) as env:
+            hang, _ = await env.busy("p")
             async with asyncio.TaskGroup() as group:
                 for _ in range(2):
-                    group.create_task(stage.client.call("p", b"waits"))
-                await stage.points.wait("admitted", 4, key=stage.key("p"))
-                yield stage
+                    group.create_task(env.client.call("p", b"waits"))
+                await env.points.wait("admitted", 4, key=env.key("p"))
+                yield env
                 hang.released.set()
 
-    async def test_beyond_the_bound_are_told_to_come_back(self, crowded: Stage) -> None:
+    async def test_beyond_the_bound_are_told_to_come_back(self, crowded: Env) -> None:
         status = await refusal(crowded.client.call("p"))
 
         assert (status.code, status.reason) == (StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
         assert status.retry_after is not None
         assert status.retry_after > dt.timedelta()
 
-    async def test_beyond_the_bound_leave_no_task(self, crowded: Stage) -> None:
+    async def test_beyond_the_bound_leave_no_task(self, crowded: Env) -> None:
         before = (await crowded.client.trace("p")).tasks
 
         await refusal(crowded.client.call("p"))
 
         assert len((await crowded.client.trace("p")).tasks) == len(before)
 
-    async def test_do_not_keep_out_those_who_do_not_wait(self, crowded: Stage) -> None:
+    async def test_do_not_keep_out_those_who_do_not_wait(self, crowded: Env) -> None:
         assert (await crowded.client.notify("p")).task_id
 
     async def test_of_one_namespace_do_not_keep_out_those_of_another(
-        self, crowded: Stage, replica: Replica
+        self, crowded: Env, replica: Replica
     ) -> None:
-        async with open_stage(replica, waiting_callers_max=1) as other:
+        async with open_env(replica, waiting_callers_max=1) as other:
             answer = await other.client.start("p", b"1")
 
         assert crowded.namespace != other.namespace
         assert answer.response == b"1"
 
     async def test_are_counted_as_callers_and_not_as_tasks(self, replica: Replica) -> None:
-        async with open_stage(replica, waiting_callers_max=3) as stage:
-            hang, _ = await stage.busy("p")
+        async with open_env(replica, waiting_callers_max=3) as env:
+            hang, _ = await env.busy("p")
             async with asyncio.TaskGroup() as group:
                 for _ in range(3):
-                    group.create_task(stage.client.call("p", b"1", idempotency_key="k"))
-                await stage.points.wait("admitted", 5, key=stage.key("p"))
-                status = await refusal(stage.client.call("p", b"1", idempotency_key="k"))
+                    group.create_task(env.client.call("p", b"1", idempotency_key="k"))
+                await env.points.wait("admitted", 5, key=env.key("p"))
+                status = await refusal(env.client.call("p", b"1", idempotency_key="k"))
                 hang.released.set()
 
             assert status.reason == "OVERLOADED"
 
     async def test_that_come_all_at_once_keep_to_the_bound_too(self, replica: Replica) -> None:
-        async with open_stage(replica, waiting_callers_max=5) as stage:
-            hang, _ = await stage.busy("p")
+        async with open_env(replica, waiting_callers_max=5) as env:
+            hang, _ = await env.busy("p")
 
             async def outcome() -> str:
                 try:
-                    await stage.client.call("p")
+                    await env.client.call("p")
                 except Exception as error:  # noqa: BLE001  # which one is the claim
                     return type(error).__name__
                 return "answered"
 
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(outcome()) for _ in range(20)]
-                await stage.points.wait("admitted", 7, key=stage.key("p"))
+                await env.points.wait("admitted", 7, key=env.key("p"))
                 hang.released.set()
 
             outcomes = [task.result() for task in tasks]
@@ -249,12 +249,12 @@ class TestWaitingCallers:
             assert "OverloadedError" in outcomes
 
     async def test_make_room_when_they_give_up(self, replica: Replica) -> None:
-        async with open_stage(replica, waiting_callers_max=1) as stage:
-            hang, _ = await stage.busy("p")
-            status = await refusal(stage.client.call("p", b"1", timeout=0.2))
+        async with open_env(replica, waiting_callers_max=1) as env:
+            hang, _ = await env.busy("p")
+            status = await refusal(env.client.call("p", b"1", timeout=0.2))
             async with asyncio.TaskGroup() as group:
-                waiting = group.create_task(stage.client.call("p", b"2"))
-                await stage.points.wait("admitted", 4, key=stage.key("p"))
+                waiting = group.create_task(env.client.call("p", b"2"))
+                await env.points.wait("admitted", 4, key=env.key("p"))
                 hang.released.set()
 
             assert status.reason == "DEADLINE_EXCEEDED"

@@ -15,11 +15,11 @@ from progressor.sdk import LogLevel
 from progressor.telemetry.logs import level as log_level
 from progressor.v1 import process_service_pb2
 from progressor.v1 import replica_service_pb2 as pb
-from tests.support.api_engine import Engine, failure, violations_of
+from tests.support.api.memory import SECOND
+from tests.support.api.scripted_engine import Cli, ScriptedEngine
+from tests.support.api.server import Engine, failure, violations_of
 from tests.support.builders import seconds
-from tests.support.memory_api import SECOND
-from tests.support.replica import Replica, Stage
-from tests.support.scripted_engine import Cli, ScriptedEngine
+from tests.support.engine.replica import Env, Replica
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -79,12 +79,10 @@ def own_level() -> Iterator[None]:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("own_level")
-async def test_an_engine_says_from_then_on_what_it_was_asked_to(
-    replica: Replica, stage: Stage
-) -> None:
+async def test_an_engine_says_from_then_on_what_it_was_asked_to(replica: Replica, env: Env) -> None:
     log_level.apply("warning")
-    first = await stage.client.replicas.set_log_level(LogLevel.DEBUG, lasting=600)
-    second = await stage.client.replicas.set_log_level(LogLevel.ERROR)
+    first = await env.client.replicas.set_log_level(LogLevel.DEBUG, lasting=600)
+    second = await env.client.replicas.set_log_level(LogLevel.ERROR)
 
     assert (first.previous_level, second.previous_level) == (LogLevel.WARNING, LogLevel.DEBUG)
     assert first.replica_name == second.replica_name != ""

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from progressor.sdk import NamespaceConfig
-from tests.support.replica import (
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     answering,
     broken,
     refusal,
@@ -27,21 +27,21 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_no_line_has_a_payload_at_any_level(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    env: Env, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = SECRET.decode()
     with caplog.at_level(logging.DEBUG):
-        await stage.running(
+        await env.running(
             "p",
             answering(SECRET, response=SECRET, aux_state=SECRET, set_timer=timer(3600)),
             unavailable(words),
             broken(words),
             answering(SECRET, response=SECRET),
         )
-        await stage.client.call("p", SECRET, context={"key": words}, idempotency_key="once")
-        await refusal(stage.client.call("p", SECRET))
-        await stage.client.repair("p", SECRET)
-        await stage.client.remove("p")
+        await env.client.call("p", SECRET, context={"key": words}, idempotency_key="once")
+        await refusal(env.client.call("p", SECRET))
+        await env.client.repair("p", SECRET)
+        await env.client.remove("p")
 
     assert caplog.records
     assert [it for it in caplog.records if words in f"{it.getMessage()} {vars(it)}"] == []
@@ -60,14 +60,14 @@ async def test_a_start_and_an_end_are_told(database: str, caplog: pytest.LogCapt
 
 
 async def test_changes_of_namespaces_are_told_with_their_names(
-    replica: Replica, stage: Stage, caplog: pytest.LogCaptureFixture
+    replica: Replica, env: Env, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert replica.address
     config = NamespaceConfig(name="short-lived", processor_targets=("127.0.0.1:1",))
     with caplog.at_level(logging.INFO):
-        created = await stage.client.namespaces.create(config)
-        await stage.client.namespaces.update(dataclasses.replace(created, worker_count_max=2))
-        await stage.client.namespaces.delete(created.name)
+        created = await env.client.namespaces.create(config)
+        await env.client.namespaces.update(dataclasses.replace(created, worker_count_max=2))
+        await env.client.namespaces.delete(created.name)
 
     told = [
         (it.getMessage(), vars(it)["namespace"])

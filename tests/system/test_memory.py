@@ -19,21 +19,21 @@ from progressor.v1 import job_service_pb2
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.garbage import OF_GRPC_SERVERS, left_by
-from tests.support.processor import Answer, Drop, Hang, Step, fail, reject
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
+    Env,
     Replica,
     ReplicaProcess,
-    Stage,
     answering,
     broken,
-    open_stage,
+    open_env,
     running_process,
     timer,
     unavailable,
 )
-from tests.support.sessions import RawSession, call_of
+from tests.support.engine.sessions import RawSession, call_of
+from tests.support.processor.scripted import Answer, Drop, Hang, Step, fail, reject
+from tests.support.runtime.garbage import OF_GRPC_SERVERS, left_by
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,8 +52,8 @@ Ask = Callable[["Asking"], Awaitable[None]]
 class Asking:
     """A client without a word of ours: the generated stubs on a connection of its own."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, env: Env) -> None:
+        self.env = env
         self.channel = self.connect()
         self._numbers = itertools.count()
         self.stub: Any = ProcessServiceStub(self.channel)
@@ -62,14 +62,14 @@ class Asking:
         return f"p{next(self._numbers)}"
 
     def connect(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(self.stage.replica.address, options=OPTIONS)
+        return grpc.aio.insecure_channel(self.env.replica.address, options=OPTIONS)
 
     def call(self, process_id: str = "idle", args: bytes = ARGS, **fields: Any) -> pb.CallRequest:
-        named = {"namespace": self.stage.namespace, "process_id": process_id, **fields}
+        named = {"namespace": self.env.namespace, "process_id": process_id, **fields}
         return pb.CallRequest(args=args, **named)
 
     def get(self, process_id: str = "idle") -> pb.GetRequest:
-        return pb.GetRequest(namespace=self.stage.namespace, process_id=process_id)
+        return pb.GetRequest(namespace=self.env.namespace, process_id=process_id)
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[RawSession]:
@@ -92,15 +92,15 @@ async def ended(call: Awaitable[object], code: grpc.StatusCode) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def asking(replica: Replica) -> AsyncIterator[Asking]:
     """Return a client of a namespace where ``idle`` waits for calls and ``busy`` is in a step."""
-    async with open_stage(
+    async with open_env(
         replica,
         payload_bytes_max=4 * 1024 * 1024,
         step_timeout=dt.timedelta(minutes=10),
         retry_policy=NOW_AND_THEN,
-    ) as stage:
-        hang, _ = await stage.busy("busy")
-        await stage.running("idle")
-        asking = Asking(stage)
+    ) as env:
+        hang, _ = await env.busy("busy")
+        await env.running("idle")
+        asking = Asking(env)
         yield asking
         hang.released.set()
         await asking.channel.close()
@@ -139,9 +139,9 @@ async def unreadable(asking: Asking) -> None:
 
 
 async def cancelled(asking: Asking) -> None:
-    admitted = asking.stage.points.count("admitted")
+    admitted = asking.env.points.count("admitted")
     call = asking.stub.Call(asking.call("busy"))
-    await asking.stage.points.wait("admitted", admitted + 1)
+    await asking.env.points.wait("admitted", admitted + 1)
     call.cancel()
 
 
@@ -151,7 +151,7 @@ async def answered(asking: Asking) -> None:
 
 async def no_job_to_watch(asking: Asking) -> None:
     stub: Any = JobServiceStub(asking.channel)
-    watched = job_service_pb2.WatchJobRequest(namespace=asking.stage.namespace, job_id="none")
+    watched = job_service_pb2.WatchJobRequest(namespace=asking.env.namespace, job_id="none")
     await ended(stub.WatchJob(watched).read(), grpc.StatusCode.NOT_FOUND)
 
 
@@ -175,10 +175,10 @@ async def session_no_answer_in_time(asking: Asking) -> None:
 
 
 async def session_cancelled_call(asking: Asking) -> None:
-    admitted = asking.stage.points.count("admitted")
+    admitted = asking.env.points.count("admitted")
     async with asking.session() as session:
         await session.send(call_of(1, asking.call("busy")))
-        await asking.stage.points.wait("admitted", admitted + 1)
+        await asking.env.points.wait("admitted", admitted + 1)
         await session.send(cancelled=[1])
         await session.ended()
 
@@ -190,10 +190,10 @@ async def session_call_cancelled_at_once(asking: Asking) -> None:
 
 
 async def abandoned_session(asking: Asking) -> None:
-    admitted = asking.stage.points.count("admitted")
+    admitted = asking.env.points.count("admitted")
     async with asking.session() as session:
         await session.send(call_of(1, asking.call("busy"), timeout=3600))
-        await asking.stage.points.wait("admitted", admitted + 1)
+        await asking.env.points.wait("admitted", admitted + 1)
 
 
 async def lost_connection(asking: Asking) -> None:
@@ -259,11 +259,11 @@ async def test_what_a_request_takes_is_free_without_a_garbage_collection(
 async def test_what_a_step_takes_is_free_without_a_garbage_collection(
     asking: Asking, steps: list[Step], args: bytes
 ) -> None:
-    stage = asking.stage
+    env = asking.env
 
     async def ask() -> None:
         process_id = asking.new_id()
-        await stage.running(process_id, *steps)
+        await env.running(process_id, *steps)
         call = asking.stub.Call(asking.call(process_id, args))
         with contextlib.suppress(grpc.aio.AioRpcError):
             await call
@@ -275,14 +275,14 @@ async def test_what_a_step_takes_is_free_without_a_garbage_collection(
 async def test_what_a_step_takes_that_ran_out_is_free_without_a_garbage_collection(
     replica: Replica,
 ) -> None:
-    async with open_stage(
+    async with open_env(
         replica, step_timeout=dt.timedelta(milliseconds=200), retry_policy=NOW_AND_THEN
-    ) as stage:
-        asking = Asking(stage)
+    ) as env:
+        asking = Asking(env)
 
         async def ask() -> None:
             process_id = asking.new_id()
-            await stage.running(process_id, Hang(), fail(INTERNAL))
+            await env.running(process_id, Hang(), fail(INTERNAL))
             call = asking.stub.Call(asking.call(process_id))
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await call

@@ -26,12 +26,19 @@ from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from progressor.telemetry.resource import resource_of
 from tests.support.builders import make_key, make_process, make_request, make_task
-from tests.support.faults_metrics import running_collector
-from tests.support.metrics import families, filled_metrics, read, registry_of, scrape, scraped
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import answering, open_stage, running_replica
-from tests.support.step_bench import Bench
-from tests.support.supervised import running_supervisor
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import answering, open_env, running_replica
+from tests.support.engine.supervised import running_supervisor
+from tests.support.runtime.step import Harness
+from tests.support.telemetry.collector import running_collector
+from tests.support.telemetry.metrics import (
+    families,
+    filled_metrics,
+    read,
+    registry_of,
+    scrape,
+    scraped,
+)
 
 PROCESSES = 100_000
 SETTLED = "progressor_tasks_settled_total"
@@ -187,10 +194,10 @@ async def test_one_that_accepts_and_says_nothing_does_not_hold_up_the_end() -> N
 async def test_an_engine_counts_what_it_does(database: str) -> None:
     async with (
         running_replica(database, {"telemetry.metrics_bind": "127.0.0.1:0"}) as replica,
-        open_stage(replica) as stage,
+        open_env(replica) as env,
     ):
-        await stage.running("p", answering(b"event"))
-        await stage.client.call("p", b"args")
+        await env.running("p", answering(b"event"))
+        await env.client.call("p", b"args")
         told = read(await scraped(replica.engine.metrics_url))
 
     names = {name for name, _ in told}
@@ -198,7 +205,7 @@ async def test_an_engine_counts_what_it_does(database: str) -> None:
         value
         for (name, labels), value in told.items()
         if name == "progressor_requests_total"
-        and dict(labels)["namespace"] == stage.namespace
+        and dict(labels)["namespace"] == env.namespace
         and dict(labels)["outcome"] == "ok"
     ]
     assert sum(requests) == 2
@@ -208,19 +215,19 @@ async def test_an_engine_counts_what_it_does(database: str) -> None:
 
 @pytest.mark.slow
 async def test_a_hundred_thousand_processes_make_no_series_more_than_one() -> None:
-    bench = Bench()
-    requests = RequestMeasures(bench.metrics)
+    harness = Harness()
+    requests = RequestMeasures(harness.metrics)
 
     async def step(number: int) -> None:
         key = make_key(f"process-{number}")
         requests.admitted(make_request(key=key), Verdict.ACCEPTED, 0.001)
-        await bench.carry(make_task(process=make_process(key=key), task_id=number))
+        await harness.carry(make_task(process=make_process(key=key), task_id=number))
 
     await step(0)
-    one = read(generate_latest(registry_of(bench.metrics)).decode())
+    one = read(generate_latest(registry_of(harness.metrics)).decode())
     for number in range(1, PROCESSES):
         await step(number)
-    many = read(generate_latest(registry_of(bench.metrics)).decode())
+    many = read(generate_latest(registry_of(harness.metrics)).decode())
 
     assert many.keys() == one.keys()
     assert sum(value for (name, _), value in many.items() if name == SETTLED) == PROCESSES

@@ -14,19 +14,19 @@ from progressor.sdk import Constraints, GateHold
 from progressor.telemetry.instruments import Distribution, Family, Labels
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from tests.support.processor import Answer, Hang, reject
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     running_process,
     running_replica,
     unavailable,
 )
+from tests.support.processor.scripted import Answer, Hang, reject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -101,52 +101,52 @@ class Scene:
 async def scene(database: str) -> AsyncIterator[Scene]:
     async with (
         running_replica(database, QUIET) as first,
-        open_stage(first, retry_policy=NOW_AND_THEN) as stage,
+        open_env(first, retry_policy=NOW_AND_THEN) as env,
     ):
-        await load(stage)
+        await load(env)
         async with running_replica(database, QUIET) as second:
-            yield await play(stage, first, second)
+            yield await play(env, first, second)
 
 
-async def load(stage: Stage) -> None:
+async def load(env: Env) -> None:
     """Have a little of everything done."""
-    await stage.running("called", answering(b"event", response=b"answer", aux_state=b"state"))
+    await env.running("called", answering(b"event", response=b"answer", aux_state=b"state"))
     async with asyncio.TaskGroup() as group:
         for _ in range(CALLS):
-            group.create_task(stage.client.call("called", b"args"))
-    await stage.running("retried", unavailable(), Answer())
-    await stage.client.call("retried")
-    await stage.running("rejecting", reject(code_pb2.NOT_FOUND, reason="NO_SUCH_THING"))
-    await refusal(stage.client.call("rejecting"))
-    await stage.broken("broken")
-    await stage.client.repair("broken")
-    await stage.running("removed")
-    await stage.client.remove("removed")
-    await stage.timed("fired", answering(b"fired"), after=0.05)
-    await stage.settled("fired", 2)
-    await stage.timed("later", after=3600)
-    stage.processor.on_process("holding", Answer())
+            group.create_task(env.client.call("called", b"args"))
+    await env.running("retried", unavailable(), Answer())
+    await env.client.call("retried")
+    await env.running("rejecting", reject(code_pb2.NOT_FOUND, reason="NO_SUCH_THING"))
+    await refusal(env.client.call("rejecting"))
+    await env.broken("broken")
+    await env.client.repair("broken")
+    await env.running("removed")
+    await env.client.remove("removed")
+    await env.timed("fired", answering(b"fired"), after=0.05)
+    await env.settled("fired", 2)
+    await env.timed("later", after=3600)
+    env.processor.on_process("holding", Answer())
     kept = Constraints(gates={"mutex": 1}, hold=GateHold.PROCESS)
-    await stage.client.start("holding", constraints=kept)
-    await stage.running("in-line")
-    await stage.client.notify("in-line", constraints=Constraints(gates=["mutex"]))
+    await env.client.start("holding", constraints=kept)
+    await env.running("in-line")
+    await env.client.notify("in-line", constraints=Constraints(gates=["mutex"]))
 
 
-async def play(stage: Stage, first: Replica, second: Replica) -> Scene:
+async def play(env: Env, first: Replica, second: Replica) -> Scene:
     """Have a call wait at the second replica until the first is through with a step."""
     await second.points.wait("scanned", scan="due")
     await second.points.wait("scanned", scan="queues")
-    hang, _ = await stage.busy("shared")
-    async with stage.client_at(second.address) as there, asyncio.TaskGroup() as group:
+    hang, _ = await env.busy("shared")
+    async with env.client_at(second.address) as there, asyncio.TaskGroup() as group:
         waiting = group.create_task(there.call("shared", b"there"))
-        await second.points.wait("admitted", key=stage.key("shared"))
+        await second.points.wait("admitted", key=env.key("shared"))
         busy, at_second = Seen.of(first.engine.metrics), Seen.of(second.engine.metrics)
         hang.released.set()
         await waiting
         await first.points.wait("notified")
         await second.points.wait("reply_fetched")
     return Scene(
-        namespace=stage.namespace,
+        namespace=env.namespace,
         busy=busy,
         waiting=at_second,
         first=Seen.of(first.engine.metrics),
@@ -291,19 +291,19 @@ async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:
 async def test_a_lost_lease_is_counted_by_its_cause_and_its_end(
     own_database: str, tmp_path: Path
 ) -> None:
-    async with running_replica(own_database) as survivor, open_stage(survivor) as stage:
-        await stage.running("p", Hang(), Answer())
+    async with running_replica(own_database) as second_replica, open_env(second_replica) as env:
+        await env.running("p", Hang(), Answer())
         async with (
             running_process(own_database, tmp_path) as victim,
-            stage.client_at(victim.address) as there,
+            env.client_at(victim.address) as there,
         ):
             await there.call("p", accept_only=True)
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             victim.kill()
-        await stage.settled("p", 2)
-        seen = Seen.of(survivor.engine.metrics)
+        await env.settled("p", 2)
+        seen = Seen.of(second_replica.engine.metrics)
 
-    name = stage.namespace
+    name = env.namespace
     assert seen.value("zombies_collected", name, "silent", "retry", "retry") == 1
     assert seen.counts("zombie_collection") == {(name, "call"): 1}
     assert seen.value("settled", name, "call", "retry") == 1

@@ -15,17 +15,17 @@ from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.openmetrics import parser as openmetrics
 
 from progressor.telemetry.names import METRICS
-from tests.support.metrics import Series, families, read, scrape
-from tests.support.metrics_load import ROUNDS, Asked, Load, keep_a_gate
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
-    Stage,
-    open_stage,
+    Env,
+    open_env,
     running_process,
     running_replica,
 )
-from tests.support.trace_receiver import running_receiver
+from tests.support.processor.scripted import Answer, Hang
+from tests.support.telemetry.load import ROUNDS, Asked, Load, keep_a_gate
+from tests.support.telemetry.metrics import Series, families, read, scrape
+from tests.support.telemetry.trace_receiver import running_receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -79,20 +79,20 @@ async def seen(database: str, tmp_path_factory: pytest.TempPathFactory) -> Async
         running_replica(
             database, {**SCRAPED, "telemetry.otlp_endpoint": receiver.endpoint}
         ) as first,
-        open_stage(first, retry_policy=NOW_AND_THEN) as stage,
+        open_env(first, retry_policy=NOW_AND_THEN) as env,
     ):
-        await keep_a_gate(stage)
+        await keep_a_gate(env)
         async with running_replica(database, SCRAPED) as second:
             # It looks at once for what waits, and the namespace and its gate are there.
             await second.points.wait("scanned", scan="queues")
             urls = [first.engine.metrics_url, second.engine.metrics_url]
             begun_at = time.monotonic()
-            loading = asyncio.ensure_future(Load(stage, second).run())
+            loading = asyncio.ensure_future(Load(env, second).run())
             on_the_way = await scrapes_until(loading, urls[0])
-            await lose_a_lease(stage, database, folder)
+            await lose_a_lease(env, database, folder)
             texts = [await asyncio.to_thread(scrape, url) for url in urls]
             yield Seen(
-                namespace=stage.namespace,
+                namespace=env.namespace,
                 asked=await loading,
                 seconds=time.monotonic() - begun_at,
                 urls=urls,
@@ -110,18 +110,18 @@ async def scrapes_until(done: "asyncio.Future[Asked]", url: str) -> list[str]:
     return found
 
 
-async def lose_a_lease(stage: Stage, database: str, folder: Path) -> None:
+async def lose_a_lease(env: Env, database: str, folder: Path) -> None:
     """Have a third replica die with a step in hand, which goes on at one of the two."""
-    await stage.running("lost", Hang(), Answer())
+    await env.running("lost", Hang(), Answer())
     async with (
         running_process(database, folder) as victim,
-        stage.client_at(victim.address) as there,
+        env.client_at(victim.address) as there,
     ):
         accepted = await there.call("lost", accept_only=True)
-        await stage.asked("lost", 2)
+        await env.asked("lost", 2)
         victim.kill()
         await victim.process.wait()
-        await stage.client.await_task("lost", task_id=accepted.task_id)
+        await env.client.await_task("lost", task_id=accepted.task_id)
 
 
 async def test_every_metric_is_read_with_its_type_and_its_sentence(seen: Seen) -> None:

@@ -12,27 +12,27 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.storage.postgres.migrations import migrate
-from tests.support.invariants import broken_invariants
-from tests.support.pgbouncer import (
-    PgBouncer,
-    binary,
-    carries_prepared_statements,
-    open_pgbouncer,
-)
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import Cluster, direct
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     answering,
     health_becomes,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     starting_replica,
     timer,
 )
-from tests.support.storage import connect
+from tests.support.postgres.cluster import Cluster, direct
+from tests.support.postgres.pgbouncer import (
+    PgBouncer,
+    binary,
+    carries_prepared_statements,
+    open_pgbouncer,
+)
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import connect
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -73,13 +73,13 @@ async def other(replica: Replica, pooler: PgBouncer) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", params=[True, False], ids=["session", "unary"])
-async def stage(request: pytest.FixtureRequest, replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica, session=request.param) as stage:
-        yield stage
+async def env(request: pytest.FixtureRequest, replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, session=request.param) as env:
+        yield env
 
 
 @pytest.fixture
-def eye(pooler: PgBouncer) -> Iterator[psycopg.Connection[Any]]:
+def observer(pooler: PgBouncer) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(pooler.conninfo, autocommit=True, prepare_threshold=None) as connection:
         yield connection
 
@@ -91,85 +91,85 @@ async def test_the_schema_can_be_migrated_again_through_it(
     assert await asyncio.to_thread(migrate, pooler.conninfo) == []
 
 
-async def test_calls_and_timers_work(stage: Stage) -> None:
-    await stage.timed("p", answering(b"fired"), answering(b"called"), after=0.2)
-    await stage.settled("p", 2)
-    await stage.client.call("p", b"1")
+async def test_calls_and_timers_work(env: Env) -> None:
+    await env.timed("p", answering(b"fired"), answering(b"called"), after=0.2)
+    await env.settled("p", 2)
+    await env.client.call("p", b"1")
 
-    history = (await stage.client.get("p")).history
+    history = (await env.client.get("p")).history
     assert [event.payload for event in history] == [b"fired", b"called"]
 
 
 async def test_a_crowd_of_callers_is_answered_each_with_its_own(
-    stage: Stage, eye: psycopg.Connection[Any]
+    env: Env, observer: psycopg.Connection[Any]
 ) -> None:
     names = [f"p{number}" for number in range(20)]
     for name in names:
-        await stage.running(name)
+        await env.running(name)
     async with asyncio.TaskGroup() as group:
         calls = [
-            group.create_task(stage.client.call(name, b"%s %d" % (name.encode(), number)))
+            group.create_task(env.client.call(name, b"%s %d" % (name.encode(), number)))
             for number in range(20)
             for name in names
         ]
 
     answers = {task.result().response for task in calls}
     assert answers == {b"%s %d" % (name.encode(), n) for name in names for n in range(20)}
-    assert not broken_invariants(eye)
+    assert not broken_invariants(observer)
 
 
-async def test_processes_that_drive_themselves_lose_no_step(stage: Stage) -> None:
+async def test_processes_that_drive_themselves_lose_no_step(env: Env) -> None:
     names = [f"p{number}" for number in range(20)]
     for name in names:
-        stage.processor.on_process(
+        env.processor.on_process(
             name, *[answering(b"tick", set_timer=timer())] * 20, answering(b"last")
         )
-        await stage.client.start(name, accept_only=True)
+        await env.client.start(name, accept_only=True)
     for name in names:
-        await stage.settled(name, 21)
+        await env.settled(name, 21)
 
-        history = (await stage.client.get(name)).history
+        history = (await env.client.get(name)).history
         assert [event.event_id for event in history] == list(range(1, 22))
 
 
 async def test_answers_across_replicas_arrive_although_notifications_do_not(
-    stage: Stage, other: Replica
+    env: Env, other: Replica
 ) -> None:
-    hang, _ = await stage.busy("p")
-    async with stage.client_at(other.address) as elsewhere, asyncio.TaskGroup() as group:
+    hang, _ = await env.busy("p")
+    async with env.client_at(other.address) as elsewhere, asyncio.TaskGroup() as group:
         waiting = group.create_task(elsewhere.call("p", b"2"))
-        await other.points.wait("admitted", key=stage.key("p"))
+        await other.points.wait("admitted", key=env.key("p"))
         hang.released.set()
 
     answer = waiting.result()
     assert answer.response == b"2"
-    assert stage.points.count("settled", task_id=answer.task_id) == 1
+    assert env.points.count("settled", task_id=answer.task_id) == 1
 
 
 class TestKilled:
     async def test_requests_are_told_and_served_again_once_it_is_back(
-        self, stage: Stage, pooler: PgBouncer
+        self, env: Env, pooler: PgBouncer
     ) -> None:
-        await stage.running("p")
+        await env.running("p")
         await asyncio.to_thread(pooler.kill)
-        await health_becomes(stage.replica.address, NOT_SERVING)
-        status = await refusal(stage.client.call("p", b"lost"))
+        await health_becomes(env.replica.address, NOT_SERVING)
+        status = await refusal(env.client.call("p", b"lost"))
         await asyncio.to_thread(pooler.start)
-        await health_becomes(stage.replica.address, SERVING)
-        answer = await stage.client.call("p", b"1")
+        await health_becomes(env.replica.address, SERVING)
+        answer = await env.client.call("p", b"1")
 
         assert status.reason == "STORAGE_UNAVAILABLE"
         assert answer.response == b"1"
 
     async def test_callers_with_keys_are_all_answered_once(
-        self, stage: Stage, pooler: PgBouncer
+        self, env: Env, pooler: PgBouncer
     ) -> None:
         names = [f"p{number}" for number in range(10)]
         for name in names:
-            await stage.running(name)
+            await env.running(name)
 
         async def call(name: str, number: int) -> bytes:
-            answer = await stage.client.call(
+            answer = await env.client.call(
                 name, b"%d" % number, idempotency_key=f"k{number}", timeout=PATIENCE_SECONDS
             )
             response: bytes = answer.response
@@ -177,13 +177,13 @@ class TestKilled:
 
         async with asyncio.TaskGroup() as group:
             calls = {n: group.create_task(call(names[n % 10], n)) for n in range(200)}
-            await stage.asked("p0", 2)
+            await env.asked("p0", 2)
             await asyncio.to_thread(pooler.kill)
             await asyncio.to_thread(pooler.start)
 
         assert all(task.result() == b"%d" % number for number, task in calls.items())
         for name in names:
-            history = (await stage.client.get(name)).history
+            history = (await env.client.get(name)).history
             assert [event.event_id for event in history] == list(range(1, 21))
             assert len({event.payload for event in history}) == 20
 
@@ -197,18 +197,18 @@ class TestKilled:
 
 
 async def test_a_server_behind_it_that_was_demoted_is_away_until_it_takes_writes(
-    stage: Stage, pooler: PgBouncer, cluster: Cluster
+    env: Env, pooler: PgBouncer, cluster: Cluster
 ) -> None:
     """The pooler goes on to tell new clients what was so when it began."""
-    await stage.running("p")
+    await env.running("p")
     await asyncio.to_thread(switch, cluster, pooler, demoted=True)
-    await health_becomes(stage.replica.address, NOT_SERVING)
-    status = await refusal(stage.client.call("p", b"lost"))
+    await health_becomes(env.replica.address, NOT_SERVING)
+    status = await refusal(env.client.call("p", b"lost"))
     await asyncio.to_thread(pooler.kill)
     await asyncio.to_thread(pooler.start)
     await asyncio.to_thread(switch, cluster, pooler, demoted=False)
-    await health_becomes(stage.replica.address, SERVING)
-    answer = await stage.client.call("p", b"1")
+    await health_becomes(env.replica.address, SERVING)
+    answer = await env.client.call("p", b"1")
 
     assert status.reason == "STORAGE_UNAVAILABLE"
     assert answer.response == b"1"

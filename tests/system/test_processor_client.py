@@ -20,8 +20,9 @@ from google.rpc import error_details_pb2
 from progressor.domain.processes.intent import Failed, Rejected
 from progressor.processor.failures import misconfigured
 from progressor.v1 import processor_service_pb2, types_pb2
-from tests.support import processor as script
-from tests.support.asking import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.processor import scripted as script
+from tests.support.processor.asking import (
     ANSWERED,
     TASK,
     UNAVAILABLE,
@@ -30,8 +31,7 @@ from tests.support.asking import (
     running_channels,
     wordless,
 )
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import ScriptedProcessor
+from tests.support.processor.scripted import ScriptedProcessor
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STREAM, CALL = "by a stream", "by a call"

@@ -31,17 +31,17 @@ from progressor.v1.processor_service_pb2 import (
     Reject,
 )
 from progressor.v1.types_pb2 import Direction, HistoryRange, NewEvent, SetTimer
-from tests.support.processor import Answer, Drop, Garble, Hang, Late, Refuse, Step
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
 )
+from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Late, Refuse, Step
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,21 +63,21 @@ def streaming(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica, streaming: bool) -> AsyncIterator[Stage]:
-    async with open_stage(replica, streaming=streaming, retry_policy=NOW_AND_THEN) as stage:
-        yield stage
+async def env(replica: Replica, streaming: bool) -> AsyncIterator[Env]:
+    async with open_env(replica, streaming=streaming, retry_policy=NOW_AND_THEN) as env:
+        yield env
 
 
-async def last_task(stage: Stage) -> TaskTrace:
-    return (await stage.client.trace("p")).tasks[-1]
+async def last_task(env: Env) -> TaskTrace:
+    return (await env.client.trace("p")).tasks[-1]
 
 
-async def why_it_broke(stage: Stage, *steps: Step) -> tuple[str, str]:
+async def why_it_broke(env: Env, *steps: Step) -> tuple[str, str]:
     """Call a process that is served by these steps; return reason and message of its failure."""
-    await stage.running("p", *steps)
-    status = await refusal(stage.client.call("p"))
+    await env.running("p", *steps)
+    status = await refusal(env.client.call("p"))
     assert status.reason == "PROCESS_FAILED"
-    error = (await last_task(stage)).error
+    error = (await last_task(env)).error
     assert error is not None
     return error.reason, error.message
 
@@ -90,14 +90,12 @@ def unused_port() -> int:
 
 
 class TestDown:
-    async def test_is_tried_again_and_breaks_once_the_attempts_are_spent(
-        self, stage: Stage
-    ) -> None:
-        await stage.processor.stop()
+    async def test_is_tried_again_and_breaks_once_the_attempts_are_spent(self, env: Env) -> None:
+        await env.processor.stop()
 
-        status = await refusal(stage.client.start("p"))
+        status = await refusal(env.client.start("p"))
 
-        task = await last_task(stage)
+        task = await last_task(env)
         assert status.reason == "PROCESS_FAILED"
         assert task.attempt_count == 3
         assert task.error is not None
@@ -108,42 +106,40 @@ class TestDown:
         replica: Replica,
         streaming: bool,
     ) -> None:
-        async with open_stage(replica, streaming=streaming) as stage:
-            await stage.processor.stop()
+        async with open_env(replica, streaming=streaming) as env:
+            await env.processor.stop()
             async with asyncio.TaskGroup() as group:
-                started = group.create_task(stage.client.start("p", b"1"))
-                await stage.settled("p", settlement="Retry")
-                await stage.processor.restart()
+                started = group.create_task(env.client.start("p", b"1"))
+                await env.settled("p", settlement="Retry")
+                await env.processor.restart()
 
             assert started.result().response == b"1"
 
     async def test_is_said_by_get(self, replica: Replica) -> None:
-        async with open_stage(replica) as stage:
-            await stage.running("p", Refuse(StatusCode.UNAVAILABLE, "no", (_retry(HOUR),)))
-            await stage.client.call("p", accept_only=True)
-            await stage.settled("p", 2)
+        async with open_env(replica) as env:
+            await env.running("p", Refuse(StatusCode.UNAVAILABLE, "no", (_retry(HOUR),)))
+            await env.client.call("p", accept_only=True)
+            await env.settled("p", 2)
 
-            (wait,) = (await stage.client.get("p")).waits
+            (wait,) = (await env.client.get("p")).waits
             assert wait.cause is WaitCause.RETRY
             assert wait.last_error is not None
             assert wait.last_error.reason == "UNAVAILABLE"
 
     async def test_at_an_address_that_nobody_has_is_no_different(self, replica: Replica) -> None:
         for target in (f"127.0.0.1:{unused_port()}", "unix:/nowhere/at/all.sock"):
-            async with open_stage(
+            async with open_env(
                 replica, processor_targets=(target,), retry_policy=NOW_AND_THEN
-            ) as stage:
-                status = await refusal(stage.client.start("p"))
+            ) as env:
+                status = await refusal(env.client.start("p"))
 
             assert status.reason == "PROCESS_FAILED"
 
     async def test_for_one_target_of_two_costs_nothing_but_an_attempt(
-        self, stage: Stage, replica: Replica
+        self, env: Env, replica: Replica
     ) -> None:
-        targets = (f"127.0.0.1:{unused_port()}", stage.processor.target)
-        async with open_stage(
-            replica, processor_targets=targets, retry_policy=NOW_AND_THEN
-        ) as other:
+        targets = (f"127.0.0.1:{unused_port()}", env.processor.target)
+        async with open_env(replica, processor_targets=targets, retry_policy=NOW_AND_THEN) as other:
             answers = [(await other.client.start(f"p{n}", b"1")).response for n in range(5)]
 
         assert answers == [b"1"] * 5
@@ -154,18 +150,18 @@ def _retry(seconds: int) -> Any:
 
 
 class TestDying:
-    async def test_in_the_middle_of_a_call_is_tried_again(self, stage: Stage) -> None:
-        await stage.running("p", Drop(), Answer())
+    async def test_in_the_middle_of_a_call_is_tried_again(self, env: Env) -> None:
+        await env.running("p", Drop(), Answer())
 
-        answer = await stage.client.call("p", b"1")
+        answer = await env.client.call("p", b"1")
 
         assert answer.response == b"1"
-        assert (await last_task(stage)).attempt_count == 2
+        assert (await last_task(env)).attempt_count == 2
 
-    async def test_each_time_breaks_only_its_own_process(self, stage: Stage) -> None:
-        reason, _ = await why_it_broke(stage, Drop())
+    async def test_each_time_breaks_only_its_own_process(self, env: Env) -> None:
+        reason, _ = await why_it_broke(env, Drop())
 
-        answer = await stage.client.start("q", b"1")
+        answer = await env.client.start("q", b"1")
 
         assert reason == "PROCESSOR_UNAVAILABLE"
         assert answer.response == b"1"
@@ -176,35 +172,35 @@ class TestSlow:
         self, replica: Replica
     ) -> None:
         quick = dt.timedelta(milliseconds=400)
-        async with open_stage(replica, step_timeout=quick, retry_policy=NOW_AND_THEN) as stage:
-            reason, message = await why_it_broke(stage, Hang())
+        async with open_env(replica, step_timeout=quick, retry_policy=NOW_AND_THEN) as env:
+            reason, message = await why_it_broke(env, Hang())
 
             assert reason == "STEP_TIMEOUT"
             assert message == "step timeout of 0.4 s exceeded, 3 attempts"
-            assert (await last_task(stage)).attempt_count == 3
+            assert (await last_task(env)).attempt_count == 3
 
-    async def test_but_in_time_is_no_failure(self, stage: Stage) -> None:
-        await stage.running("p", Late(0.1))
+    async def test_but_in_time_is_no_failure(self, env: Env) -> None:
+        await env.running("p", Late(0.1))
 
-        await stage.client.call("p", b"1")
+        await env.client.call("p", b"1")
 
-        assert (await last_task(stage)).attempt_count == 1
+        assert (await last_task(env)).attempt_count == 1
 
-    async def test_does_not_hold_up_its_neighbours(self, stage: Stage) -> None:
-        hang, _ = await stage.busy("p")
+    async def test_does_not_hold_up_its_neighbours(self, env: Env) -> None:
+        hang, _ = await env.busy("p")
 
-        answer = await stage.client.start("q", b"1")
+        answer = await env.client.start("q", b"1")
 
         hang.released.set()
         assert answer.response == b"1"
 
     async def test_knows_its_deadline(self, replica: Replica) -> None:
         timeout = dt.timedelta(seconds=7)
-        async with open_stage(replica, step_timeout=timeout) as stage:
-            await stage.running("p")
-            task = await last_task(stage)
+        async with open_env(replica, step_timeout=timeout) as env:
+            await env.running("p")
+            task = await last_task(env)
 
-            deadline = stage.asked_for("p")[0].deadline.ToDatetime(dt.UTC)
+            deadline = env.asked_for("p")[0].deadline.ToDatetime(dt.UTC)
             assert task.started_at is not None
             assert timeout <= deadline - task.started_at < 2 * timeout
 
@@ -246,50 +242,50 @@ NONSENSE: dict[str, tuple[Step, str]] = {
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
 async def test_an_answer_breaks_the_process_naming_the_field_that_has(
-    stage: Stage, nonsense: str
+    env: Env, nonsense: str
 ) -> None:
     step, field = NONSENSE[nonsense]
 
-    reason, message = await why_it_broke(stage, step)
+    reason, message = await why_it_broke(env, step)
 
     assert reason == "INVALID_ANSWER"
     assert message.startswith(f"{field}: ")
-    process = (await stage.client.get("p")).process
+    process = (await env.client.get("p")).process
     assert (process.status, process.detail) == (ProcessStatus.ERROR, message)
     assert process.last_event_id == 0
 
 
-async def test_an_answer_with_a_nul_in_its_metadata_breaks_the_process(stage: Stage) -> None:
+async def test_an_answer_with_a_nul_in_its_metadata_breaks_the_process(env: Env) -> None:
     metadata = Struct()
     metadata.update({"k": "a\0b"})
 
-    reason, message = await why_it_broke(stage, answering(metadata=metadata))
+    reason, message = await why_it_broke(env, answering(metadata=metadata))
 
     assert (reason, message.partition(":")[0]) == ("INVALID_ANSWER", "metadata.k")
 
 
 async def test_an_answer_that_no_message_holds_breaks_the_process(
-    stage: Stage,
+    env: Env,
     streaming: bool,
 ) -> None:
-    reason, _ = await why_it_broke(stage, Garble(bytes(65 * MIB)))
+    reason, _ = await why_it_broke(env, Garble(bytes(65 * MIB)))
 
     assert reason == "MESSAGE_TOO_LARGE"
     # On a stream the first attempt is the end of the stream, and the second is made alone.
-    assert (await last_task(stage)).attempt_count == (2 if streaming else 1)
+    assert (await last_task(env)).attempt_count == (2 if streaming else 1)
 
 
 async def test_nonsense_about_one_process_does_not_touch_another_in_the_same_moment(
-    stage: Stage,
+    env: Env,
 ) -> None:
     names = [f"good-{number}" for number in range(10)]
     for name in names:
-        await stage.running(name)
-    await stage.running("p", Garble())
+        await env.running(name)
+    await env.running("p", Garble())
 
     async with asyncio.TaskGroup() as group:
-        good = [group.create_task(stage.client.call(name, b"1")) for name in names]
-        bad = group.create_task(refusal(stage.client.call("p")))
+        good = [group.create_task(env.client.call(name, b"1")) for name in names]
+        bad = group.create_task(refusal(env.client.call("p")))
 
     assert [task.result().response for task in good] == [b"1"] * 10
     assert bad.result().reason == "PROCESS_FAILED"
@@ -300,36 +296,36 @@ class TestAStatus:
         "code",
         ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNIMPLEMENTED", "UNAUTHENTICATED"],
     )
-    async def test_is_tried_again_with(self, stage: Stage, code: str) -> None:
-        await stage.running("p", Refuse(StatusCode[code]), Answer())
+    async def test_is_tried_again_with(self, env: Env, code: str) -> None:
+        await env.running("p", Refuse(StatusCode[code]), Answer())
 
-        answer = await stage.client.call("p", b"1")
+        answer = await env.client.call("p", b"1")
 
         assert answer.response == b"1"
 
     @pytest.mark.parametrize(
         "code", ["INTERNAL", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNKNOWN"]
     )
-    async def test_breaks_the_process_with(self, stage: Stage, code: str) -> None:
-        reason, message = await why_it_broke(stage, Refuse(StatusCode[code], "why"))
+    async def test_breaks_the_process_with(self, env: Env, code: str) -> None:
+        reason, message = await why_it_broke(env, Refuse(StatusCode[code], "why"))
 
         assert (reason, message) == (code, "why")
-        assert (await last_task(stage)).attempt_count == 1
+        assert (await last_task(env)).attempt_count == 1
 
-    async def test_brings_its_own_reason(self, stage: Stage) -> None:
+    async def test_brings_its_own_reason(self, env: Env) -> None:
         info = ErrorInfo(reason="NO_FUNDS", domain="bank")
 
-        reason, _ = await why_it_broke(stage, Refuse(StatusCode.INTERNAL, "why", (info,)))
+        reason, _ = await why_it_broke(env, Refuse(StatusCode.INTERNAL, "why", (info,)))
 
         assert reason == "NO_FUNDS"
 
-    async def test_says_when_to_ask_again(self, stage: Stage) -> None:
-        await stage.running("p", Refuse(StatusCode.UNAVAILABLE, "later", (_retry(HOUR),)))
-        await stage.client.call("p", accept_only=True)
-        await stage.settled("p", 2)
+    async def test_says_when_to_ask_again(self, env: Env) -> None:
+        await env.running("p", Refuse(StatusCode.UNAVAILABLE, "later", (_retry(HOUR),)))
+        await env.client.call("p", accept_only=True)
+        await env.settled("p", 2)
 
-        (wait,) = (await stage.client.get("p")).waits
-        started_at = (await last_task(stage)).started_at
+        (wait,) = (await env.client.get("p")).waits
+        started_at = (await last_task(env)).started_at
         assert started_at is not None
         assert wait.until is not None
         assert wait.until >= started_at + dt.timedelta(seconds=HOUR)
@@ -340,11 +336,11 @@ async def test_a_server_without_a_processor_counts_as_unreachable(replica: Repli
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     soon = RetryPolicy(initial_interval=dt.timedelta(milliseconds=1), attempts_max=3)
-    async with open_stage(
+    async with open_env(
         replica, processor_targets=(f"127.0.0.1:{port}",), retry_policy=soon
-    ) as stage:
-        status = await refusal(stage.client.start("p"))
-        task = await last_task(stage)
+    ) as env:
+        status = await refusal(env.client.start("p"))
+        task = await last_task(env)
     await server.stop(None)
 
     assert (status.reason, task.attempt_count) == ("PROCESS_FAILED", 3)
@@ -354,47 +350,47 @@ async def test_a_server_without_a_processor_counts_as_unreachable(replica: Repli
 
 
 async def test_a_processor_that_does_not_serve_the_namespace_yet_is_waited_for(
-    stage: Stage,
+    env: Env,
 ) -> None:
     absent = Failure(code=code_pb2.UNIMPLEMENTED, reason="NO_PROCESSOR", message="only others")
-    await stage.running("p", Answer(ProcessResponse(failure=absent)), Answer())
+    await env.running("p", Answer(ProcessResponse(failure=absent)), Answer())
 
-    answer = await stage.client.call("p", b"1")
+    answer = await env.client.call("p", b"1")
 
     assert answer.response == b"1"
 
 
 @pytest.mark.parametrize("code", [0, code_pb2.UNKNOWN])
 async def test_a_reject_without_a_code_is_of_unknown_status_and_breaks_nothing(
-    stage: Stage, code: int
+    env: Env, code: int
 ) -> None:
-    await stage.running("p", Answer(ProcessResponse(reject=Reject(code=code, message="no"))))
+    await env.running("p", Answer(ProcessResponse(reject=Reject(code=code, message="no"))))
 
-    status = await refusal(stage.client.call("p"))
+    status = await refusal(env.client.call("p"))
 
-    process = (await stage.client.get("p")).process
+    process = (await env.client.get("p")).process
     assert (status.code, status.message) == (StatusCode.UNKNOWN, "no")
     assert process.status is ProcessStatus.RUNNING
 
 
-async def test_a_field_of_a_later_release_is_ignored(stage: Stage) -> None:
+async def test_a_field_of_a_later_release_is_ignored(env: Env) -> None:
     later = ProcessResponse(response=b"r").SerializeToString() + b"\x7a\x00"
-    await stage.running("p", Garble(later))
+    await env.running("p", Garble(later))
 
-    answer = await stage.client.call("p", b"1")
+    answer = await env.client.call("p", b"1")
 
     assert answer.response == b"r"
 
 
 async def test_the_processor_of_a_namespace_can_be_moved_at_run_time(
-    stage: Stage, replica: Replica
+    env: Env, replica: Replica
 ) -> None:
-    async with open_stage(replica) as other:
-        await stage.running("p")
-        config = await stage.client.namespaces.get(stage.namespace)
+    async with open_env(replica) as other:
+        await env.running("p")
+        config = await env.client.namespaces.get(env.namespace)
         moved = dataclasses.replace(config, processor_targets=(other.processor.target,))
-        await stage.client.namespaces.update(moved, fields=["processor_targets"])
+        await env.client.namespaces.update(moved, fields=["processor_targets"])
 
-        await stage.client.call("p", b"1")
+        await env.client.call("p", b"1")
 
         assert len(other.asked_for("p")) == 1

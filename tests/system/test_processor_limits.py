@@ -19,9 +19,9 @@ from progressor.sdk import (
 )
 from progressor.v1.processor_service_pb2 import DescribeRequest, DescribeResponse
 from progressor.v1.processor_service_pb2_grpc import ProcessorServiceStub
-from tests.support.doctor import find
-from tests.support.processor import ScriptedProcessor
-from tests.support.replica import QUIET, Replica, Stage, open_stage, running_replica
+from tests.support.engine.replica import QUIET, Env, Replica, open_env, running_replica
+from tests.support.processor.scripted import ScriptedProcessor
+from tests.support.storage.doctor.doctor import find
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,9 +36,9 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
 async def with_limit(processor: ScriptedProcessor, limit: int | None) -> None:
@@ -48,103 +48,103 @@ async def with_limit(processor: ScriptedProcessor, limit: int | None) -> None:
     await processor.restart()
 
 
-async def broken_by_its_size(stage: Stage) -> str:
+async def broken_by_its_size(env: Env) -> str:
     """Call a process whose history its processor does not take; return what it says of that."""
-    await stage.client.put("p", history=EVENTS)
+    await env.client.put("p", history=EVENTS)
     with pytest.raises(ProcessFailedError) as caught:
-        await stage.client.call("p", b"1")
+        await env.client.call("p", b"1")
     error = caught.value
-    process = (await stage.client.get("p", history=NO_HISTORY)).process
+    process = (await env.client.get("p", history=NO_HISTORY)).process
     assert (error.own, error.failure_reason) == (True, "HISTORY_TOO_LARGE")
     assert (process.status, process.detail) == (ProcessStatus.ERROR, error.detail)
-    assert stage.asked_for("p") == []
+    assert env.asked_for("p") == []
     return error.detail
 
 
-async def test_of_a_processor_that_says_nothing_grpcs_default_is_assumed(stage: Stage) -> None:
-    await with_limit(stage.processor, None)
+async def test_of_a_processor_that_says_nothing_grpcs_default_is_assumed(env: Env) -> None:
+    await with_limit(env.processor, None)
 
-    detail = await broken_by_its_size(stage)
+    detail = await broken_by_its_size(env)
 
     assert "6,291,456 of them in the 6 events of its history" in detail
-    assert f"the processor at {stage.processor.target} accepts at most 4,194,304" in detail
+    assert f"the processor at {env.processor.target} accepts at most 4,194,304" in detail
     assert "raise its limit on received messages" in detail
     assert "history policy (last n, none)" in detail
 
 
-async def test_a_limit_that_is_announced_holds(stage: Stage) -> None:
-    await with_limit(stage.processor, 5 * MIB)
+async def test_a_limit_that_is_announced_holds(env: Env) -> None:
+    await with_limit(env.processor, 5 * MIB)
 
-    detail = await broken_by_its_size(stage)
+    detail = await broken_by_its_size(env)
 
-    assert f"the processor at {stage.processor.target} accepts at most 5,242,880" in detail
+    assert f"the processor at {env.processor.target} accepts at most 5,242,880" in detail
 
 
-async def test_the_process_can_be_repaired_once_the_limit_was_raised(stage: Stage) -> None:
-    await with_limit(stage.processor, None)
-    await broken_by_its_size(stage)
+async def test_the_process_can_be_repaired_once_the_limit_was_raised(env: Env) -> None:
+    await with_limit(env.processor, None)
+    await broken_by_its_size(env)
     with pytest.raises(RepairFailedError, match="6,291,456 of them in the 6 events"):
-        await stage.client.repair("p", b"too early")
+        await env.client.repair("p", b"too early")
 
-    await with_limit(stage.processor, 64 * MIB)
-    repaired = await stage.client.repair("p", b"raised")
-    answer = await stage.client.call("p", b"1")
+    await with_limit(env.processor, 64 * MIB)
+    repaired = await env.client.repair("p", b"raised")
+    answer = await env.client.call("p", b"1")
 
     assert (repaired.response, answer.response) == (b"raised", b"1")
-    assert [len(it.history) for it in stage.asked_for("p")] == [6, 7]
+    assert [len(it.history) for it in env.asked_for("p")] == [6, 7]
 
 
-async def test_the_process_can_be_repaired_with_less_history(stage: Stage) -> None:
-    await with_limit(stage.processor, None)
-    await broken_by_its_size(stage)
+async def test_the_process_can_be_repaired_with_less_history(env: Env) -> None:
+    await with_limit(env.processor, None)
+    await broken_by_its_size(env)
 
-    repaired = await stage.client.repair("p", b"less", history=HistoryRange(after=5))
-    config = await stage.client.namespaces.get(stage.namespace)
+    repaired = await env.client.repair("p", b"less", history=HistoryRange(after=5))
+    config = await env.client.namespaces.get(env.namespace)
     less = dataclasses.replace(config, history_last=2)
-    await stage.client.namespaces.update(less, fields=["history_last"])
-    answer = await stage.client.call("p", b"1")
+    await env.client.namespaces.update(less, fields=["history_last"])
+    answer = await env.client.call("p", b"1")
 
     assert (repaired.response, answer.response) == (b"less", b"1")
-    assert [len(it.history) for it in stage.asked_for("p")] == [1, 2]
+    assert [len(it.history) for it in env.asked_for("p")] == [1, 2]
 
 
 @pytest.mark.parametrize(("limit", "is_near"), [(12 * MIB, True), (64 * MIB, False)])
 async def test_a_step_that_takes_half_of_the_limit_is_warned_of(
-    stage: Stage,
+    env: Env,
     limit: int,
     is_near: bool,  # from the table
 ) -> None:
-    await with_limit(stage.processor, limit)
-    await stage.client.put("p", history=EVENTS)
-    await stage.client.call("p", b"1")
+    await with_limit(env.processor, limit)
+    await env.client.put("p", history=EVENTS)
+    await env.client.call("p", b"1")
 
-    families = {it.metric.name: it for it in stage.replica.engine.metrics.families()}
+    families = {it.metric.name: it for it in env.replica.engine.metrics.families()}
     told = dict(families["progressor_largest_step_ratio"].values)
-    assert ((stage.namespace,) in told) == is_near
-    named = f"{stage.namespace}/p: "
+    assert ((env.namespace,) in told) == is_near
+    named = f"{env.namespace}/p: "
     while is_near:  # ends with the next heartbeat
-        found = await asyncio.to_thread(find, stage.replica.engine.dsn, "large_steps")
+        found = await asyncio.to_thread(find, env.replica.engine.dsn, "large_steps")
         if any(it.startswith(named) for it in found.offenders):
             break
 
 
-async def test_only_large_steps_ask_and_once(stage: Stage) -> None:
-    await stage.running("small")
-    small = stage.processor.described_count
-    await stage.client.put("p", history=EVENTS)
+async def test_only_large_steps_ask_and_once(env: Env) -> None:
+    await env.running("small")
+    small = env.processor.described_count
+    await env.client.put("p", history=EVENTS)
     for _ in range(3):
-        await stage.client.call("p", b"1")
+        await env.client.call("p", b"1")
 
-    assert (small, stage.processor.described_count) == (0, 1)
+    assert (small, env.processor.described_count) == (0, 1)
 
 
-async def test_a_large_step_waits_for_a_processor_that_is_away(stage: Stage) -> None:
-    await stage.client.put("p", history=EVENTS)
-    await stage.processor.stop()
-    accepted = await stage.client.call("p", b"1", accept_only=True)
-    await stage.settled("p", 2)
-    await stage.processor.restart()
-    answer = await stage.client.await_task("p", task_id=accepted.task_id)
+async def test_a_large_step_waits_for_a_processor_that_is_away(env: Env) -> None:
+    await env.client.put("p", history=EVENTS)
+    await env.processor.stop()
+    accepted = await env.client.call("p", b"1", accept_only=True)
+    await env.settled("p", 2)
+    await env.processor.restart()
+    answer = await env.client.await_task("p", task_id=accepted.task_id)
 
     assert answer.response == b"1"
 

@@ -22,8 +22,8 @@ from progressor.internal.v1 import frames_pb2
 from progressor.processor import client, connection
 from progressor.sdk import Processor, Step
 from progressor.v1 import types_pb2
-from tests.support import processor as script
-from tests.support.asking import (
+from tests.support.processor import scripted as script
+from tests.support.processor.asking import (
     ANSWERED,
     TASK,
     UNAVAILABLE,
@@ -32,7 +32,7 @@ from tests.support.asking import (
     running_channels,
     wordless,
 )
-from tests.support.processor import ScriptedProcessor
+from tests.support.processor.scripted import ScriptedProcessor
 
 TIMED_OUT = failed(4, "STEP_TIMEOUT", retryable=True)
 INVALID = failed(13, "INVALID_ANSWER", retryable=False)

@@ -16,10 +16,10 @@ from progressor.domain.processes.process import JobOptions, Part
 from progressor.domain.processes.task import RunningTask
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
-from tests.support.asking import ANSWERED, TASK, running_channels
 from tests.support.builders import make_key, seconds
 from tests.support.clock import ManualClock
-from tests.support.processor import Drop, ScriptedProcessor, reject
+from tests.support.processor.asking import ANSWERED, TASK, running_channels
+from tests.support.processor.scripted import Drop, ScriptedProcessor, reject
 
 PATIENCE = dt.timedelta(minutes=5)
 TIMEOUT = seconds(10)

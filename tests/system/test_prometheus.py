@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from progressor.telemetry.instruments import Kind, Metric
 from progressor.telemetry.names import METRICS
-from tests.support.metrics_load import ROUNDS, Load, keep_a_gate
-from tests.support.prometheus_server import PROMETHEUS, Prometheus, running_prometheus
-from tests.support.promql import query
-from tests.support.replica import LONG_LEASE, NOW_AND_THEN, open_stage, running_replica
+from tests.support.engine.replica import LONG_LEASE, NOW_AND_THEN, open_env, running_replica
+from tests.support.telemetry.load import ROUNDS, Load, keep_a_gate
+from tests.support.telemetry.prometheus import PROMETHEUS, Prometheus, running_prometheus
+from tests.support.telemetry.promql import query
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -44,9 +44,9 @@ async def prometheus(
     settings = {**LONG_LEASE, "telemetry.metrics_bind": "127.0.0.1:0"}
     async with (
         running_replica(database, settings) as first,
-        open_stage(first, retry_policy=NOW_AND_THEN) as stage,
+        open_env(first, retry_policy=NOW_AND_THEN) as env,
     ):
-        await keep_a_gate(stage)
+        await keep_a_gate(env)
         async with running_replica(database, settings) as second:
             await second.points.wait("scanned", scan="queues")
             places = [
@@ -57,7 +57,7 @@ async def prometheus(
             async with running_prometheus(folder, places) as server:
                 # A rate takes two values of a series.
                 for turn in range(1, 3):
-                    await Load(stage, second, name=f"turn-{turn}").run()
+                    await Load(env, second, name=f"turn-{turn}").run()
                     await server.until(
                         'sum(progressor_requests_total{operation="Remove"})',
                         functools.partial(operator.eq, [turn * ROUNDS]),

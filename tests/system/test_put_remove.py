@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from progressor.sdk import NewEvent, NewTimer, ProcessStatus, TaskStatus, TaskType
 from progressor.v1.types_pb2 import TASK_TYPE_TIMEOUT
-from tests.support.replica import QUIET, Replica, Stage, answering, open_stage, refusal
-from tests.support.replica import running_replica as running
+from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env, refusal
+from tests.support.engine.replica import running_replica as running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,13 +29,13 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
-async def test_put_keeps_all_that_it_is_given(stage: Stage) -> None:
-    put = await stage.client.put(
+async def test_put_keeps_all_that_it_is_given(env: Env) -> None:
+    put = await env.client.put(
         "p",
         state=b"s",
         metadata={"customer": "c1", "n": 3},
@@ -45,7 +45,7 @@ async def test_put_keeps_all_that_it_is_given(stage: Stage) -> None:
         status_changed_at=LATER,
     )
 
-    snapshot = await stage.client.get("p")
+    snapshot = await env.client.get("p")
     process = snapshot.process
     assert (process.status, process.previous_status) == (ProcessStatus.RUNNING, ProcessStatus.INIT)
     assert (process.state, process.metadata) == (b"s", {"customer": "c1", "n": 3})
@@ -54,126 +54,126 @@ async def test_put_keeps_all_that_it_is_given(stage: Stage) -> None:
     assert (first.event_id, first.payload, first.format_version) == (1, b"e1", 1)
     assert (first.metadata, first.occurred_at, first.task_id) == ({"a": 1}, THEN, put.task_id)
     assert (second.event_id, second.payload, second.format_version) == (2, b"e2", 2)
-    assert stage.processor.requests == []
+    assert env.processor.requests == []
 
 
-async def test_an_imported_process_goes_on_from_its_history(stage: Stage) -> None:
-    await stage.client.put("p", state=b"s", history=HISTORY)
+async def test_an_imported_process_goes_on_from_its_history(env: Env) -> None:
+    await env.client.put("p", state=b"s", history=HISTORY)
 
-    await stage.client.call("p", b"e3")
+    await env.client.call("p", b"e3")
 
-    request = stage.asked_for("p")[0]
+    request = env.asked_for("p")[0]
     assert [event.payload for event in request.history] == [b"e1", b"e2"]
     assert request.process.aux_state == b"s"
-    history = (await stage.client.get("p")).history
+    history = (await env.client.get("p")).history
     assert [event.event_id for event in history] == [1, 2, 3]
 
 
 class TestRunning:
-    async def test_with_a_timer_fires_it_when_it_is_due(self, stage: Stage) -> None:
-        stage.processor.on_process("p", answering(b"fired"))
-        await stage.client.put("p", timer=NewTimer(after=0.05, args=b"tick"))
-        await stage.settled("p")
+    async def test_with_a_timer_fires_it_when_it_is_due(self, env: Env) -> None:
+        env.processor.on_process("p", answering(b"fired"))
+        await env.client.put("p", timer=NewTimer(after=0.05, args=b"tick"))
+        await env.settled("p")
 
-        task = stage.asked_for("p")[0].task
+        task = env.asked_for("p")[0].task
         assert (task.type, task.args) == (TASK_TYPE_TIMEOUT, b"tick")
 
-    async def test_with_a_timer_long_overdue_fires_it_at_once(self, stage: Stage) -> None:
-        stage.processor.on_process("p", answering(b"fired"))
-        await stage.client.put("p", timer=NewTimer(at=THEN))
-        await stage.settled("p")
+    async def test_with_a_timer_long_overdue_fires_it_at_once(self, env: Env) -> None:
+        env.processor.on_process("p", answering(b"fired"))
+        await env.client.put("p", timer=NewTimer(at=THEN))
+        await env.settled("p")
 
-        assert (await stage.client.get("p")).history[0].payload == b"fired"
+        assert (await env.client.get("p")).history[0].payload == b"fired"
 
-    async def test_with_a_timer_far_ahead_keeps_it(self, stage: Stage) -> None:
+    async def test_with_a_timer_far_ahead_keeps_it(self, env: Env) -> None:
         ahead = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(days=30)
 
-        await stage.client.put("p", timer=NewTimer(at=ahead))
+        await env.client.put("p", timer=NewTimer(at=ahead))
 
-        timer = (await stage.client.get("p")).timer
+        timer = (await env.client.get("p")).timer
         assert timer is not None
         assert (timer.type, timer.status, timer.due_at) == ("timeout", TaskStatus.WAITING, ahead)
 
-    async def test_with_a_remove_timer_is_removed(self, stage: Stage) -> None:
-        await stage.client.put("p", timer=NewTimer(after=0, remove=True))
-        await stage.settled("p", settlement="Remove")
+    async def test_with_a_remove_timer_is_removed(self, env: Env) -> None:
+        await env.client.put("p", timer=NewTimer(after=0, remove=True))
+        await env.settled("p", settlement="Remove")
 
-        assert (await refusal(stage.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
 
 
 class TestError:
-    async def test_shows_why_and_refuses_calls(self, stage: Stage) -> None:
-        await stage.client.put("p", status=ProcessStatus.ERROR, detail="imported so")
+    async def test_shows_why_and_refuses_calls(self, env: Env) -> None:
+        await env.client.put("p", status=ProcessStatus.ERROR, detail="imported so")
 
-        status = await refusal(stage.client.call("p"))
+        status = await refusal(env.client.call("p"))
 
-        process = (await stage.client.get("p")).process
+        process = (await env.client.get("p")).process
         assert (process.status, process.detail) == (ProcessStatus.ERROR, "imported so")
         assert (status.reason, status.metadata["detail"]) == ("PROCESS_FAILED", "imported so")
 
-    async def test_without_a_detail_is_in_error_all_the_same(self, stage: Stage) -> None:
-        await stage.client.put("p", status=ProcessStatus.ERROR)
+    async def test_without_a_detail_is_in_error_all_the_same(self, env: Env) -> None:
+        await env.client.put("p", status=ProcessStatus.ERROR)
 
-        process = (await stage.client.get("p")).process
+        process = (await env.client.get("p")).process
         assert (process.status, process.detail) == (ProcessStatus.ERROR, "")
 
-    async def test_can_be_repaired(self, stage: Stage) -> None:
-        await stage.client.put("p", status=ProcessStatus.ERROR, detail="x")
+    async def test_can_be_repaired(self, env: Env) -> None:
+        await env.client.put("p", status=ProcessStatus.ERROR, detail="x")
 
-        answer = await stage.client.repair("p", b"1")
+        answer = await env.client.repair("p", b"1")
 
         assert answer.response == b"1"
-        assert (await stage.client.get("p")).process.status is ProcessStatus.RUNNING
+        assert (await env.client.get("p")).process.status is ProcessStatus.RUNNING
 
-    async def test_broken_by_a_timeout_runs_it_again_on_a_simple_repair(self, stage: Stage) -> None:
-        await stage.client.put(
+    async def test_broken_by_a_timeout_runs_it_again_on_a_simple_repair(self, env: Env) -> None:
+        await env.client.put(
             "p", status=ProcessStatus.ERROR, detail="x", corrupted_by_type=TaskType.TIMEOUT
         )
-        repaired = await stage.client.simple_repair("p")
-        await stage.settled("p")
+        repaired = await env.client.simple_repair("p")
+        await env.settled("p")
 
-        assert stage.asked_for("p")[0].task.task_id == repaired.task_id
-        assert (await stage.client.get("p")).process.status is ProcessStatus.RUNNING
+        assert env.asked_for("p")[0].task.task_id == repaired.task_id
+        assert (await env.client.get("p")).process.status is ProcessStatus.RUNNING
 
-    async def test_broken_by_a_remove_is_removed_on_a_simple_repair(self, stage: Stage) -> None:
-        await stage.client.put(
+    async def test_broken_by_a_remove_is_removed_on_a_simple_repair(self, env: Env) -> None:
+        await env.client.put(
             "p", status=ProcessStatus.ERROR, detail="x", corrupted_by_type=TaskType.REMOVE
         )
-        await stage.client.simple_repair("p")
-        await stage.settled("p", settlement="Remove")
+        await env.client.simple_repair("p")
+        await env.settled("p", settlement="Remove")
 
-        assert (await refusal(stage.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
 
 
 class TestFinished:
-    async def test_keeps_its_result(self, stage: Stage) -> None:
-        await stage.client.put("p", status=ProcessStatus.FINISHED, result=b"42", history=HISTORY)
+    async def test_keeps_its_result(self, env: Env) -> None:
+        await env.client.put("p", status=ProcessStatus.FINISHED, result=b"42", history=HISTORY)
 
-        process = (await stage.client.get("p")).process
+        process = (await env.client.get("p")).process
         assert (process.status, process.result) == (ProcessStatus.FINISHED, b"42")
         assert process.last_event_id == 2
 
-    async def test_refuses_calls(self, stage: Stage) -> None:
-        await stage.client.put("p", status=ProcessStatus.FINISHED)
+    async def test_refuses_calls(self, env: Env) -> None:
+        await env.client.put("p", status=ProcessStatus.FINISHED)
 
-        assert (await refusal(stage.client.call("p"))).reason == "PROCESS_FINISHED"
+        assert (await refusal(env.client.call("p"))).reason == "PROCESS_FINISHED"
 
 
-async def test_an_import_is_in_the_trace_as_a_finished_init_with_its_events(stage: Stage) -> None:
-    put = await stage.client.put("p", history=HISTORY)
+async def test_an_import_is_in_the_trace_as_a_finished_init_with_its_events(env: Env) -> None:
+    put = await env.client.put("p", history=HISTORY)
 
-    (task,) = (await stage.client.trace("p")).tasks
+    (task,) = (await env.client.trace("p")).tasks
 
     assert (task.task_id, task.type, task.status) == (put.task_id, "init", TaskStatus.FINISHED)
     assert [event.payload for event in task.events] == [b"e1", b"e2"]
 
 
-async def test_a_process_with_a_long_history_can_be_put_and_removed(stage: Stage) -> None:
-    await stage.client.put("p", history=[NewEvent(payload=b"%d" % n) for n in range(5_000)])
-    before = (await stage.client.get("p")).process.last_event_id
+async def test_a_process_with_a_long_history_can_be_put_and_removed(env: Env) -> None:
+    await env.client.put("p", history=[NewEvent(payload=b"%d" % n) for n in range(5_000)])
+    before = (await env.client.get("p")).process.last_event_id
 
-    await stage.client.remove("p")
+    await env.client.remove("p")
 
-    await stage.client.put("p", history=HISTORY)
+    await env.client.put("p", history=HISTORY)
     assert before == 5_000
-    assert (await stage.client.get("p")).process.last_event_id == 2
+    assert (await env.client.get("p")).process.last_event_id == 2

@@ -10,10 +10,10 @@ import pytest
 from progressor.api.calls.turns import UNSENT_BYTES_MAX
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.api_engine import Engine, running_engine
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import QUIET, Replica, answering, open_stage, running_replica
-from tests.support.sessions import RawSession, call_of
+from tests.support.api.server import Engine, running_engine
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import QUIET, Replica, answering, open_env, running_replica
+from tests.support.engine.sessions import RawSession, call_of
 
 LARGE_COUNT = 200
 PAGE_BYTES = 3 * 1000**2
@@ -33,12 +33,12 @@ def connect(api: Engine | Replica) -> grpc.aio.Channel:
 async def test_a_small_get_does_not_wait_behind_the_large_ones_of_another_client(
     database: str, *, in_session: bool
 ) -> None:
-    async with running_replica(database, QUIET) as replica, open_stage(replica) as stage:
-        await stage.running("large", answering(*[b"x" * 100_000] * 12))
-        await stage.client.call("large")
-        await stage.running("small")
+    async with running_replica(database, QUIET) as replica, open_env(replica) as env:
+        await env.running("large", answering(*[b"x" * 100_000] * 12))
+        await env.client.call("large")
+        await env.running("small")
         large, small = (
-            pb.GetRequest(namespace=stage.namespace, process_id=name) for name in ("large", "small")
+            pb.GetRequest(namespace=env.namespace, process_id=name) for name in ("large", "small")
         )
         async with connect(replica) as one, connect(replica) as other:
             stub: Any = ProcessServiceStub(other)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.faults import Fault, Kind
-from tests.support.faults_wire import Turn
-from tests.support.proxy import running_proxy
-from tests.support.replica import QUIET, Stage, open_stage, running_replica
+from tests.support.engine.replica import QUIET, Env, open_env, running_replica
+from tests.support.faults.faults import Fault, Kind
+from tests.support.postgres.proxy import running_proxy
+from tests.support.postgres.wire import Turn
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,24 +49,24 @@ class Listener(Fault):
         return found
 
 
-Scene = tuple[Stage, Listener]
+Scene = tuple[Env, Listener]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def scene(own_database: str) -> AsyncIterator[Scene]:
-    """Return a stage with a process that runs, one in line for a worker, and one with a timer."""
+    """Return an environment with a process that runs, one without a worker, one with a timer."""
     with running_proxy(own_database) as proxy:
         async with (
             running_replica(proxy.conninfo, QUIET) as replica,
-            open_stage(replica, worker_count_max=1) as stage,
+            open_env(replica, worker_count_max=1) as env,
         ):
-            await stage.timed("timer")
-            hang, _ = await stage.busy("busy")
-            await stage.client.call("busy", accept_only=True)
-            await stage.client.start("free", accept_only=True)
+            await env.timed("timer")
+            hang, _ = await env.busy("busy")
+            await env.client.call("busy", accept_only=True)
+            await env.client.start("free", accept_only=True)
             listener = Listener()
             proxy.arm(listener)
-            yield stage, listener
+            yield env, listener
             proxy.restore()
             hang.released.set()
 
@@ -74,10 +74,10 @@ async def scene(own_database: str) -> AsyncIterator[Scene]:
 async def test_a_get_is_one_statement_and_the_facts_of_replicas_are_read_once_for_many(
     scene: Scene,
 ) -> None:
-    stage, listener = scene
+    env, listener = scene
     for _ in range(COUNT):
         for name in ("busy", "free", "timer"):
-            assert (await stage.client.get(name)).waits
+            assert (await env.client.get(name)).waits
     heard = listener.heard()
 
     assert heard.keys() == {GET, FACTS}
@@ -86,9 +86,9 @@ async def test_a_get_is_one_statement_and_the_facts_of_replicas_are_read_once_fo
 
 
 async def test_a_list_is_one_statement_more_than_its_page(scene: Scene) -> None:
-    stage, listener = scene
+    env, listener = scene
     for _ in range(COUNT):
-        found = {it.process_id: it.first_wait async for it in stage.client.list()}
+        found = {it.process_id: it.first_wait async for it in env.client.list()}
         assert None not in found.values()
         assert len(found) == 3
     heard = listener.heard()
@@ -99,8 +99,8 @@ async def test_a_list_is_one_statement_more_than_its_page(scene: Scene) -> None:
 
 
 async def test_what_waits_for_nothing_costs_no_facts(scene: Scene) -> None:
-    stage, listener = scene
-    async with open_stage(stage.replica) as other:
+    env, listener = scene
+    async with open_env(env.replica) as other:
         await other.running("idle")
         listener.texts.clear()
         for _ in range(COUNT):

@@ -17,18 +17,18 @@ from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
 from progressor.storage.processes.results import Results, Word
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Hang
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
     QUIET,
+    Env,
     Replica,
-    Stage,
     broken,
-    open_stage,
+    open_env,
     refusal,
     response,
     running_replica,
 )
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,15 +63,15 @@ async def trio(database: str, no_safety_net: None) -> AsyncIterator[Trio]:  # no
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def at_b(trio: Trio) -> AsyncIterator[Stage]:
-    """Return a stage whose client talks to replica B, which carries what it starts."""
-    async with open_stage(trio.b) as stage:
-        yield stage
+async def at_b(trio: Trio) -> AsyncIterator[Env]:
+    """Return an environment whose client talks to replica B, which carries what it starts."""
+    async with open_env(trio.b) as env:
+        yield env
 
 
 class TestAnswers:
     async def test_of_a_step_on_b_reach_the_caller_in_line_on_a_by_notification(
-        self, trio: Trio, at_b: Stage
+        self, trio: Trio, at_b: Env
     ) -> None:
         hang, _ = await at_b.busy("p")
         async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
@@ -84,7 +84,7 @@ class TestAnswers:
         assert trio.a.points.count("reply_fetched", task_id=answer.task_id) == 1
         assert trio.b.points.count("settled", task_id=answer.task_id) == 1
 
-    async def test_reach_await_task_on_a_third(self, trio: Trio, at_b: Stage) -> None:
+    async def test_reach_await_task_on_a_third(self, trio: Trio, at_b: Env) -> None:
         hang, _ = await at_b.busy("p")
         async with (
             at_b.client_at(trio.a.address) as on_a,
@@ -100,7 +100,7 @@ class TestAnswers:
         assert trio.c.points.count("reply_fetched", task_id=accepted.task_id) == 1
 
     async def test_reach_callers_with_the_same_key_on_all_replicas(
-        self, trio: Trio, at_b: Stage
+        self, trio: Trio, at_b: Env
     ) -> None:
         await at_b.running("p", hang := Hang())
         async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
@@ -118,7 +118,7 @@ class TestAnswers:
         assert len(at_b.asked_for("p")) == 2
 
     async def test_a_hundred_starts_with_one_key_over_all_replicas_are_one_execution(
-        self, trio: Trio, at_b: Stage
+        self, trio: Trio, at_b: Env
     ) -> None:
         async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
             opened = [
@@ -147,7 +147,7 @@ class TestAnswers:
         ],
     )
     async def test_reach_the_caller_on_a_also_where_the_step_on_b(
-        self, trio: Trio, at_b: Stage, ending: Any, reason: str
+        self, trio: Trio, at_b: Env, ending: Any, reason: str
     ) -> None:
         hang, _ = await at_b.busy("p", answer=ending)
         async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
@@ -158,7 +158,7 @@ class TestAnswers:
         assert waiting.result().reason == reason
 
     async def test_of_a_step_that_removes_its_process_reach_who_awaits_it_elsewhere(
-        self, trio: Trio, at_b: Stage
+        self, trio: Trio, at_b: Env
     ) -> None:
         bye = response(response=b"bye", remove=RemoveProcess())
         hang, task_id = await at_b.busy("p", answer=bye)
@@ -170,7 +170,7 @@ class TestAnswers:
         assert awaited.result().response == b"bye"
 
     async def test_are_found_when_the_listening_connection_was_cut(
-        self, trio: Trio, at_b: Stage, database: str
+        self, trio: Trio, at_b: Env, database: str
     ) -> None:
         hang, _ = await at_b.busy("p")
         async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
@@ -237,7 +237,7 @@ async def cut_listener(database: str, replica: Replica) -> None:
 
 
 class TestRemoveOnAnotherReplica:
-    async def test_tells_the_caller_in_line(self, trio: Trio, at_b: Stage) -> None:
+    async def test_tells_the_caller_in_line(self, trio: Trio, at_b: Env) -> None:
         await at_b.busy("p")
         async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
             waiting = group.create_task(refusal(on_a.call("p", b"2")))
@@ -250,7 +250,7 @@ class TestRemoveOnAnotherReplica:
         )
 
     async def test_tells_the_caller_of_a_step_that_its_own_replica_carries(
-        self, trio: Trio, at_b: Stage
+        self, trio: Trio, at_b: Env
     ) -> None:
         await at_b.running("p", Hang())
         async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
@@ -260,7 +260,7 @@ class TestRemoveOnAnotherReplica:
 
         assert waiting.result().reason == "PROCESS_REMOVED"
 
-    async def test_fences_off_the_step_in_flight(self, trio: Trio, at_b: Stage) -> None:
+    async def test_fences_off_the_step_in_flight(self, trio: Trio, at_b: Env) -> None:
         hang, task_id = await at_b.busy("p")
         async with at_b.client_at(trio.a.address) as on_a:
             await on_a.remove("p")
@@ -272,7 +272,7 @@ class TestRemoveOnAnotherReplica:
 
 class TestSafetyNet:
     async def test_finds_answers_whose_notification_was_lost(
-        self, trio: Trio, at_b: Stage, monkeypatch: pytest.MonkeyPatch, database: str
+        self, trio: Trio, at_b: Env, monkeypatch: pytest.MonkeyPatch, database: str
     ) -> None:
         async def lost(_results: Results, _ended: object) -> None:
             """Send nothing."""

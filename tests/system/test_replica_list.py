@@ -19,17 +19,17 @@ from progressor.runtime.upkeep import retention
 from progressor.sdk import Client, ReplicaState, SyncClient
 from progressor.sdk import Replica as Listed
 from tests.support.clock import SkewedClock
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     SETTINGS,
+    Env,
     Replica,
-    Stage,
     health_becomes,
-    open_stage,
+    open_env,
     refusal,
     running_process,
     running_replica,
 )
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,16 +40,18 @@ RETENTION: Mapping[str, str] = {"scanner.retention_interval_seconds": "0.1"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(database: str) -> AsyncIterator[Replica]:
+async def second_replica(database: str) -> AsyncIterator[Replica]:
     """Return a replica that stays, scans, and looks often for what is old enough to go."""
-    async with running_replica(database, {**RETENTION, "replica.name": "survivor"}) as replica:
+    async with running_replica(
+        database, {**RETENTION, "replica.name": "second_replica"}
+    ) as replica:
         yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(survivor: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(survivor, one_at_a_time=False) as stage:
-        yield stage
+async def env(second_replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(second_replica, one_at_a_time=False) as env:
+        yield env
 
 
 async def listed(client: Client, **options: Any) -> dict[int, Listed]:
@@ -63,11 +65,11 @@ async def told(replica: Replica) -> None:
 
 
 class TestAReplicaThatServes:
-    async def test_is_listed_with_what_it_is(self, survivor: Replica, stage: Stage) -> None:
+    async def test_is_listed_with_what_it_is(self, second_replica: Replica, env: Env) -> None:
         before = dt.datetime.now(dt.UTC) - HOUR
-        found = (await listed(stage.client))[survivor.engine.replica_id]
+        found = (await listed(env.client))[second_replica.engine.replica_id]
 
-        assert (found.name, found.version) == ("survivor", progressor.__version__)
+        assert (found.name, found.version) == ("second_replica", progressor.__version__)
         assert found.state is ReplicaState.SERVING
         assert found.functions.startswith("progressor_")
         assert before < found.started_at <= found.heartbeat_at
@@ -75,53 +77,51 @@ class TestAReplicaThatServes:
         assert found.lease_timeout == LEASE_TIMEOUT
 
     async def test_tells_the_steps_callers_and_leases_in_its_hands(
-        self, survivor: Replica, stage: Stage
+        self, second_replica: Replica, env: Env
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         async with asyncio.TaskGroup() as group:
-            group.create_task(stage.client.call("p"))
-            await stage.asked("p", 2)
-            await told(survivor)
-            busy = (await listed(stage.client))[survivor.engine.replica_id]
+            group.create_task(env.client.call("p"))
+            await env.asked("p", 2)
+            await told(second_replica)
+            busy = (await listed(env.client))[second_replica.engine.replica_id]
             hang.released.set()
-        await told(survivor)
-        idle = (await listed(stage.client))[survivor.engine.replica_id]
+        await told(second_replica)
+        idle = (await listed(env.client))[second_replica.engine.replica_id]
 
         assert (busy.step_count, busy.caller_count, busy.lease_count) == (1, 1, 1)
         assert (idle.step_count, idle.caller_count, idle.lease_count) == (0, 0, 0)
 
-    async def test_has_a_clock_that_is_compared(self, survivor: Replica, stage: Stage) -> None:
-        await told(survivor)
-        offset = (await listed(stage.client))[survivor.engine.replica_id].clock_offset
+    async def test_has_a_clock_that_is_compared(self, second_replica: Replica, env: Env) -> None:
+        await told(second_replica)
+        offset = (await listed(env.client))[second_replica.engine.replica_id].clock_offset
 
         assert offset is not None
         assert abs(offset) < dt.timedelta(seconds=1)
 
     async def test_is_listed_by_every_other_one_page_by_page_in_the_order_of_starts(
-        self, survivor: Replica, stage: Stage, database: str
+        self, second_replica: Replica, env: Env, database: str
     ) -> None:
         async with (
             running_replica(database) as second,
             running_replica(database) as third,
-            stage.client_at(third.address) as there,
+            env.client_at(third.address) as there,
         ):
-            ids = [each.engine.replica_id for each in (survivor, second, third)]
+            ids = [each.engine.replica_id for each in (second_replica, second, third)]
             found = [it.replica_id async for it in there.replicas.list(page_size=1)]
 
         assert [it for it in found if it in ids] == ids
         assert found == sorted(found)
 
-    async def test_is_gone_from_the_list_when_it_was_stopped(
-        self, stage: Stage, database: str
-    ) -> None:
+    async def test_is_gone_from_the_list_when_it_was_stopped(self, env: Env, database: str) -> None:
         async with running_replica(database) as stopped:
-            there = stopped.engine.replica_id in await listed(stage.client)
+            there = stopped.engine.replica_id in await listed(env.client)
 
         assert there
-        assert stopped.engine.replica_id not in await listed(stage.client)
+        assert stopped.engine.replica_id not in await listed(env.client)
 
-    async def test_refuses_a_page_size_and_a_token_that_cannot_be(self, stage: Stage) -> None:
-        refused = stage.client.replicas.list(page_size=1001)
+    async def test_refuses_a_page_size_and_a_token_that_cannot_be(self, env: Env) -> None:
+        refused = env.client.replicas.list(page_size=1001)
         status = await refusal(anext(refused))
 
         assert (status.code, [it.field for it in status.violations]) == (
@@ -132,16 +132,16 @@ class TestAReplicaThatServes:
 
 class TestAReplicaThatDrains:
     async def test_says_so_and_still_tells_of_the_others(
-        self, survivor: Replica, stage: Stage, database: str
+        self, second_replica: Replica, env: Env, database: str
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         async with (
             running_replica(database) as leaving,
-            stage.client_at(leaving.address) as there,
+            env.client_at(leaving.address) as there,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(there.call("p"))
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             leaving.engine.stop()
             await health_becomes(leaving.address, NOT_SERVING)
             await told(leaving)
@@ -150,59 +150,59 @@ class TestAReplicaThatDrains:
 
         own = found[leaving.engine.replica_id]
         assert (own.state, own.draining, own.step_count) == (ReplicaState.DRAINING, True, 1)
-        assert found[survivor.engine.replica_id].state is ReplicaState.SERVING
+        assert found[second_replica.engine.replica_id].state is ReplicaState.SERVING
 
 
 class TestAReplicaThatWasKilled:
     async def test_is_silent_once_its_lease_is_over_and_then_deleted(
         self,
-        survivor: Replica,
-        stage: Stage,
+        second_replica: Replica,
+        env: Env,
         database: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        await stage.running("p", Hang(), Answer())
+        await env.running("p", Hang(), Answer())
         async with (
             running_process(database, tmp_path, {"replica.name": "victim"}) as victim,
-            stage.client_at(victim.address) as there,
+            env.client_at(victim.address) as there,
         ):
             accepted = await there.call("p", accept_only=True)
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             victim.kill()
-            await survivor.points.wait("zombie_collected", task_id=accepted.task_id)
-        (dead,) = [it for it in (await listed(stage.client)).values() if it.name == "victim"]
+            await second_replica.points.wait("zombie_collected", task_id=accepted.task_id)
+        (dead,) = [it for it in (await listed(env.client)).values() if it.name == "victim"]
 
         monkeypatch.setattr(retention, "REPLICAS_AGE", LEASE_TIMEOUT)
-        looked = survivor.points.count("scanned", scan="retention")
-        await survivor.points.wait("scanned", looked + 2, scan="retention")
-        afterwards = await listed(stage.client)
+        looked = second_replica.points.count("scanned", scan="retention")
+        await second_replica.points.wait("scanned", looked + 2, scan="retention")
+        afterwards = await listed(env.client)
 
         assert (dead.state, dead.lease_count) == (ReplicaState.SILENT, 0)
         assert dead.heartbeat_age > dead.lease_timeout
         assert dead.replica_id not in afterwards
-        assert survivor.engine.replica_id in afterwards
+        assert second_replica.engine.replica_id in afterwards
 
 
 class TestAReplicaWhoseClockIsWrong:
     @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
     async def test_keeps_its_leases_and_says_how_wrong_it_is(
         self,
-        survivor: Replica,
-        stage: Stage,
+        second_replica: Replica,
+        env: Env,
         database: str,
         caplog: pytest.LogCaptureFixture,
         ahead: dt.timedelta,
     ) -> None:
-        await stage.running("p", hang := Hang())
+        await env.running("p", hang := Hang())
         with caplog.at_level(logging.WARNING):
             async with (
                 running_replica(database, clock=SkewedClock(ahead)) as skewed,
-                stage.client_at(skewed.address) as there,
+                env.client_at(skewed.address) as there,
                 asyncio.TaskGroup() as group,
             ):
                 waiting = group.create_task(there.call("p", b"1"))
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 # Longer than a lease lasts without being renewed.
                 beats = 1 + LEASE_TIMEOUT // dt.timedelta(seconds=0.2)
                 await skewed.points.wait("beat", skewed.points.count("beat") + 2 * beats)
@@ -215,35 +215,40 @@ class TestAReplicaWhoseClockIsWrong:
         assert abs(offset - ahead) < dt.timedelta(seconds=1)
         assert found.state is ReplicaState.SERVING
         assert waiting.result().response == b"1"
-        assert survivor.points.count("zombie_collected", task_id=waiting.result().task_id) == 0
+        assert (
+            second_replica.points.count("zombie_collected", task_id=waiting.result().task_id) == 0
+        )
         assert len(warnings) == 1
 
 
 class TestTheCommand:
     async def test_prints_a_table_or_a_document(
-        self, survivor: Replica, capfd: pytest.CaptureFixture[str]
+        self, second_replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        await told(survivor)
+        await told(second_replica)
         capfd.readouterr()
-        codes = [await asyncio.to_thread(main, ["replicas", "--address", survivor.address])]
+        codes = [await asyncio.to_thread(main, ["replicas", "--address", second_replica.address])]
         table = capfd.readouterr().out
-        arguments = ["replicas", "--json", "--address", survivor.address]
+        arguments = ["replicas", "--json", "--address", second_replica.address]
         codes.append(await asyncio.to_thread(main, arguments))
         document = json.loads(capfd.readouterr().out)
 
-        found = {it["name"]: it for it in document["replicas"]}["survivor"]
+        found = {it["name"]: it for it in document["replicas"]}["second_replica"]
         assert codes == [0, 0]
         assert table.split("\n")[0].split() == [
             "name", "id", "version", "state", "heartbeat", "steps", "callers", "leases", "clock",
         ]  # fmt: skip
-        assert "survivor" in table
-        assert (found["state"], found["replica_id"]) == ("serving", survivor.engine.replica_id)
+        assert "second_replica" in table
+        assert (found["state"], found["replica_id"]) == (
+            "serving",
+            second_replica.engine.replica_id,
+        )
         assert abs(found["clock_offset_seconds"]) < 1
 
 
-async def test_the_blocking_client_lists_them_too(survivor: Replica) -> None:
+async def test_the_blocking_client_lists_them_too(second_replica: Replica) -> None:
     def ask() -> list[int]:
-        with SyncClient(survivor.address) as client:
+        with SyncClient(second_replica.address) as client:
             return [it.replica_id for it in client.replicas.list()]
 
-    assert survivor.engine.replica_id in await asyncio.to_thread(ask)
+    assert second_replica.engine.replica_id in await asyncio.to_thread(ask)

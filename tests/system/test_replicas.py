@@ -12,18 +12,18 @@ import pytest_asyncio
 from progressor.domain.processes.task import TaskStatus
 from progressor.processor.client import ProcessorClient
 from progressor.sdk import ProcessStatus, RetryPolicy, ZombiePolicy
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     response,
     running_process,
     running_replica,
     timer,
 )
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,7 +34,7 @@ the step timeout of 30 s, by which a lost step would be found without leases."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor(cluster: Any) -> AsyncIterator[Replica]:
+async def second_replica(cluster: Any) -> AsyncIterator[Replica]:
     """Return a replica that scans, on a database of its own."""
     conninfo = cluster.create_database("progressor_template")
     async with running_replica(conninfo) as replica:
@@ -44,45 +44,45 @@ async def survivor(cluster: Any) -> AsyncIterator[Replica]:
 
 class TestAReplicaThatIsKilled:
     @staticmethod
-    async def in_hand_of_the_killed(stage: Stage, directory: Path, *, behind: int = 0) -> int:
+    async def in_hand_of_the_killed(env: Env, directory: Path, *, behind: int = 0) -> int:
         """Have a replica killed with a call on ``p`` in hand, and some behind it; return its id."""
-        dsn = stage.replica.engine.dsn
+        dsn = env.replica.engine.dsn
         async with (
             running_process(dsn, directory) as victim,
-            stage.client_at(victim.address) as there,
+            env.client_at(victim.address) as there,
         ):
             accepted = await there.call("p", b"1", accept_only=True)
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             for number in range(behind):
                 await there.call("p", b"behind %d" % number, accept_only=True)
             victim.kill()
         return accepted.task_id
 
     async def test_has_its_step_retried_by_another_within_the_lease(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(survivor, one_at_a_time=False) as stage:
-            await stage.running("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(stage, tmp_path)
+        async with open_env(second_replica, one_at_a_time=False) as env:
+            await env.running("p", Hang(), Answer())
+            task_id = await self.in_hand_of_the_killed(env, tmp_path)
             async with asyncio.timeout(LEASE_AND_SCANS):
-                answer = await stage.client.await_task("p", task_id=task_id)
+                answer = await env.client.await_task("p", task_id=task_id)
 
-            first, second = (it.task for it in stage.asked_for("p")[1:])
+            first, second = (it.task for it in env.asked_for("p")[1:])
             assert answer.response == b"1"
             assert (first.task_id, first.attempt) == (task_id, 1)
             assert (second.task_id, second.attempt) == (task_id, 2)
             assert second.token > first.token
-            assert (await stage.client.get("p")).process.last_event_id == 1
+            assert (await env.client.get("p")).process.last_event_id == 1
 
     async def test_has_the_line_behind_its_step_kept_in_order(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(survivor, one_at_a_time=False) as stage:
-            await stage.running("p", Hang(), Answer())
-            await self.in_hand_of_the_killed(stage, tmp_path, behind=3)
-            await stage.settled("p", 5)
+        async with open_env(second_replica, one_at_a_time=False) as env:
+            await env.running("p", Hang(), Answer())
+            await self.in_hand_of_the_killed(env, tmp_path, behind=3)
+            await env.settled("p", 5)
 
-            history = (await stage.client.get("p")).history
+            history = (await env.client.get("p")).history
             assert [event.payload for event in history] == [
                 b"1",
                 b"behind 0",
@@ -91,17 +91,17 @@ class TestAReplicaThatIsKilled:
             ]
 
     async def test_breaks_the_process_as_a_zombie_where_the_policy_says_fail(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(
-            survivor, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
-        ) as stage:
-            await stage.timed("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(stage, tmp_path, behind=1)
-            status = await refusal(stage.client.await_task("p", task_id=task_id))
+        async with open_env(
+            second_replica, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
+        ) as env:
+            await env.timed("p", Hang(), Answer())
+            task_id = await self.in_hand_of_the_killed(env, tmp_path, behind=1)
+            status = await refusal(env.client.await_task("p", task_id=task_id))
 
-            snapshot = await stage.client.get("p")
-            tasks = {task.task_id: task for task in (await stage.client.trace("p")).tasks}
+            snapshot = await env.client.get("p")
+            tasks = {task.task_id: task for task in (await env.client.trace("p")).tasks}
             error = tasks[task_id].error
             assert (status.reason, status.metadata["detail"]) == (
                 "PROCESS_FAILED",
@@ -121,22 +121,22 @@ class TestAReplicaThatIsKilled:
             ]
 
     async def test_tells_the_callers_behind_the_zombie_on_other_replicas(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(
-            survivor, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
-        ) as stage:
-            await stage.running("p", Hang())
-            dsn = survivor.engine.dsn
+        async with open_env(
+            second_replica, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
+        ) as env:
+            await env.running("p", Hang())
+            dsn = second_replica.engine.dsn
             async with (
                 running_process(dsn, tmp_path) as victim,
-                stage.client_at(victim.address) as there,
+                env.client_at(victim.address) as there,
             ):
                 accepted = await there.call("p", b"1", accept_only=True)
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 async with asyncio.TaskGroup() as group:
-                    waiting = group.create_task(refusal(stage.client.call("p", b"2")))
-                    await survivor.points.wait("admitted", 2, key=stage.key("p"))
+                    waiting = group.create_task(refusal(env.client.call("p", b"2")))
+                    await second_replica.points.wait("admitted", 2, key=env.key("p"))
                     victim.kill()
 
             status = waiting.result()
@@ -145,72 +145,74 @@ class TestAReplicaThatIsKilled:
             assert status.metadata["failure_reason"] == "ZOMBIE"
 
     async def test_breaks_the_process_once_the_attempts_are_spent(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(
-            survivor, one_at_a_time=False, retry_policy=RetryPolicy(attempts_max=1)
-        ) as stage:
-            await stage.running("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(stage, tmp_path)
-            await refusal(stage.client.await_task("p", task_id=task_id))
+        async with open_env(
+            second_replica, one_at_a_time=False, retry_policy=RetryPolicy(attempts_max=1)
+        ) as env:
+            await env.running("p", Hang(), Answer())
+            task_id = await self.in_hand_of_the_killed(env, tmp_path)
+            await refusal(env.client.await_task("p", task_id=task_id))
 
-            process = (await stage.client.get("p")).process
+            process = (await env.client.get("p")).process
             assert (process.status, process.detail) == (ProcessStatus.ERROR, "zombie detected")
 
-    async def test_has_its_timers_fired_by_another(self, survivor: Replica, tmp_path: Path) -> None:
-        async with open_stage(survivor) as stage:
+    async def test_has_its_timers_fired_by_another(
+        self, second_replica: Replica, tmp_path: Path
+    ) -> None:
+        async with open_env(second_replica) as env:
             in_a_while = answering(set_timer=timer(1.0, args=b"tick"))
-            stage.processor.on_process("p", in_a_while, answering(b"fired"))
+            env.processor.on_process("p", in_a_while, answering(b"fired"))
             async with (
-                running_process(survivor.engine.dsn, tmp_path) as victim,
-                stage.client_at(victim.address) as there,
+                running_process(second_replica.engine.dsn, tmp_path) as victim,
+                env.client_at(victim.address) as there,
             ):
                 await there.start("p")
                 victim.kill()
             async with asyncio.timeout(LEASE_AND_SCANS):
-                await stage.settled("p")
+                await env.settled("p")
 
-            assert stage.asked_for("p")[1].task.args == b"tick"
+            assert env.asked_for("p")[1].task.args == b"tick"
 
     async def test_has_a_process_in_init_started_by_another(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(survivor, one_at_a_time=False) as stage:
-            stage.processor.on_process("p", Hang(), Answer())
+        async with open_env(second_replica, one_at_a_time=False) as env:
+            env.processor.on_process("p", Hang(), Answer())
             async with (
-                running_process(survivor.engine.dsn, tmp_path) as victim,
-                stage.client_at(victim.address) as there,
+                running_process(second_replica.engine.dsn, tmp_path) as victim,
+                env.client_at(victim.address) as there,
             ):
                 await there.start("p", b"1", idempotency_key="k", accept_only=True)
-                await stage.asked("p")
+                await env.asked("p")
                 victim.kill()
 
-            answer = await stage.client.start("p", b"1", idempotency_key="k")
+            answer = await env.client.start("p", b"1", idempotency_key="k")
             assert (answer.response, answer.deduplicated) == (b"1", True)
 
 
 class TestAReplicaThatIsFrozen:
     async def test_cannot_settle_when_it_comes_back_late(
-        self, survivor: Replica, tmp_path: Path
+        self, second_replica: Replica, tmp_path: Path
     ) -> None:
-        async with open_stage(survivor, one_at_a_time=False) as stage:
+        async with open_env(second_replica, one_at_a_time=False) as env:
             hang = Hang(response=response(b"late", aux_state=b"late", response=b"late"))
-            await stage.running("p", hang, answering(b"in time", response=b"in time"))
+            await env.running("p", hang, answering(b"in time", response=b"in time"))
             async with (
-                running_process(survivor.engine.dsn, tmp_path) as frozen,
-                stage.client_at(frozen.address) as there,
+                running_process(second_replica.engine.dsn, tmp_path) as frozen,
+                env.client_at(frozen.address) as there,
             ):
                 accepted = await there.call("p", b"1", accept_only=True)
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 frozen.freeze()
-                answer = await stage.client.await_task("p", task_id=accepted.task_id)
+                answer = await env.client.await_task("p", task_id=accepted.task_id)
                 hang.released.set()
                 frozen.thaw()
                 # What it has in hand is settled, or refused, before it leaves.
                 frozen.terminate()
                 left = await frozen.left()
 
-            snapshot = await stage.client.get("p")
+            snapshot = await env.client.get("p")
             assert (left, answer.response) == (0, b"in time")
             assert [event.payload for event in snapshot.history] == [b"in time"]
             assert snapshot.process.state is None
@@ -233,13 +235,13 @@ class TestAStepThatOverruns:
         return heard
 
     @pytest_asyncio.fixture(loop_scope="module")
-    async def quick(self, survivor: Replica) -> AsyncIterator[Stage]:
-        """Return a stage whose steps may take a second, and 500 ms of grace."""
-        async with open_stage(survivor, step_timeout=dt.timedelta(seconds=1)) as stage:
-            yield stage
+    async def quick(self, second_replica: Replica) -> AsyncIterator[Env]:
+        """Return an environment whose steps may take a second, and 500 ms of grace."""
+        async with open_env(second_replica, step_timeout=dt.timedelta(seconds=1)) as env:
+            yield env
 
     async def test_its_timeout_and_grace_is_collected_and_retried(
-        self, quick: Stage, never_heard: asyncio.Event
+        self, quick: Env, never_heard: asyncio.Event
     ) -> None:
         await quick.running("p", answering(response=b"1"), answering(response=b"2"))
 
@@ -251,7 +253,7 @@ class TestAStepThatOverruns:
         assert (collected["cause"], collected["settlement"]) == ("overrun", "Retry")
 
     async def test_is_fenced_off_when_it_settles_late(
-        self, quick: Stage, never_heard: asyncio.Event
+        self, quick: Env, never_heard: asyncio.Event
     ) -> None:
         first = answering(b"first", aux_state=b"first", response=b"1")
         await quick.running("p", first, answering(b"second", response=b"2"))
@@ -267,10 +269,10 @@ class TestAStepThatOverruns:
 
 class TestTheOnlyReplica:
     async def test_goes_on_where_the_one_before_it_was_killed(
-        self, own_database: str, tmp_path: Path, survivor: Replica
+        self, own_database: str, tmp_path: Path, second_replica: Replica
     ) -> None:
-        # The stage's own replica is of another database: it only lends its processor.
-        async with open_stage(survivor, one_at_a_time=False) as lender:
+        # The env's own replica is of another database: it only lends its processor.
+        async with open_env(second_replica, one_at_a_time=False) as lender:
             lender.processor.on_process("p", Hang(), Answer())
             async with running_process(own_database, tmp_path) as victim:
                 async with lender.client_at(victim.address) as there:

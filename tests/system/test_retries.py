@@ -15,20 +15,20 @@ from google.rpc import code_pb2
 from progressor.sdk import ProcessStatus, TaskStatus, WaitCause
 from progressor.v1.processor_service_pb2 import Failure, ProcessResponse
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_INIT, TASK_TYPE_TIMEOUT
-from tests.support.processor import Answer, Hang, fail
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
     broken,
-    open_stage,
+    open_env,
     refusal,
     running_replica,
     timer,
     unavailable,
 )
+from tests.support.processor.scripted import Answer, Hang, fail
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,13 +45,13 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica, retry_policy=NOW_AND_THEN) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, retry_policy=NOW_AND_THEN) as env:
+        yield env
 
 
-def attempts(stage: Stage, task_id: int) -> list[int]:
-    return [it.task.attempt for it in stage.asked_for("p") if it.task.task_id == task_id]
+def attempts(env: Env, task_id: int) -> list[int]:
+    return [it.task.attempt for it in env.asked_for("p") if it.task.task_id == task_id]
 
 
 def later(seconds: int) -> Answer:
@@ -64,80 +64,80 @@ def later(seconds: int) -> Answer:
 
 class TestWhichFailures:
     @pytest.mark.parametrize("code", RETRYABLE)
-    async def test_are_tried_again(self, stage: Stage, code: str) -> None:
-        await stage.running("p", fail(code_pb2.Code.Value(code)), Answer())
+    async def test_are_tried_again(self, env: Env, code: str) -> None:
+        await env.running("p", fail(code_pb2.Code.Value(code)), Answer())
 
-        answer = await stage.client.call("p", b"1")
+        answer = await env.client.call("p", b"1")
 
         assert answer.response == b"1"
-        assert attempts(stage, answer.task_id) == [1, 2]
+        assert attempts(env, answer.task_id) == [1, 2]
 
     @pytest.mark.parametrize("code", FINAL)
-    async def test_are_not_tried_again(self, stage: Stage, code: str) -> None:
-        await stage.running("p", fail(code_pb2.Code.Value(code), message="no"))
+    async def test_are_not_tried_again(self, env: Env, code: str) -> None:
+        await env.running("p", fail(code_pb2.Code.Value(code), message="no"))
 
-        status = await refusal(stage.client.call("p"))
+        status = await refusal(env.client.call("p"))
 
         assert (status.reason, status.metadata["detail"]) == ("PROCESS_FAILED", "no")
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
     async def test_of_a_step_past_its_timeout_are_tried_again(self, replica: Replica) -> None:
         quick = dt.timedelta(milliseconds=500)
-        async with open_stage(replica, retry_policy=NOW_AND_THEN, step_timeout=quick) as stage:
-            await stage.running("p", Hang(), Answer())
+        async with open_env(replica, retry_policy=NOW_AND_THEN, step_timeout=quick) as env:
+            await env.running("p", Hang(), Answer())
 
-            answer = await stage.client.call("p", b"1")
+            answer = await env.client.call("p", b"1")
 
-            assert attempts(stage, answer.task_id) == [1, 2]
+            assert attempts(env, answer.task_id) == [1, 2]
 
-    async def test_that_last_end_with_the_latest_of_them(self, stage: Stage) -> None:
-        await stage.running("p", *[unavailable(str(number)) for number in (1, 2, 3)])
+    async def test_that_last_end_with_the_latest_of_them(self, env: Env) -> None:
+        await env.running("p", *[unavailable(str(number)) for number in (1, 2, 3)])
 
-        status = await refusal(stage.client.call("p"))
+        status = await refusal(env.client.call("p"))
 
-        task = (await stage.client.trace("p")).tasks[1]
+        task = (await env.client.trace("p")).tasks[1]
         assert (status.reason, status.metadata["detail"]) == ("PROCESS_FAILED", "3")
         assert (task.attempt_count, task.status) == (3, TaskStatus.ERROR)
         assert task.error is not None
         assert task.error.reason == "NOT_NOW"
 
-    async def test_leave_no_error_behind_once_an_attempt_succeeds(self, stage: Stage) -> None:
-        await stage.running("p", unavailable(), Answer())
+    async def test_leave_no_error_behind_once_an_attempt_succeeds(self, env: Env) -> None:
+        await env.running("p", unavailable(), Answer())
 
-        await stage.client.call("p")
+        await env.client.call("p")
 
-        task = (await stage.client.trace("p")).tasks[1]
+        task = (await env.client.trace("p")).tasks[1]
         assert (task.attempt_count, task.status, task.error) == (2, TaskStatus.FINISHED, None)
 
 
 class TestThePolicy:
     async def test_counts_all_attempts(self, replica: Replica) -> None:
-        async with open_stage(replica, retry_policy=ONCE) as stage:
-            await stage.running("p", unavailable())
+        async with open_env(replica, retry_policy=ONCE) as env:
+            await env.running("p", unavailable())
 
-            await refusal(stage.client.call("p"))
+            await refusal(env.client.call("p"))
 
-            assert len(stage.asked_for("p")) == 2
+            assert len(env.asked_for("p")) == 2
 
     async def test_of_a_task_type_goes_before_the_namespaces(self, replica: Replica) -> None:
-        async with open_stage(
+        async with open_env(
             replica, retry_policy=NOW_AND_THEN, retry_policies={"call": ONCE}
-        ) as stage:
-            stage.processor.on_process("p", unavailable(), Answer(), unavailable())
-            await stage.client.start("p")
+        ) as env:
+            env.processor.on_process("p", unavailable(), Answer(), unavailable())
+            await env.client.start("p")
 
-            await refusal(stage.client.call("p"))
+            await refusal(env.client.call("p"))
 
-            assert len(stage.asked_for("p")) == 3
+            assert len(env.asked_for("p")) == 3
 
     async def test_names_reasons_that_are_not_tried_again(self, replica: Replica) -> None:
         policy = dataclasses.replace(NOW_AND_THEN, non_retryable_reasons=("NO_FUNDS",))
-        async with open_stage(replica, retry_policy=policy) as stage:
-            await stage.running("p", fail(code_pb2.UNAVAILABLE, reason="NO_FUNDS"))
+        async with open_env(replica, retry_policy=policy) as env:
+            await env.running("p", fail(code_pb2.UNAVAILABLE, reason="NO_FUNDS"))
 
-            await refusal(stage.client.call("p"))
+            await refusal(env.client.call("p"))
 
-            assert len(stage.asked_for("p")) == 2
+            assert len(env.asked_for("p")) == 2
 
     async def test_ends_when_the_time_is_up(self, replica: Replica) -> None:
         policy = dataclasses.replace(
@@ -146,21 +146,21 @@ class TestThePolicy:
             interval_max=dt.timedelta(seconds=10),
             elapsed_max=dt.timedelta(seconds=1),
         )
-        async with open_stage(replica, retry_policy=policy) as stage:
-            await stage.running("p", unavailable())
+        async with open_env(replica, retry_policy=policy) as env:
+            await env.running("p", unavailable())
 
-            status = await refusal(stage.client.call("p"))
+            status = await refusal(env.client.call("p"))
 
             assert status.reason == "PROCESS_FAILED"
-            assert len(stage.asked_for("p")) == 2
+            assert len(env.asked_for("p")) == 2
 
-    async def test_waits_at_least_as_long_as_the_processor_asks(self, stage: Stage) -> None:
-        await stage.running("p", later(HOUR))
-        accepted = await stage.client.call("p", accept_only=True)
-        await stage.settled("p", 2)
+    async def test_waits_at_least_as_long_as_the_processor_asks(self, env: Env) -> None:
+        await env.running("p", later(HOUR))
+        accepted = await env.client.call("p", accept_only=True)
+        await env.settled("p", 2)
 
-        (wait,) = (await stage.client.get("p")).waits
-        task = (await stage.client.trace("p")).tasks[1]
+        (wait,) = (await env.client.get("p")).waits
+        task = (await env.client.trace("p")).tasks[1]
         assert (wait.task_id, wait.cause, wait.attempt) == (accepted.task_id, WaitCause.RETRY, 2)
         assert wait.last_error is not None
         assert wait.last_error.message == "busy"
@@ -170,12 +170,12 @@ class TestThePolicy:
 
     async def test_grows_the_waits_by_the_coefficient(self, replica: Replica) -> None:
         policy = dataclasses.replace(NOW_AND_THEN, coefficient=4.0)
-        async with open_stage(replica, retry_policy=policy) as stage:
-            await stage.running("p", unavailable(), unavailable(), Answer())
+        async with open_env(replica, retry_policy=policy) as env:
+            await env.running("p", unavailable(), unavailable(), Answer())
 
-            answer = await stage.client.call("p")
+            answer = await env.client.call("p")
 
-            due = [it for it in stage.asked_for("p") if it.task.task_id == answer.task_id]
+            due = [it for it in env.asked_for("p") if it.task.task_id == answer.task_id]
             pauses = [
                 (b.deadline.ToDatetime() - a.deadline.ToDatetime()).total_seconds()
                 for a, b in itertools.pairwise(due)
@@ -188,112 +188,110 @@ HOUR = 3600
 
 
 class TestWhoWaits:
-    async def test_a_call_in_retry_keeps_its_place(self, stage: Stage) -> None:
-        await stage.running("p", unavailable(), unavailable(), Answer())
-        first = await stage.client.call("p", b"1", accept_only=True)
-        second = await stage.client.call("p", b"2")
+    async def test_a_call_in_retry_keeps_its_place(self, env: Env) -> None:
+        await env.running("p", unavailable(), unavailable(), Answer())
+        first = await env.client.call("p", b"1", accept_only=True)
+        second = await env.client.call("p", b"2")
 
-        called = [it.task.task_id for it in stage.asked_for("p")][1:]
+        called = [it.task.task_id for it in env.asked_for("p")][1:]
         assert called == [first.task_id] * 3 + [second.task_id]
 
-    async def test_a_later_call_says_that_it_waits_behind_the_one_in_retry(
-        self, stage: Stage
-    ) -> None:
-        await stage.running("p", later(HOUR))
-        first = await stage.client.call("p", accept_only=True)
-        await stage.settled("p", 2)
-        second = await stage.client.call("p", accept_only=True)
+    async def test_a_later_call_says_that_it_waits_behind_the_one_in_retry(self, env: Env) -> None:
+        await env.running("p", later(HOUR))
+        first = await env.client.call("p", accept_only=True)
+        await env.settled("p", 2)
+        second = await env.client.call("p", accept_only=True)
 
-        waits = (await stage.client.get("p")).waits
+        waits = (await env.client.get("p")).waits
         assert [wait.task_id for wait in waits] == [first.task_id, second.task_id]
         assert waits[1].cause is WaitCause.BEHIND_TASK
         assert waits[1].behind_task_id == first.task_id
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
-    async def test_a_timer_stays_blocked_behind_a_call_in_retry(self, stage: Stage) -> None:
-        await stage.timed("p", later(HOUR))
-        await stage.client.call("p", accept_only=True)
-        await stage.settled("p", 2)
+    async def test_a_timer_stays_blocked_behind_a_call_in_retry(self, env: Env) -> None:
+        await env.timed("p", later(HOUR))
+        await env.client.call("p", accept_only=True)
+        await env.settled("p", 2)
 
-        timer_ = (await stage.client.get("p")).timer
+        timer_ = (await env.client.get("p")).timer
         assert timer_ is not None
         assert timer_.status is TaskStatus.BLOCKED
 
-    async def test_a_timer_in_retry_yields_to_calls(self, stage: Stage) -> None:
-        await stage.timed("p", later(HOUR), Answer(), after=0)
-        await stage.settled("p", 2)
-        before = await stage.client.get("p")
-        answer = await stage.client.call("p", b"1")
-        after = await stage.client.get("p")
+    async def test_a_timer_in_retry_yields_to_calls(self, env: Env) -> None:
+        await env.timed("p", later(HOUR), Answer(), after=0)
+        await env.settled("p", 2)
+        before = await env.client.get("p")
+        answer = await env.client.call("p", b"1")
+        after = await env.client.get("p")
 
         assert answer.response == b"1"
         assert before.waits[0].cause is WaitCause.RETRY
         assert after.waits == before.waits
 
     async def test_a_call_that_came_while_the_timer_ran_goes_before_its_retry(
-        self, stage: Stage
+        self, env: Env
     ) -> None:
         hang = Hang(response=unavailable().response)
-        await stage.timed("p", hang, answering(b"call"), answering(b"timer"), after=0)
-        await stage.asked("p", 2)
-        await stage.client.call("p", accept_only=True)
+        await env.timed("p", hang, answering(b"call"), answering(b"timer"), after=0)
+        await env.asked("p", 2)
+        await env.client.call("p", accept_only=True)
         hang.released.set()
-        await stage.settled("p", 4)
+        await env.settled("p", 4)
 
-        assert [it.task.type for it in stage.asked_for("p")] == [
+        assert [it.task.type for it in env.asked_for("p")] == [
             TASK_TYPE_INIT,
             TASK_TYPE_TIMEOUT,
             TASK_TYPE_CALL,
             TASK_TYPE_TIMEOUT,
         ]
-        assert stage.asked_for("p")[3].task.attempt == 2
+        assert env.asked_for("p")[3].task.attempt == 2
 
-    async def test_the_caller_of_an_init_in_retry(self, stage: Stage) -> None:
-        stage.processor.on_process("p", unavailable(), unavailable(), Answer())
+    async def test_the_caller_of_an_init_in_retry(self, env: Env) -> None:
+        env.processor.on_process("p", unavailable(), unavailable(), Answer())
 
-        answer = await stage.client.start("p", b"1")
-
-        assert answer.response == b"1"
-
-    async def test_an_init_in_retry_keeps_calls_behind_it(self, stage: Stage) -> None:
-        stage.processor.on_process("p", unavailable(), Answer())
-        started = await stage.client.start("p", accept_only=True)
-        answer = await stage.client.call("p", b"1")
+        answer = await env.client.start("p", b"1")
 
         assert answer.response == b"1"
-        assert attempts(stage, started.task_id) == [1, 2]
 
-    async def test_a_repair_in_retry_keeps_the_process_in_error(self, stage: Stage) -> None:
-        await stage.broken("p", unavailable(), hang := Hang())
+    async def test_an_init_in_retry_keeps_calls_behind_it(self, env: Env) -> None:
+        env.processor.on_process("p", unavailable(), Answer())
+        started = await env.client.start("p", accept_only=True)
+        answer = await env.client.call("p", b"1")
+
+        assert answer.response == b"1"
+        assert attempts(env, started.task_id) == [1, 2]
+
+    async def test_a_repair_in_retry_keeps_the_process_in_error(self, env: Env) -> None:
+        await env.broken("p", unavailable(), hang := Hang())
         async with asyncio.TaskGroup() as group:
-            repairing = group.create_task(stage.client.repair("p", b"1"))
-            await stage.asked("p", 4)
-            during = (await stage.client.get("p")).process
+            repairing = group.create_task(env.client.repair("p", b"1"))
+            await env.asked("p", 4)
+            during = (await env.client.get("p")).process
             hang.released.set()
 
         assert during.status is ProcessStatus.ERROR
         assert repairing.result().response == b"1"
 
-    async def test_a_repair_whose_attempts_are_spent_fails_alone(self, stage: Stage) -> None:
-        await stage.broken("p", unavailable())
-        before = await stage.client.get("p")
+    async def test_a_repair_whose_attempts_are_spent_fails_alone(self, env: Env) -> None:
+        await env.broken("p", unavailable())
+        before = await env.client.get("p")
 
-        status = await refusal(stage.client.repair("p"))
+        status = await refusal(env.client.repair("p"))
 
         assert status.reason == "REPAIR_FAILED"
-        assert await stage.client.get("p") == before
-        assert len(stage.asked_for("p")) == 5
+        assert await env.client.get("p") == before
+        assert len(env.asked_for("p")) == 5
 
 
 class TestACallThatFailsAlone:
     @pytest_asyncio.fixture(loop_scope="module")
-    async def lenient(self, replica: Replica) -> AsyncIterator[Stage]:
-        async with open_stage(
+    async def lenient(self, replica: Replica) -> AsyncIterator[Env]:
+        async with open_env(
             replica, retry_policy=NOW_AND_THEN, exhausted_call_fails_alone=True
-        ) as stage:
-            yield stage
+        ) as env:
+            yield env
 
-    async def test_leaves_its_process_as_it_was(self, lenient: Stage) -> None:
+    async def test_leaves_its_process_as_it_was(self, lenient: Env) -> None:
         await lenient.timed("p", unavailable("gone"))
         before = await lenient.client.get("p")
 
@@ -302,7 +300,7 @@ class TestACallThatFailsAlone:
         assert (status.reason, status.metadata["detail"]) == ("TASK_FAILED", "gone")
         assert await lenient.client.get("p") == before
 
-    async def test_lets_the_next_in_line_run(self, lenient: Stage) -> None:
+    async def test_lets_the_next_in_line_run(self, lenient: Env) -> None:
         await lenient.running("p", *[unavailable()] * 3, Answer())
         async with asyncio.TaskGroup() as group:
             first = group.create_task(refusal(lenient.client.call("p", b"1")))
@@ -312,7 +310,7 @@ class TestACallThatFailsAlone:
         assert first.result().reason == "TASK_FAILED"
         assert second.result().response == b"2"
 
-    async def test_is_told_the_same_by_await_task(self, lenient: Stage) -> None:
+    async def test_is_told_the_same_by_await_task(self, lenient: Env) -> None:
         await lenient.running("p", unavailable("gone"))
         accepted = await lenient.client.call("p", accept_only=True)
 
@@ -320,13 +318,13 @@ class TestACallThatFailsAlone:
 
         assert status.reason == "TASK_FAILED"
 
-    async def test_is_one_whose_failures_were_worth_another_attempt(self, lenient: Stage) -> None:
+    async def test_is_one_whose_failures_were_worth_another_attempt(self, lenient: Env) -> None:
         await lenient.running("p", broken())
 
         assert (await refusal(lenient.client.call("p"))).reason == "PROCESS_FAILED"
 
     @pytest.mark.parametrize("kind", ["init", "timeout"])
-    async def test_is_no_init_and_no_timer(self, lenient: Stage, kind: str) -> None:
+    async def test_is_no_init_and_no_timer(self, lenient: Env, kind: str) -> None:
         steps: list[Any] = [answering(set_timer=timer()), unavailable()]
         lenient.processor.on_process("p", *steps[kind == "init" :])
         accepted = await lenient.client.start("p", accept_only=True)

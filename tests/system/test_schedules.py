@@ -17,15 +17,15 @@ from progressor.v1.nodes_pb2 import NodeSpec
 from progressor.v1.processor_service_pb2 import Complete
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from progressor.v1.types_pb2 import TASK_TYPE_INIT
-from tests.support.api_engine import end_of, failure, violations_of
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Hang
-from tests.support.replica import (
-    Stage,
+from tests.support.api.server import end_of, failure, violations_of
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     answering,
-    open_stage,
+    open_env,
     running_replica,
 )
+from tests.support.processor.scripted import Hang
 
 if TYPE_CHECKING:
     from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceAsyncStub
@@ -38,13 +38,13 @@ NEVER = messages.CronTimes(expression="0 0 29 2 *")
 
 
 class Timetable:
-    """What a test asks of the schedules of its stage."""
+    """What a test asks of the schedules of its environment."""
 
-    def __init__(self, stage: Stage, stub: "ScheduleServiceAsyncStub") -> None:
-        self.stage, self.stub = stage, stub
+    def __init__(self, env: Env, stub: "ScheduleServiceAsyncStub") -> None:
+        self.env, self.stub = env, stub
 
     def named(self, schedule_id: str = "nightly") -> dict[str, Any]:
-        return {"namespace": self.stage.namespace, "schedule_id": schedule_id}
+        return {"namespace": self.env.namespace, "schedule_id": schedule_id}
 
     async def create(self, schedule_id: str = "nightly", **fields: Any) -> messages.Schedule:
         chosen = {"cron": NEVER, "start": messages.ScheduledStart(), **fields}
@@ -65,16 +65,16 @@ class Timetable:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def timetable(stage: Stage) -> AsyncIterator[Timetable]:
-    """Return the schedules of a stage, which are deleted when it ends."""
-    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+async def timetable(env: Env) -> AsyncIterator[Timetable]:
+    """Return the schedules of an environment, which are deleted when it ends."""
+    async with grpc.aio.insecure_channel(env.replica.address) as channel:
         stub: Any = ScheduleServiceStub(channel)
-        yield Timetable(stage, stub)
-        listed = await stub.ListSchedules(messages.ListSchedulesRequest(namespace=stage.namespace))
+        yield Timetable(env, stub)
+        listed = await stub.ListSchedules(messages.ListSchedulesRequest(namespace=env.namespace))
         for schedule in listed.schedules:
             await stub.DeleteSchedule(
                 messages.DeleteScheduleRequest(
-                    namespace=stage.namespace, schedule_id=schedule.schedule_id
+                    namespace=env.namespace, schedule_id=schedule.schedule_id
                 )
             )
 
@@ -93,12 +93,12 @@ def timestamp(at: dt.datetime) -> timestamp_pb2.Timestamp:
 
 async def test_a_schedule_fires_by_itself_soon_after_it_is_made(timetable: Timetable) -> None:
     """No scan comes in this engine: the loop wakes by itself."""
-    stage = timetable.stage
+    env = timetable.env
     await timetable.create(cron=SECONDLY, overlap_policy=messages.OVERLAP_POLICY_ALLOW)
 
-    await stage.points.wait("fired", 2, namespace=stage.namespace, verdict="started")
+    await env.points.wait("fired", 2, namespace=env.namespace, verdict="started")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        requests = await stage.processor.received(2)
+        requests = await env.processor.received(2)
 
     assert [each.task.type for each in requests[:2]] == [TASK_TYPE_INIT] * 2
     got = await timetable.get()
@@ -140,12 +140,12 @@ async def test_a_schedule_tells_what_comes_and_what_was(timetable: Timetable) ->
 async def test_a_firing_tells_how_what_it_started_ended(
     timetable: Timetable, fields: dict[str, Any], state: int
 ) -> None:
-    stage = timetable.stage
-    stage.processor.on_type(TASK_TYPE_INIT, answering(**fields))
+    env = timetable.env
+    env.processor.on_type(TASK_TYPE_INIT, answering(**fields))
     await timetable.create()
 
     firing = await timetable.trigger()
-    await stage.settled(firing.process_id)
+    await env.settled(firing.process_id)
 
     [last] = (await timetable.get()).last_firings
     assert (last.state, last.task_id) == (state, firing.task_id)
@@ -159,18 +159,18 @@ async def test_what_a_trigger_starts_goes_on_with_the_trace_of_its_caller(
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     await timetable.stub.TriggerSchedule(request, metadata=(("traceparent", parent),))
-    [step] = await timetable.stage.processor.received(1)
+    [step] = await timetable.env.processor.received(1)
 
     assert step.task.trace_context["traceparent"] == parent
 
 
 async def test_a_trigger_meets_what_is_at_work(timetable: Timetable) -> None:
-    stage = timetable.stage
+    env = timetable.env
     hang = Hang()
-    stage.processor.on_type(TASK_TYPE_INIT, hang)
+    env.processor.on_type(TASK_TYPE_INIT, hang)
     await timetable.create()
     first = await timetable.trigger(idempotency_key="one")
-    await stage.asked(first.process_id)
+    await env.asked(first.process_id)
 
     again = await timetable.trigger(idempotency_key="one")
     other = await timetable.trigger()
@@ -183,47 +183,47 @@ async def test_a_trigger_meets_what_is_at_work(timetable: Timetable) -> None:
 
 
 async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: Timetable) -> None:
-    stage = timetable.stage
+    env = timetable.env
     hang = Hang()
-    stage.processor.on_type(TASK_TYPE_INIT, hang, answering(complete=Complete()))
+    env.processor.on_type(TASK_TYPE_INIT, hang, answering(complete=Complete()))
     await timetable.create(overlap_policy=messages.OVERLAP_POLICY_CANCEL_PREVIOUS)
     first = await timetable.trigger()
-    await stage.asked(first.process_id)
+    await env.asked(first.process_id)
 
     second = await timetable.trigger()
     hang.released.set()
-    await stage.settled(second.process_id)
+    await env.settled(second.process_id)
 
     states = [each.state for each in (await timetable.get()).last_firings]
     assert states == [messages.FIRING_STATE_DONE, messages.FIRING_STATE_CANCELLED]
-    cancelled = await stage.client.get(first.process_id)
+    cancelled = await env.client.get(first.process_id)
     assert cancelled.process.status is ProcessStatus.ERROR
     assert cancelled.process.detail == "SCHEDULE_CANCELLED"
 
 
 async def test_a_call_of_a_schedule_reaches_its_process(timetable: Timetable) -> None:
-    stage = timetable.stage
-    await stage.running("order-1", answering())
+    env = timetable.env
+    await env.running("order-1", answering())
     call = messages.ScheduledCall(process_id="order-1", args=b"tick", caller_context={"a": "b"})
     await timetable.create(start=None, call=call)
 
     await timetable.trigger()
-    await stage.asked("order-1", 2)
+    await env.asked("order-1", 2)
 
-    task = stage.asked_for("order-1")[1].task
+    task = env.asked_for("order-1")[1].task
     assert task.args == b"tick"
 
 
 async def test_a_job_of_a_schedule_is_done_node_by_node(timetable: Timetable) -> None:
-    stage = timetable.stage
-    stage.processor.on_type(TASK_TYPE_INIT, answering(complete=Complete(result=b"x")))
+    env = timetable.env
+    env.processor.on_type(TASK_TYPE_INIT, answering(complete=Complete(result=b"x")))
     nodes = [NodeSpec(name="a"), NodeSpec(name="b", predecessors=["a"])]
     await timetable.create(start=None, job=messages.ScheduledJob(nodes=nodes))
 
     firing = await timetable.trigger()
-    await stage.asked(f"{firing.process_id}/b")
+    await env.asked(f"{firing.process_id}/b")
 
-    await stage.points.wait("settled", key=stage.key(firing.process_id), task_type=TaskType.JOIN)
+    await env.points.wait("settled", key=env.key(firing.process_id), task_type=TaskType.JOIN)
     [last] = (await timetable.get()).last_firings
     assert last.state == messages.FIRING_STATE_DONE
 
@@ -292,7 +292,7 @@ async def test_a_schedule_is_changed_paused_resumed_and_deleted(timetable: Timet
 async def test_schedules_are_listed_page_by_page(timetable: Timetable) -> None:
     for name in ("c", "a", "b"):
         await timetable.create(name)
-    request = messages.ListSchedulesRequest(namespace=timetable.stage.namespace, page_size=2)
+    request = messages.ListSchedulesRequest(namespace=timetable.env.namespace, page_size=2)
 
     first = await timetable.stub.ListSchedules(request)
     request.page_token = first.next_page_token
@@ -322,21 +322,21 @@ async def test_a_backfill_tells_how_many_it_fires(timetable: Timetable) -> None:
 async def test_what_is_queued_is_started_by_the_scan(own_database: str) -> None:
     async with (
         running_replica(own_database) as replica,
-        open_stage(replica) as stage,
+        open_env(replica) as env,
         grpc.aio.insecure_channel(replica.address) as channel,
     ):
         stub: Any = ScheduleServiceStub(channel)
-        timetable = Timetable(stage, stub)
+        timetable = Timetable(env, stub)
         hang = Hang()
-        stage.processor.on_type(TASK_TYPE_INIT, hang)
+        env.processor.on_type(TASK_TYPE_INIT, hang)
         await timetable.create(overlap_policy=messages.OVERLAP_POLICY_QUEUE_ONE)
         first = await timetable.trigger()
         second = await timetable.trigger()
         assert second.state == messages.FIRING_STATE_QUEUED
-        await stage.asked(first.process_id)
-        await stage.client.remove(first.process_id)
+        await env.asked(first.process_id)
+        await env.client.remove(first.process_id)
 
-        await stage.points.wait("fired", 2, namespace=stage.namespace, verdict="started")
+        await env.points.wait("fired", 2, namespace=env.namespace, verdict="started")
 
         states = [each.state for each in (await timetable.get()).last_firings]
         assert states == [messages.FIRING_STATE_RUNNING, messages.FIRING_STATE_GONE]

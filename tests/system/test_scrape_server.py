@@ -14,8 +14,8 @@ from progressor.telemetry.metrics.prometheus import Endpoint
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.metrics.scrape_server import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from progressor.telemetry.names import METRICS
-from tests.support.metrics import families, filled_metrics, scrape
-from tests.support.points import PATIENCE_SECONDS
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.telemetry.metrics import families, filled_metrics, scrape
 
 ALL = {it.name for it in METRICS.values()}
 LONG = b"x" * (2 * HEAD_BYTES_MAX)

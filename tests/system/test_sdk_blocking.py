@@ -16,7 +16,7 @@ from progressor.sdk import (
     RetryPolicy,
     Step,
 )
-from tests.support.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -34,8 +34,8 @@ from progressor.sdk.client import schedules as schedule_client
 from progressor.sdk.testing import JobRehearsal
 from progressor.sdk.values import graph as sdk_graph
 from progressor.sdk.values import schedules
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import Replica
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

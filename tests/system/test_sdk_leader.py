@@ -27,8 +27,8 @@ from progressor.sdk import (
     TaskType,
 )
 from progressor.sdk.testing import JobRehearsal
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import Replica
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -25,9 +25,9 @@ from progressor.sdk import (
     Step,
 )
 from progressor.sdk.testing import JobRehearsal
-from tests.support.points import PATIENCE_SECONDS, Points
-from tests.support.rehearsed import comes_to, processor_of
-from tests.support.replica import Replica
+from tests.support.engine.points import PATIENCE_SECONDS, Points
+from tests.support.engine.replica import Replica
+from tests.support.processor.rehearsed import comes_to, processor_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -24,8 +24,8 @@ from progressor.sdk import (
     TaskType,
 )
 from progressor.sdk.testing import Rehearsal
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import Replica
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,12 +14,12 @@ from progressor import errors
 from progressor.cli.main import main
 from progressor.sdk import BYTES, Client, LogLevel, NamespaceConfig
 from progressor.v1.processor_service_pb2 import Complete
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, ScriptedProcessor, Step
-from tests.support.proxy import running_proxy
-from tests.support.replica import answering, broken, refusal, running_process, unavailable
-from tests.support.served_log import Line, ServedLog, served
-from tests.support.trace_receiver import running_receiver
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import answering, broken, refusal, running_process, unavailable
+from tests.support.engine.served_log import Line, ServedLog, served
+from tests.support.postgres.proxy import running_proxy
+from tests.support.processor.scripted import Answer, ScriptedProcessor, Step
+from tests.support.telemetry.trace_receiver import running_receiver
 
 SECRET = b"not-for-the-log"
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C

@@ -18,17 +18,17 @@ from progressor.sdk import EngineUnavailableError
 from progressor.sdk.transport import sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.api_engine import build
-from tests.support.memory_api import MemoryRequests
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.api.memory import MemoryRequests
+from tests.support.api.server import build
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
-    open_stage,
+    open_env,
     running_process,
     running_replica,
 )
-from tests.support.sessions import RawSession, call_of, error_of
+from tests.support.engine.sessions import RawSession, call_of, error_of
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -265,15 +265,15 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica, one_at_a_time=False) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, one_at_a_time=False) as env:
+        yield env
 
 
-async def test_a_session_of_stubs_does_what_single_calls_do(stage: Stage) -> None:
-    key: dict[str, Any] = {"namespace": stage.namespace, "process_id": "p"}
+async def test_a_session_of_stubs_does_what_single_calls_do(env: Env) -> None:
+    key: dict[str, Any] = {"namespace": env.namespace, "process_id": "p"}
     async with (
-        grpc.aio.insecure_channel(stage.replica.address) as channel,
+        grpc.aio.insecure_channel(env.replica.address) as channel,
         RawSession(channel) as session,
     ):
         await session.send(call_of(1, pb.StartRequest(**key, args=b"1")))
@@ -284,7 +284,7 @@ async def test_a_session_of_stubs_does_what_single_calls_do(stage: Stage) -> Non
             call_of(4, pb.CallRequest(**key, args=b"4", accept_only=True)),
             call_of(5, pb.StartRequest(**key)),
             call_of(6, pb.RepairRequest(**key)),
-            call_of(7, pb.GetRequest(namespace=stage.namespace, process_id="none")),
+            call_of(7, pb.GetRequest(namespace=env.namespace, process_id="none")),
         )
         answers = await session.answered(7)
         await session.send(call_of(8, pb.GetRequest(**key)))
@@ -300,12 +300,12 @@ async def test_a_session_of_stubs_does_what_single_calls_do(stage: Stage) -> Non
     assert got.process.process_id == "p"
 
 
-async def test_a_slow_step_does_not_hold_up_the_others_of_its_session(stage: Stage) -> None:
-    hang, _ = await stage.busy("slow")
-    await stage.running("quick")
+async def test_a_slow_step_does_not_hold_up_the_others_of_its_session(env: Env) -> None:
+    hang, _ = await env.busy("slow")
+    await env.running("quick")
     async with asyncio.TaskGroup() as group:
-        slow = group.create_task(stage.client.call("slow", b"s"))
-        quick = [(await stage.client.call("quick", b"%d" % n)).response for n in range(5)]
+        slow = group.create_task(env.client.call("slow", b"s"))
+        quick = [(await env.client.call("quick", b"%d" % n)).response for n in range(5)]
         was_done = slow.done()
         hang.released.set()
 
@@ -315,17 +315,17 @@ async def test_a_slow_step_does_not_hold_up_the_others_of_its_session(stage: Sta
 
 
 async def test_an_engine_killed_amid_a_session_and_started_again_serves_what_is_safe(
-    stage: Stage, database: str, tmp_path: Path
+    env: Env, database: str, tmp_path: Path
 ) -> None:
-    await stage.running("safe", Hang(), Answer())
-    await stage.running("unsafe", Hang(), Answer())
+    await env.running("safe", Hang(), Answer())
+    await env.running("unsafe", Hang(), Answer())
     async with asyncio.TaskGroup() as group:
         async with running_process(database, tmp_path) as victim:
-            there = stage.client_at(victim.address)
+            there = env.client_at(victim.address)
             safe = group.create_task(there.call("safe", b"1", idempotency_key="k", timeout=60))
             unsafe = group.create_task(unavailable(there.call("unsafe", b"2")))
-            await stage.asked("safe", 2)
-            await stage.asked("unsafe", 2)
+            await env.asked("safe", 2)
+            await env.asked("unsafe", 2)
             victim.kill()
             await victim.left()
         was_told = await unsafe
@@ -346,21 +346,21 @@ async def unavailable(call: Any) -> bool:
 
 
 async def test_a_client_moves_to_another_replica_behind_the_name_and_loses_nothing(
-    stage: Stage, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: Env, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "CHANNEL_SECONDS_MIN", 0.0)
     name, first, second = tmp_path / "name.sock", tmp_path / "1.sock", tmp_path / "2.sock"
     name.symlink_to(first)
-    await stage.running("p", hang := Hang())
-    await stage.running("q")
+    await env.running("p", hang := Hang())
+    await env.running("q")
     async with (
         running_replica(database, {"server.bind": f"unix:{second}"}),
-        stage.client_at(f"unix:{name}") as client,
+        env.client_at(f"unix:{name}") as client,
         asyncio.TaskGroup() as group,
         running_replica(database, {"server.bind": f"unix:{first}"}) as leaving,
     ):
         waiting = group.create_task(client.call("p", b"1"))
-        await stage.asked("p", 2)
+        await env.asked("p", 2)
         name.unlink()
         name.symlink_to(second)
         leaving.engine.stop()

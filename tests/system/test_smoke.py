@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.support.processor import ScriptedProcessor
-from tests.support.replica import running_process, running_replica
+from tests.support.engine.replica import running_process, running_replica
+from tests.support.processor.scripted import ScriptedProcessor
 
 
 async def test_a_started_process_answers_calls(database: str) -> None:

@@ -19,9 +19,9 @@ from psycopg.conninfo import make_conninfo
 
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.postgres.migrations import migrate
-from tests.support.doctor import execute
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import put_cluster
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.postgres.cluster import put_cluster
+from tests.support.storage.doctor.doctor import execute
 
 SECRET = "hunter2"
 

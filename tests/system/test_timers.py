@@ -18,19 +18,19 @@ from progressor.v1.types_pb2 import (
     HistoryRange,
     SetTimer,
 )
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     refusal,
     response,
     running_replica,
     timer,
 )
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,17 +45,17 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica, retry_policy=NOW_AND_THEN) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, retry_policy=NOW_AND_THEN) as env:
+        yield env
 
 
-async def tasks_of(stage: Stage) -> tuple[TaskTrace, ...]:
-    return (await stage.client.trace("p")).tasks
+async def tasks_of(env: Env) -> tuple[TaskTrace, ...]:
+    return (await env.client.trace("p")).tasks
 
 
-def types_asked(stage: Stage) -> list[int]:
-    return [request.task.type for request in stage.asked_for("p")]
+def types_asked(env: Env) -> list[int]:
+    return [request.task.type for request in env.asked_for("p")]
 
 
 def instant(seconds_from_now: float) -> Timestamp:
@@ -65,25 +65,25 @@ def instant(seconds_from_now: float) -> Timestamp:
 
 
 class TestDueTime:
-    async def test_a_timer_after_a_while_fires_by_itself_and_not_before(self, stage: Stage) -> None:
-        claimed = stage.points.count("timers_claimed")
-        await stage.timed("p", answering(b"fired"), after=0.05)
-        await stage.settled("p", 2)
+    async def test_a_timer_after_a_while_fires_by_itself_and_not_before(self, env: Env) -> None:
+        claimed = env.points.count("timers_claimed")
+        await env.timed("p", answering(b"fired"), after=0.05)
+        await env.settled("p", 2)
 
-        init, timeout = await tasks_of(stage)
+        init, timeout = await tasks_of(env)
         assert init.finished_at is not None
         assert timeout.scheduled_at == init.finished_at + dt.timedelta(seconds=0.05)
         assert timeout.started_at is not None
         assert timeout.started_at >= timeout.scheduled_at
-        assert stage.points.count("timers_claimed") == claimed + 1
+        assert env.points.count("timers_claimed") == claimed + 1
 
-    async def test_a_timer_at_an_instant_fires_then(self, stage: Stage) -> None:
+    async def test_a_timer_at_an_instant_fires_then(self, env: Env) -> None:
         at = instant(0.1)
-        await stage.running("p", answering(set_timer=SetTimer(at=at)), answering(b"fired"))
-        await stage.client.call("p")
-        await stage.settled("p", 3)
+        await env.running("p", answering(set_timer=SetTimer(at=at)), answering(b"fired"))
+        await env.client.call("p")
+        await env.settled("p", 3)
 
-        timeout = (await tasks_of(stage))[2]
+        timeout = (await tasks_of(env))[2]
         due_at = at.ToDatetime(dt.UTC)
         assert timeout.scheduled_at == due_at
         assert timeout.started_at is not None
@@ -98,33 +98,33 @@ class TestDueTime:
         ],
     )
     async def test_a_timer_due_now_follows_in_the_same_worker(
-        self, stage: Stage, due_now: SetTimer
+        self, env: Env, due_now: SetTimer
     ) -> None:
-        claimed = stage.points.count("timers_claimed")
-        stage.processor.on_process("p", answering(set_timer=due_now), answering(b"fired"))
-        await stage.client.start("p")
-        await stage.settled("p", 2)
+        claimed = env.points.count("timers_claimed")
+        env.processor.on_process("p", answering(set_timer=due_now), answering(b"fired"))
+        await env.client.start("p")
+        await env.settled("p", 2)
 
-        assert types_asked(stage) == [TASK_TYPE_INIT, TASK_TYPE_TIMEOUT]
-        assert stage.points.count("timers_claimed") == claimed
+        assert types_asked(env) == [TASK_TYPE_INIT, TASK_TYPE_TIMEOUT]
+        assert env.points.count("timers_claimed") == claimed
 
-    async def test_a_process_that_drives_itself_takes_step_after_step(self, stage: Stage) -> None:
-        stage.processor.on_process(
+    async def test_a_process_that_drives_itself_takes_step_after_step(self, env: Env) -> None:
+        env.processor.on_process(
             "p",
             *[answering(b"tick", set_timer=timer()) for _ in range(20)],
             answering(b"last"),
         )
-        await stage.client.start("p")
-        await stage.settled("p", 21)
+        await env.client.start("p")
+        await env.settled("p", 21)
 
-        history = (await stage.client.get("p")).history
+        history = (await env.client.get("p")).history
         assert [event.event_id for event in history] == list(range(1, 22))
         assert history[-1].payload == b"last"
 
-    async def test_a_timer_far_ahead_waits_and_says_until_when(self, stage: Stage) -> None:
-        await stage.timed("p", after=HOUR)
+    async def test_a_timer_far_ahead_waits_and_says_until_when(self, env: Env) -> None:
+        await env.timed("p", after=HOUR)
 
-        snapshot = await stage.client.get("p")
+        snapshot = await env.client.get("p")
 
         assert snapshot.timer is not None
         assert snapshot.timer.type == "timeout"
@@ -133,97 +133,97 @@ class TestDueTime:
 
 
 class TestWhatItIsHanded:
-    async def test_its_args_and_its_own_attempt(self, stage: Stage) -> None:
-        await stage.timed("p", after=0, args=b"tick")
-        await stage.settled("p", 2)
+    async def test_its_args_and_its_own_attempt(self, env: Env) -> None:
+        await env.timed("p", after=0, args=b"tick")
+        await env.settled("p", 2)
 
-        task = stage.asked_for("p")[1].task
+        task = env.asked_for("p")[1].task
         assert (task.args, task.attempt) == (b"tick", 1)
 
-    async def test_its_own_range_of_the_history(self, stage: Stage) -> None:
+    async def test_its_own_range_of_the_history(self, env: Env) -> None:
         newest_two = HistoryRange(limit=2, direction=DIRECTION_BACKWARD)
-        stage.processor.on_process(
+        env.processor.on_process(
             "p",
             answering(b"1", b"2", b"3", set_timer=timer(history_range=newest_two)),
             answering(),
         )
-        await stage.client.start("p")
-        await stage.settled("p", 2)
+        await env.client.start("p")
+        await env.settled("p", 2)
 
-        assert [it.payload for it in stage.asked_for("p")[1].history] == [b"3", b"2"]
+        assert [it.payload for it in env.asked_for("p")[1].history] == [b"3", b"2"]
 
-    async def test_no_history_where_its_range_has_none(self, stage: Stage) -> None:
+    async def test_no_history_where_its_range_has_none(self, env: Env) -> None:
         none = HistoryRange(limit=0)
-        stage.processor.on_process(
+        env.processor.on_process(
             "p", answering(b"1", set_timer=timer(history_range=none)), answering()
         )
-        await stage.client.start("p")
-        await stage.settled("p", 2)
+        await env.client.start("p")
+        await env.settled("p", 2)
 
-        assert list(stage.asked_for("p")[1].history) == []
+        assert list(env.asked_for("p")[1].history) == []
 
-    async def test_its_own_step_timeout(self, stage: Stage) -> None:
+    async def test_its_own_step_timeout(self, env: Env) -> None:
         quick = Duration(nanos=500_000_000)
-        await stage.timed("p", Hang(), answering(b"fired"), after=0, step_timeout=quick)
-        await stage.settled("p", 3)
+        await env.timed("p", Hang(), answering(b"fired"), after=0, step_timeout=quick)
+        await env.settled("p", 3)
 
-        first, second = stage.asked_for("p")[1:]
+        first, second = env.asked_for("p")[1:]
         assert (first.task.attempt, second.task.attempt) == (1, 2)
         # The namespace would have waited for 30 s.
         assert second.deadline.ToDatetime() - first.deadline.ToDatetime() < dt.timedelta(seconds=25)
 
-    async def test_its_own_step_timeout_also_where_it_fires_later(self, stage: Stage) -> None:
+    async def test_its_own_step_timeout_also_where_it_fires_later(self, env: Env) -> None:
         quick = Duration(seconds=3)
-        await stage.timed("p", after=0.02, step_timeout=quick)
-        await stage.settled("p", 2)
+        await env.timed("p", after=0.02, step_timeout=quick)
+        await env.settled("p", 2)
 
-        started_at = (await tasks_of(stage))[1].started_at
+        started_at = (await tasks_of(env))[1].started_at
         assert started_at is not None
-        deadline = stage.asked_for("p")[1].deadline.ToDatetime(dt.UTC)
+        deadline = env.asked_for("p")[1].deadline.ToDatetime(dt.UTC)
         assert deadline - started_at < dt.timedelta(seconds=10)
 
 
 class TestReplacing:
-    async def test_a_new_timer_replaces_the_old_one(self, stage: Stage) -> None:
-        await stage.timed("p", answering(set_timer=timer(HOUR)), after=2 * HOUR)
-        old = (await stage.client.get("p")).timer
-        await stage.client.call("p")
-        new = (await stage.client.get("p")).timer
+    async def test_a_new_timer_replaces_the_old_one(self, env: Env) -> None:
+        await env.timed("p", answering(set_timer=timer(HOUR)), after=2 * HOUR)
+        old = (await env.client.get("p")).timer
+        await env.client.call("p")
+        new = (await env.client.get("p")).timer
 
         assert old is not None
         assert new is not None
         assert new.due_at < old.due_at
-        statuses = {task.task_id: task.status for task in await tasks_of(stage)}
+        statuses = {task.task_id: task.status for task in await tasks_of(env)}
         assert statuses[old.task_id] is TaskStatus.CANCELLED
         assert statuses[new.task_id] is TaskStatus.WAITING
 
-    async def test_a_timer_that_was_replaced_does_not_fire(self, stage: Stage) -> None:
-        await stage.timed("p", answering(set_timer=timer(HOUR)), after=0.6)
-        await stage.client.call("p")
-        stage.processor.on_process("q", answering(set_timer=timer(0.7)), answering())
-        await stage.client.start("q")
-        await stage.settled("q", 2)
+    async def test_a_timer_that_was_replaced_does_not_fire(self, env: Env) -> None:
+        await env.timed("p", answering(set_timer=timer(HOUR)), after=0.6)
+        await env.client.call("p")
+        env.processor.on_process("q", answering(set_timer=timer(0.7)), answering())
+        await env.client.start("q")
+        await env.settled("q", 2)
 
-        assert types_asked(stage) == [TASK_TYPE_INIT, TASK_TYPE_CALL]
+        assert types_asked(env) == [TASK_TYPE_INIT, TASK_TYPE_CALL]
 
-    async def test_a_timer_can_set_the_next_one(self, stage: Stage) -> None:
+    async def test_a_timer_can_set_the_next_one(self, env: Env) -> None:
         again = answering(b"tick", set_timer=timer(0.01))
-        await stage.timed("p", again, again, answering(b"last"), after=0.01)
-        await stage.settled("p", 4)
+        await env.timed("p", again, again, answering(b"last"), after=0.01)
+        await env.settled("p", 4)
 
-        assert [it.payload for it in (await stage.client.get("p")).history] == [
+        assert [it.payload for it in (await env.client.get("p")).history] == [
             b"tick",
             b"tick",
             b"last",
         ]
 
     async def test_a_timer_without_a_next_one_leaves_a_process_that_waits_for_calls(
-        self, stage: Stage
+        self, env: Env
     ) -> None:
-        await stage.timed("p", answering(), after=0)
-        await stage.settled("p", 2)
+        await env.timed("p", answering(), after=0)
+        await env.settled("p", 2)
 
-        snapshot = await stage.client.get("p")
+        snapshot = await env.client.get("p")
         assert (snapshot.timer, snapshot.waits) == (None, ())
         assert snapshot.process.status is ProcessStatus.RUNNING
 
@@ -231,48 +231,48 @@ class TestReplacing:
 class TestRemove:
     @pytest.mark.parametrize("after", [0.0, 0.05])
     async def test_removes_the_process_without_asking_the_processor(
-        self, stage: Stage, after: float
+        self, env: Env, after: float
     ) -> None:
-        await stage.timed("p", after=after, remove=True)
-        await stage.points.wait("settled", key=stage.key("p"), settlement="Remove")
+        await env.timed("p", after=after, remove=True)
+        await env.points.wait("settled", key=env.key("p"), settlement="Remove")
 
-        assert (await refusal(stage.client.get("p"))).reason == "PROCESS_NOT_FOUND"
-        assert types_asked(stage) == [TASK_TYPE_INIT]
+        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+        assert types_asked(env) == [TASK_TYPE_INIT]
 
-    async def test_shows_as_a_timer_of_its_kind(self, stage: Stage) -> None:
-        await stage.timed("p", after=HOUR, remove=True)
+    async def test_shows_as_a_timer_of_its_kind(self, env: Env) -> None:
+        await env.timed("p", after=HOUR, remove=True)
 
-        timer_ = (await stage.client.get("p")).timer
+        timer_ = (await env.client.get("p")).timer
 
         assert timer_ is not None
         assert timer_.type == "remove"
 
-    async def test_waits_for_the_call_in_hand(self, stage: Stage) -> None:
+    async def test_waits_for_the_call_in_hand(self, env: Env) -> None:
         due_now = response(response=b"answered", set_timer=SetTimer(remove=True))
-        hang, _ = await stage.busy("p", Answer(), answer=due_now)
-        second = await stage.client.call("p", b"2", accept_only=True)
+        hang, _ = await env.busy("p", Answer(), answer=due_now)
+        second = await env.client.call("p", b"2", accept_only=True)
         async with asyncio.TaskGroup() as group:
-            awaited = group.create_task(stage.client.await_task("p", task_id=second.task_id))
-            await stage.points.wait("awaited", key=stage.key("p"))
+            awaited = group.create_task(env.client.await_task("p", task_id=second.task_id))
+            await env.points.wait("awaited", key=env.key("p"))
             hang.released.set()
-        await stage.points.wait("settled", key=stage.key("p"), settlement="Remove")
+        await env.points.wait("settled", key=env.key("p"), settlement="Remove")
 
         assert awaited.result().response == b"2"
-        assert (await refusal(stage.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
 
 
 class TestCallsGoFirst:
-    async def test_a_timer_that_comes_due_behind_a_call_fires_after_it(self, stage: Stage) -> None:
+    async def test_a_timer_that_comes_due_behind_a_call_fires_after_it(self, env: Env) -> None:
         hang = Hang()
-        await stage.timed("p", hang, answering(b"fired"), after=0.5)
-        accepted = await stage.client.call("p", b"call", accept_only=True)
-        await stage.asked("p", 2)
+        await env.timed("p", hang, answering(b"fired"), after=0.5)
+        accepted = await env.client.call("p", b"call", accept_only=True)
+        await env.asked("p", 2)
         # Another process says when the timer's time has passed.
-        stage.processor.on_process("q", answering(set_timer=timer(0.6)), answering())
-        await stage.client.start("q")
-        await stage.settled("q", 2)
+        env.processor.on_process("q", answering(set_timer=timer(0.6)), answering())
+        await env.client.start("q")
+        await env.settled("q", 2)
         hang.released.set()
-        await stage.settled("p", 3)
+        await env.settled("p", 3)
 
-        assert types_asked(stage) == [TASK_TYPE_INIT, TASK_TYPE_CALL, TASK_TYPE_TIMEOUT]
-        assert (await stage.client.get("p")).history[0].task_id == accepted.task_id
+        assert types_asked(env) == [TASK_TYPE_INIT, TASK_TYPE_CALL, TASK_TYPE_TIMEOUT]
+        assert (await env.client.get("p")).history[0].task_id == accepted.task_id

@@ -13,16 +13,16 @@ import pytest_asyncio
 
 from progressor.cli.main import main
 from progressor.v1 import replica_service_pb2 as pb
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.replica import (
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
+from tests.support.api.terminal import ENTER_SCREEN, INTERRUPT, LEAVE_SCREEN, SHOW_CURSOR, Terminal
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
+    Env,
     Replica,
-    Stage,
-    open_stage,
+    open_env,
     running_process,
     running_replica,
 )
-from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
-from tests.support.terminal import ENTER_SCREEN, INTERRUPT, LEAVE_SCREEN, SHOW_CURSOR, Terminal
 
 OFTEN = ("--interval", "0.2s")
 
@@ -105,14 +105,14 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica, one_at_a_time=False) as opened:
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, one_at_a_time=False) as opened:
         yield opened
 
 
-async def load(stage: Stage, address: str, process_id: str) -> None:
+async def load(env: Env, address: str, process_id: str) -> None:
     """Call a process again and again; ends only by cancellation."""
-    async with stage.client_at(address) as client:
+    async with env.client_at(address) as client:
         while True:
             await client.call(process_id)
 
@@ -129,19 +129,19 @@ async def printed(*arguments: str) -> str:
     return out.decode()
 
 
-async def test_two_replicas_at_work_are_seen_by_asking_one(stage: Stage, database: str) -> None:
-    await stage.running("p")
-    await stage.running("q")
+async def test_two_replicas_at_work_are_seen_by_asking_one(env: Env, database: str) -> None:
+    await env.running("p")
+    await env.running("q")
     async with (
         running_replica(database, {"replica.name": "second"}) as second,
         asyncio.TaskGroup() as group,
     ):
-        addresses = {"p": stage.replica.address, "q": second.address}
+        addresses = {"p": env.replica.address, "q": second.address}
         working = [
-            group.create_task(load(stage, address, process_id))
+            group.create_task(load(env, address, process_id))
             for process_id, address in addresses.items()
         ]
-        await stage.settled("p", 3)
+        await env.settled("p", 3)
         seen = [
             json.loads(await printed("top", "--once", "--json", "--address", address))
             for address in addresses.values()
@@ -150,7 +150,7 @@ async def test_two_replicas_at_work_are_seen_by_asking_one(stage: Stage, databas
             task.cancel()
 
     for document in seen:
-        (namespace,) = [it for it in document["namespaces"] if it["namespace"] == stage.namespace]
+        (namespace,) = [it for it in document["namespaces"] if it["namespace"] == env.namespace]
         replicas = {it["name"]: it for it in document["replicas"]}
         rates = [replicas[it]["pace"]["settled_per_second"] for it in ("first", "second")]
         assert min(rates) > 0
@@ -223,9 +223,9 @@ async def test_json_in_a_pipe_tells_that_the_engine_is_away(database: str, tmp_p
 
 class TestALiveView:
     async def test_survives_a_restart_and_gives_the_terminal_back(
-        self, stage: Stage, tmp_path: Path
+        self, env: Env, tmp_path: Path
     ) -> None:
-        dsn, name = stage.replica.engine.dsn, {"replica.name": "mortal"}
+        dsn, name = env.replica.engine.dsn, {"replica.name": "mortal"}
         async with (
             running_process(dsn, tmp_path, name) as mortal,
             Terminal.running("top", *OFTEN, "--address", mortal.address) as terminal,

@@ -11,20 +11,20 @@ from progressor.telemetry.traces.progress import STEPS_MAX
 from progressor.v1 import process_service_pb2 as messages
 from progressor.v1 import types_pb2 as types
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import Answer, ScriptedProcessor
-from tests.support.replica import (
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     Replica,
     answering,
-    open_stage,
+    open_env,
     running_replica,
     timer,
     unavailable,
 )
-from tests.support.sessions import RawSession
-from tests.support.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
-from tests.support.trace_receiver import running_receiver
+from tests.support.engine.sessions import RawSession
+from tests.support.processor.scripted import Answer, ScriptedProcessor
+from tests.support.telemetry.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
+from tests.support.telemetry.trace_receiver import running_receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,31 +77,31 @@ def told_in_metadata(processor: ScriptedProcessor) -> Sequence[Mapping[str, str 
 async def test_an_engine_that_traces_nothing_carries_a_context_on_as_it_came(
     replica: Replica, way: Way, caller: Mapping[str, str]
 ) -> None:
-    async with open_stage(replica, streaming=False, retry_policy=NOW_AND_THEN) as stage:
-        await stage.running("p", answering(set_timer=timer()), unavailable(), answering())
-        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+    async with open_env(replica, streaming=False, retry_policy=NOW_AND_THEN) as env:
+        await env.running("p", answering(set_timer=timer()), unavailable(), answering())
+        call = messages.CallRequest(namespace=env.namespace, process_id="p")
 
         await ask(replica, way, call, caller)
 
-        await stage.asked("p", 4)
+        await env.asked("p", 4)
     # Its start came without; the call, the timer that it set, and the timer's second attempt.
-    assert contexts_of(stage.processor) == [{}, caller, caller, caller]
-    assert told_in_metadata(stage.processor) == [{}, caller, caller, caller]
+    assert contexts_of(env.processor) == [{}, caller, caller, caller]
+    assert told_in_metadata(env.processor) == [{}, caller, caller, caller]
 
 
 @pytest.mark.parametrize("way", ["unary", "session"])
 async def test_a_context_that_is_none_is_left_out_and_hurts_nobody(
     replica: Replica, way: Way
 ) -> None:
-    async with open_stage(replica, streaming=False) as stage:
-        await stage.running("p")
-        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+    async with open_env(replica, streaming=False) as env:
+        await env.running("p")
+        call = messages.CallRequest(namespace=env.namespace, process_id="p")
 
         for trace in BROKEN:
             await ask(replica, way, call, trace)
 
-    assert contexts_of(stage.processor) == [{}] * (1 + len(BROKEN))
-    assert told_in_metadata(stage.processor) == [{}] * (1 + len(BROKEN))
+    assert contexts_of(env.processor) == [{}] * (1 + len(BROKEN))
+    assert told_in_metadata(env.processor) == [{}] * (1 + len(BROKEN))
 
 
 async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
@@ -110,38 +110,38 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
     async with (
         running_receiver() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_stage(replica, streaming=False) as stage,
+        open_env(replica, streaming=False) as env,
     ):
-        await stage.running("p", answering(set_timer=timer()), Answer())
-        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        await env.running("p", answering(set_timer=timer()), Answer())
+        call = messages.CallRequest(namespace=env.namespace, process_id="p")
         await ask(replica, "unary", call, {**TRACED, **STATED})
-        await stage.asked("p", 3)
+        await env.asked("p", 3)
 
-    of_the_call, of_the_timer = contexts_of(stage.processor)[1:]
+    of_the_call, of_the_timer = contexts_of(env.processor)[1:]
     for context in (of_the_call, of_the_timer):
         assert context["traceparent"].startswith(f"00-{TRACE_ID}-")
         ours, theirs = context["tracestate"].split(",", 1)
         assert ours.startswith("progressor=")
         assert theirs == STATED["tracestate"]
     assert of_the_call["traceparent"] != of_the_timer["traceparent"]
-    assert told_in_metadata(stage.processor)[1:] == [of_the_call, of_the_timer]
+    assert told_in_metadata(env.processor)[1:] == [of_the_call, of_the_timer]
 
 
 async def test_the_callers_baggage_goes_through_the_spans_of_the_engine(own_database: str) -> None:
     async with (
         running_receiver() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_stage(replica, streaming=False) as stage,
+        open_env(replica, streaming=False) as env,
     ):
-        await stage.running("p", *[answering(set_timer=timer())] * 3, Answer())
-        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        await env.running("p", *[answering(set_timer=timer())] * 3, Answer())
+        call = messages.CallRequest(namespace=env.namespace, process_id="p")
         for caller in ({**TRACED, **BAGGAGE}, BAGGAGE):
             await ask(replica, "unary", call, caller)
-        await stage.settled("p")
+        await env.settled("p")
 
-    carried = contexts_of(stage.processor)[1:]
+    carried = contexts_of(env.processor)[1:]
     assert [it["baggage"] for it in carried] == [BAGGAGE["baggage"]] * len(carried)
-    assert told_in_metadata(stage.processor)[1:] == carried
+    assert told_in_metadata(env.processor)[1:] == carried
     # Who has baggage alone has not decided whether it is traced.
     assert len({it["traceparent"].split("-")[1] for it in carried}) > 1
 
@@ -153,13 +153,13 @@ async def test_a_chain_of_timers_is_several_traces_each_linked_to_the_last(
     async with (
         running_receiver() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_stage(replica) as stage,
+        open_env(replica) as env,
     ):
-        await stage.running("p", *chained, Answer())
-        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        await env.running("p", *chained, Answer())
+        call = messages.CallRequest(namespace=env.namespace, process_id="p")
         await ask(replica, "unary", call, TRACED)
-        await stage.asked("p", 2 + len(chained))
-        await stage.settled("p")
+        await env.asked("p", 2 + len(chained))
+        await env.settled("p")
 
     steps = {
         it.span_id: it
@@ -182,10 +182,10 @@ async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brou
     async with (
         running_receiver() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_stage(replica, streaming=False) as stage,
+        open_env(replica, streaming=False) as env,
     ):
         put = messages.PutRequest(
-            namespace=stage.namespace,
+            namespace=env.namespace,
             process_id="p",
             status=types.PROCESS_STATUS_RUNNING,
             timer=timer(),
@@ -193,7 +193,7 @@ async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brou
         async with grpc.aio.insecure_channel(replica.address) as channel:
             stub: Any = ProcessServiceStub(channel)
             await stub.Put(put, metadata=tuple(TRACED.items()), timeout=PATIENCE_SECONDS)
-        await stage.settled("p")
+        await env.settled("p")
 
     (brought,) = receiver.named("progressor.v1.ProcessService/Put")
     (step,) = (it for it in receiver.named("progressor.step") if it.trace_id == TRACE_ID)

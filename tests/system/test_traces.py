@@ -22,15 +22,15 @@ from progressor.sdk import (
     SyncClient,
 )
 from progressor.telemetry import names
-from tests.support.activities import queue_in, told
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.processor import ScriptedProcessor
-from tests.support.replica import (
+from tests.support.engine.activities import queue_in, told
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import (
     NOW_AND_THEN,
     running_process,
     running_replica,
 )
-from tests.support.trace_receiver import (
+from tests.support.processor.scripted import ScriptedProcessor
+from tests.support.telemetry.trace_receiver import (
     Told,
     TraceReceiver,
     children_of,

@@ -24,18 +24,18 @@ from progressor.sdk import (
     WaitCause,
 )
 from progressor.v1 import types_pb2
-from tests.support.processor import Answer, Hang
-from tests.support.replica import (
+from tests.support.engine.replica import (
     NOW_AND_THEN,
+    Env,
     Replica,
-    Stage,
     answering,
-    open_stage,
+    open_env,
     running_replica,
     timer,
     unavailable,
 )
-from tests.support.waiting import named, said
+from tests.support.engine.waiting import named, said
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,27 +51,27 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica) as env:
+        yield env
 
 
 def soon(seconds: float = 2) -> dt.datetime:
     return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
 
 
-async def accepted(stage: Stage, process_id: str, constraints: Constraints | None) -> int:
+async def accepted(env: Env, process_id: str, constraints: Constraints | None) -> int:
     """Start a process whose init task has constraints, and return the task."""
-    answer = await stage.client.start(process_id, accept_only=True, constraints=constraints)
+    answer = await env.client.start(process_id, accept_only=True, constraints=constraints)
     return answer.task_id
 
 
-async def holding(stage: Stage, process_id: str, constraints: Constraints = MUTEX) -> Hang:
+async def holding(env: Env, process_id: str, constraints: Constraints = MUTEX) -> Hang:
     """Start a process that holds its gates until it is released."""
     hang = Hang()
-    stage.processor.on_process(process_id, hang, Answer())
-    await accepted(stage, process_id, constraints)
-    await stage.asked(process_id)
+    env.processor.on_process(process_id, hang, Answer())
+    await accepted(env, process_id, constraints)
+    await env.asked(process_id)
     return hang
 
 
@@ -81,9 +81,9 @@ async def looked(replica: Replica) -> None:
     await replica.points.wait("beat", scans + 4)
 
 
-async def whole_life(stage: Stage, process_id: str) -> list[TaskTrace]:
+async def whole_life(env: Env, process_id: str) -> list[TaskTrace]:
     """Return the trace of a process; where the time of each task went is all of its life."""
-    tasks = list((await stage.client.trace(process_id)).tasks)
+    tasks = list((await env.client.trace(process_id)).tasks)
     for task in tasks:
         assert (task.spent is not None) == (
             task.constraints is not None and task.status in ENDED
@@ -107,15 +107,15 @@ def is_in_line(wait: Wait) -> bool:
 
 class TestAnInstant:
     async def test_is_waited_for_until_it_has_come(
-        self, stage: Stage, capfd: pytest.CaptureFixture[str]
+        self, env: Env, capfd: pytest.CaptureFixture[str]
     ) -> None:
         at = soon()
-        task_id = await accepted(stage, "p", Constraints(run_at=at))
-        wait = await named(stage, "p", WaitCause.RUN_AT)
-        [line] = await said(stage, "p", capfd)
-        await stage.settled("p")
+        task_id = await accepted(env, "p", Constraints(run_at=at))
+        wait = await named(env, "p", WaitCause.RUN_AT)
+        [line] = await said(env, "p", capfd)
+        await env.settled("p")
 
-        [task] = await whole_life(stage, "p")
+        [task] = await whole_life(env, "p")
         assert (wait.task_id, wait.until, wait.status) == (task_id, at, TaskStatus.WAITING)
         assert line.startswith(f"Task {task_id} (init) may not run before ")
         assert task.started_at is not None
@@ -126,16 +126,16 @@ class TestAnInstant:
 
 class TestASmallerVersion:
     async def test_is_waited_for_until_it_has_ended(
-        self, stage: Stage, replica: Replica, capfd: pytest.CaptureFixture[str]
+        self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang = await holding(stage, "small", Constraints(order=("o", "1.9")))
-        task_id = await accepted(stage, "p", Constraints(order=("o", "1.10")))
-        wait = await named(stage, "p", WaitCause.ORDER)
-        [line] = await said(stage, "p", capfd)
+        hang = await holding(env, "small", Constraints(order=("o", "1.9")))
+        task_id = await accepted(env, "p", Constraints(order=("o", "1.10")))
+        wait = await named(env, "p", WaitCause.ORDER)
+        [line] = await said(env, "p", capfd)
         await looked(replica)
-        asked = len(stage.asked_for("p"))
+        asked = len(env.asked_for("p"))
         hang.released.set()
-        await stage.settled("p")
+        await env.settled("p")
 
         assert asked == 0
         assert wait.order is not None
@@ -146,26 +146,26 @@ class TestASmallerVersion:
             f"Task {task_id} (init) has version 1.10 in the order o, and waits for version 1.9: "
             f"task {wait.order.task_id} of process small, which is running."
         )
-        [task] = await whole_life(stage, "p")
+        [task] = await whole_life(env, "p")
         assert task.spent is not None
         assert task.spent.order > dt.timedelta()
 
 
 class TestAFullGate:
     async def test_is_waited_for_until_it_is_left(
-        self, stage: Stage, replica: Replica, capfd: pytest.CaptureFixture[str]
+        self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang = await holding(stage, "h")
-        first = await accepted(stage, "p", MUTEX)
-        await accepted(stage, "q", MUTEX)
-        wait = await named(stage, "p", WaitCause.GATE)
-        other = await named(stage, "q", WaitCause.GATE)
-        [line] = await said(stage, "p", capfd)
+        hang = await holding(env, "h")
+        first = await accepted(env, "p", MUTEX)
+        await accepted(env, "q", MUTEX)
+        wait = await named(env, "p", WaitCause.GATE)
+        other = await named(env, "q", WaitCause.GATE)
+        [line] = await said(env, "p", capfd)
         await looked(replica)
-        asked = [len(stage.asked_for(it)) for it in "pq"]
+        asked = [len(env.asked_for(it)) for it in "pq"]
         hang.released.set()
-        await stage.settled("p")
-        await stage.settled("q")
+        await env.settled("p")
+        await env.settled("q")
 
         assert asked == [0, 0]
         [gate], [behind] = wait.gates, other.gates
@@ -180,15 +180,15 @@ class TestAFullGate:
         )
 
     async def test_of_capacity_0_is_waited_for_until_it_has_more(
-        self, stage: Stage, replica: Replica, capfd: pytest.CaptureFixture[str]
+        self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        task_id = await accepted(stage, "p", Constraints(gates={"shut": 0}))
-        wait = await named(stage, "p", WaitCause.GATE)
-        [line] = await said(stage, "p", capfd)
+        task_id = await accepted(env, "p", Constraints(gates={"shut": 0}))
+        wait = await named(env, "p", WaitCause.GATE)
+        [line] = await said(env, "p", capfd)
         await looked(replica)
-        asked = len(stage.asked_for("p"))
-        await stage.client.gates.set("shut", capacity=1)
-        await stage.settled("p")
+        asked = len(env.asked_for("p"))
+        await env.client.gates.set("shut", capacity=1)
+        await env.settled("p")
 
         assert asked == 0
         [gate] = wait.gates
@@ -201,15 +201,15 @@ class TestAFullGate:
 
 class TestATaskBeforeIt:
     async def test_is_waited_for_until_it_has_ended(
-        self, stage: Stage, capfd: pytest.CaptureFixture[str]
+        self, env: Env, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang, busy = await stage.busy("p")
-        answer = await stage.client.call("p", accept_only=True, constraints=MUTEX)
-        running, wait = (await stage.client.get("p")).waits
-        _, line = await said(stage, "p", capfd)
-        asked = len(stage.asked_for("p"))
+        hang, busy = await env.busy("p")
+        answer = await env.client.call("p", accept_only=True, constraints=MUTEX)
+        running, wait = (await env.client.get("p")).waits
+        _, line = await said(env, "p", capfd)
+        asked = len(env.asked_for("p"))
         hang.released.set()
-        await stage.settled("p", 3)
+        await env.settled("p", 3)
 
         assert asked == 2
         assert (running.task_id, wait.task_id) == (busy, answer.task_id)
@@ -220,18 +220,18 @@ class TestATaskBeforeIt:
 
 class TestAnOlderCallForTheSameGates:
     async def test_stands_in_line_for_both(
-        self, stage: Stage, capfd: pytest.CaptureFixture[str]
+        self, env: Env, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang = await holding(stage, "h")
-        await stage.client.start("p")
-        first = await stage.client.call("p", accept_only=True, constraints=MUTEX)
-        second = await stage.client.call("p", accept_only=True, constraints=MUTEX)
-        ahead, wait = (await stage.client.get("p")).waits
-        _, line = await said(stage, "p", capfd)
-        await stage.client.cancel("p", task_id=first.task_id)
-        [next_one] = (await stage.client.get("p")).waits
+        hang = await holding(env, "h")
+        await env.client.start("p")
+        first = await env.client.call("p", accept_only=True, constraints=MUTEX)
+        second = await env.client.call("p", accept_only=True, constraints=MUTEX)
+        ahead, wait = (await env.client.get("p")).waits
+        _, line = await said(env, "p", capfd)
+        await env.client.cancel("p", task_id=first.task_id)
+        [next_one] = (await env.client.get("p")).waits
         hang.released.set()
-        await stage.settled("p", 2)
+        await env.settled("p", 2)
 
         assert (ahead.task_id, ahead.cause) == (first.task_id, WaitCause.GATE)
         assert (wait.task_id, wait.cause) == (second.task_id, WaitCause.BEHIND_TASK)
@@ -245,17 +245,17 @@ class TestAFreeWorker:
     async def test_is_all_that_an_available_task_waits_for(
         self, replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        async with open_stage(replica, worker_count_max=1) as stage:
-            hang = await holding(stage, "h", Constraints(gates={"other": 1}))
-            task_id = await accepted(stage, "p", MUTEX)
-            wait = await named(stage, "p", WaitCause.NO_FREE_WORKER, lambda it: it.busy_count == 1)
-            [line] = await said(stage, "p", capfd)
+        async with open_env(replica, worker_count_max=1) as env:
+            hang = await holding(env, "h", Constraints(gates={"other": 1}))
+            task_id = await accepted(env, "p", MUTEX)
+            wait = await named(env, "p", WaitCause.NO_FREE_WORKER, lambda it: it.busy_count == 1)
+            [line] = await said(env, "p", capfd)
             await looked(replica)
-            asked = len(stage.asked_for("p"))
-            traced = (await stage.client.trace("p")).tasks[0].status
+            asked = len(env.asked_for("p"))
+            traced = (await env.client.trace("p")).tasks[0].status
             hang.released.set()
-            await stage.settled("p")
-            [task] = await whole_life(stage, "p")
+            await env.settled("p")
+            [task] = await whole_life(env, "p")
 
         assert asked == 0
         assert (wait.task_id, wait.status, traced) == (
@@ -271,15 +271,15 @@ class TestARetry:
     async def test_is_told_and_its_gates_are_free_meanwhile(
         self, replica: Replica, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        async with open_stage(replica, retry_policy=SLOWLY) as stage:
-            stage.processor.on_process("p", unavailable(), Answer())
-            task_id = await accepted(stage, "p", MUTEX)
-            wait = await named(stage, "p", WaitCause.RETRY)
-            [line] = await said(stage, "p", capfd)
-            await stage.client.start("q", constraints=MUTEX)
-            still = await named(stage, "p", WaitCause.RETRY)
-            await stage.settled("p", 2)
-            [task] = await whole_life(stage, "p")
+        async with open_env(replica, retry_policy=SLOWLY) as env:
+            env.processor.on_process("p", unavailable(), Answer())
+            task_id = await accepted(env, "p", MUTEX)
+            wait = await named(env, "p", WaitCause.RETRY)
+            [line] = await said(env, "p", capfd)
+            await env.client.start("q", constraints=MUTEX)
+            still = await named(env, "p", WaitCause.RETRY)
+            await env.settled("p", 2)
+            [task] = await whole_life(env, "p")
 
         assert (wait.task_id, wait.attempt, wait.attempts_max) == (task_id, 2, 8)
         assert wait.last_error is not None
@@ -291,16 +291,16 @@ class TestARetry:
         assert task.spent.time > dt.timedelta(seconds=2)
 
     async def test_may_find_its_gates_held_when_it_comes(self, replica: Replica) -> None:
-        async with open_stage(replica, retry_policy=SLOWLY) as stage:
-            stage.processor.on_process("p", unavailable(), Answer())
-            await accepted(stage, "p", MUTEX)
-            await named(stage, "p", WaitCause.RETRY)
-            hang = await holding(stage, "h")
-            both = await named(stage, "p", WaitCause.RETRY)
-            wait = await named(stage, "p", WaitCause.GATE, is_in_line)
+        async with open_env(replica, retry_policy=SLOWLY) as env:
+            env.processor.on_process("p", unavailable(), Answer())
+            await accepted(env, "p", MUTEX)
+            await named(env, "p", WaitCause.RETRY)
+            hang = await holding(env, "h")
+            both = await named(env, "p", WaitCause.RETRY)
+            wait = await named(env, "p", WaitCause.GATE, is_in_line)
             hang.released.set()
-            await stage.settled("p", 2)
-            await whole_life(stage, "p")
+            await env.settled("p", 2)
+            await whole_life(env, "p")
 
         assert [it.position for it in both.gates] == [None]
         assert [it.position for it in wait.gates] == [1]
@@ -308,87 +308,87 @@ class TestARetry:
 
 
 class TestATimer:
-    async def test_has_the_causes_of_its_constraints_too(self, stage: Stage) -> None:
-        hang = await holding(stage, "h")
+    async def test_has_the_causes_of_its_constraints_too(self, env: Env) -> None:
+        hang = await holding(env, "h")
         gates = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="g")])
-        stage.processor.on_process(
+        env.processor.on_process(
             "p", answering(set_timer=timer(1, constraints=gates)), Answer(), Answer()
         )
-        await stage.client.start("p")
-        early = await named(stage, "p", WaitCause.TIMER)
-        snapshot = await stage.client.get("p")
-        late = await named(stage, "p", WaitCause.GATE)
+        await env.client.start("p")
+        early = await named(env, "p", WaitCause.TIMER)
+        snapshot = await env.client.get("p")
+        late = await named(env, "p", WaitCause.GATE)
         hang.released.set()
-        await stage.settled("p", 2)
+        await env.settled("p", 2)
 
         assert snapshot.timer is not None
         assert (snapshot.timer.task_id, snapshot.timer.due_at) == (early.task_id, early.until)
         assert (early.type, late.task_id) == (TaskType.TIMEOUT, early.task_id)
         assert [it.gate for it in early.gates] == [it.gate for it in late.gates] == ["g"]
-        await whole_life(stage, "p")
+        await whole_life(env, "p")
 
 
 class TestTwoCauses:
     async def test_removing_the_first_leaves_the_second(
-        self, stage: Stage, capfd: pytest.CaptureFixture[str]
+        self, env: Env, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang = await holding(stage, "h")
-        await accepted(stage, "small", Constraints(order=("o", "1"), run_at=soon(3600)))
-        await accepted(stage, "p", Constraints(order=("o", "2"), gates={"g": 1}))
-        both = await named(stage, "p", WaitCause.ORDER)
-        [line] = await said(stage, "p", capfd)
-        await stage.client.remove("small")
-        left = await named(stage, "p", WaitCause.GATE)
-        asked = len(stage.asked_for("p"))
+        hang = await holding(env, "h")
+        await accepted(env, "small", Constraints(order=("o", "1"), run_at=soon(3600)))
+        await accepted(env, "p", Constraints(order=("o", "2"), gates={"g": 1}))
+        both = await named(env, "p", WaitCause.ORDER)
+        [line] = await said(env, "p", capfd)
+        await env.client.remove("small")
+        left = await named(env, "p", WaitCause.GATE)
+        asked = len(env.asked_for("p"))
         hang.released.set()
-        await stage.settled("p")
+        await env.settled("p")
 
         assert asked == 0
         assert both.order is not None
         assert [it.position for it in both.gates] == [None]
         assert " Besides, it waits for gate g, which is full: 1 of 1 held, by task " in line
         assert (left.order, [it.position for it in left.gates]) == (None, [1])
-        [task] = await whole_life(stage, "p")
+        [task] = await whole_life(env, "p")
         assert task.spent is not None
         assert min(task.spent.order, task.spent.gates) > dt.timedelta()
 
-    async def test_removing_the_second_leaves_the_first(self, stage: Stage) -> None:
-        hang = await holding(stage, "h")
-        small = await holding(stage, "small", Constraints(order=("o", "1")))
-        await accepted(stage, "p", Constraints(order=("o", "2"), gates={"g": 1}))
-        await named(stage, "p", WaitCause.ORDER, lambda it: len(it.gates) == 1)
+    async def test_removing_the_second_leaves_the_first(self, env: Env) -> None:
+        hang = await holding(env, "h")
+        small = await holding(env, "small", Constraints(order=("o", "1")))
+        await accepted(env, "p", Constraints(order=("o", "2"), gates={"g": 1}))
+        await named(env, "p", WaitCause.ORDER, lambda it: len(it.gates) == 1)
         hang.released.set()
-        left = await named(stage, "p", WaitCause.ORDER, lambda it: not it.gates)
-        asked = len(stage.asked_for("p"))
+        left = await named(env, "p", WaitCause.ORDER, lambda it: not it.gates)
+        asked = len(env.asked_for("p"))
         small.released.set()
-        await stage.settled("p")
+        await env.settled("p")
 
         assert asked == 0
         assert left.order is not None
-        await whole_life(stage, "p")
+        await whole_life(env, "p")
 
-    async def test_are_its_instant_and_a_gate(self, stage: Stage) -> None:
-        hang = await holding(stage, "h")
-        await accepted(stage, "p", Constraints(run_at=soon(), gates={"g": 1}))
-        both = await named(stage, "p", WaitCause.RUN_AT)
-        left = await named(stage, "p", WaitCause.GATE)
-        asked = len(stage.asked_for("p"))
+    async def test_are_its_instant_and_a_gate(self, env: Env) -> None:
+        hang = await holding(env, "h")
+        await accepted(env, "p", Constraints(run_at=soon(), gates={"g": 1}))
+        both = await named(env, "p", WaitCause.RUN_AT)
+        left = await named(env, "p", WaitCause.GATE)
+        asked = len(env.asked_for("p"))
         hang.released.set()
-        await stage.settled("p")
+        await env.settled("p")
 
         assert [it.gate for it in both.gates] == ["g"]
         assert (left.until, asked) == (None, 0)
 
-    async def test_are_two_gates(self, stage: Stage) -> None:
-        one = await holding(stage, "one", Constraints(gates={"a": 1}))
-        two = await holding(stage, "two", Constraints(gates={"b": 1}))
-        await accepted(stage, "p", Constraints(gates={"a": 1, "b": 1}))
-        both = await named(stage, "p", WaitCause.GATE)
+    async def test_are_two_gates(self, env: Env) -> None:
+        one = await holding(env, "one", Constraints(gates={"a": 1}))
+        two = await holding(env, "two", Constraints(gates={"b": 1}))
+        await accepted(env, "p", Constraints(gates={"a": 1, "b": 1}))
+        both = await named(env, "p", WaitCause.GATE)
         one.released.set()
-        left = await named(stage, "p", WaitCause.GATE, lambda it: len(it.gates) == 1)
-        asked = len(stage.asked_for("p"))
+        left = await named(env, "p", WaitCause.GATE, lambda it: len(it.gates) == 1)
+        asked = len(env.asked_for("p"))
         two.released.set()
-        await stage.settled("p")
+        await env.settled("p")
 
         assert [(it.gate, it.position) for it in both.gates] == [("a", 1), ("b", None)]
         assert [(it.gate, it.position) for it in left.gates] == [("b", 1)]
@@ -397,44 +397,42 @@ class TestTwoCauses:
 
 class TestAListOfCauses:
     async def test_has_those_whose_first_task_waits_so(
-        self, stage: Stage, capfd: pytest.CaptureFixture[str]
+        self, env: Env, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        hang = await holding(stage, "h")
-        await accepted(stage, "gated", MUTEX)
-        await accepted(stage, "later", Constraints(run_at=soon(3600)))
-        await stage.running("idle")
-        one = [it.process_id async for it in stage.client.list(causes=[WaitCause.GATE])]
+        hang = await holding(env, "h")
+        await accepted(env, "gated", MUTEX)
+        await accepted(env, "later", Constraints(run_at=soon(3600)))
+        await env.running("idle")
+        one = [it.process_id async for it in env.client.list(causes=[WaitCause.GATE])]
         both = [
             it.process_id
-            async for it in stage.client.list(
-                causes=[WaitCause.GATE, WaitCause.RUN_AT], page_size=1
-            )
+            async for it in env.client.list(causes=[WaitCause.GATE, WaitCause.RUN_AT], page_size=1)
         ]
-        where = ["--namespace", stage.namespace, "--address", stage.replica.address]
+        where = ["--namespace", env.namespace, "--address", env.replica.address]
         capfd.readouterr()
         code = await asyncio.to_thread(main, ["list", *where, "--cause", "gate", "--json"])
         told = json.loads(capfd.readouterr().out)
         hang.released.set()
-        await stage.settled("gated")
+        await env.settled("gated")
 
         assert (one, both) == (["gated"], ["later", "gated"])
         assert code == 0
         assert [it["process_id"] for it in told["processes"]] == ["gated"]
 
 
-async def test_where_the_time_went_is_the_whole_life_after_a_cancel_too(stage: Stage) -> None:
-    hang = await holding(stage, "h")
-    await stage.running("p")
-    waiting = await stage.client.call("p", accept_only=True, constraints=MUTEX)
+async def test_where_the_time_went_is_the_whole_life_after_a_cancel_too(env: Env) -> None:
+    hang = await holding(env, "h")
+    await env.running("p")
+    waiting = await env.client.call("p", accept_only=True, constraints=MUTEX)
     later = Constraints(run_at=soon(3600), gates={"g": 1})
-    early = await stage.client.call("p", accept_only=True, constraints=later)
-    await named(stage, "p", WaitCause.GATE)
+    early = await env.client.call("p", accept_only=True, constraints=later)
+    await named(env, "p", WaitCause.GATE)
     for task in (waiting, early):
-        await stage.client.cancel("p", task_id=task.task_id)
-    tasks = await whole_life(stage, "p")
-    afterwards = await stage.client.get("p")
+        await env.client.cancel("p", task_id=task.task_id)
+    tasks = await whole_life(env, "p")
+    afterwards = await env.client.get("p")
     hang.released.set()
-    await stage.settled("h")
+    await env.settled("h")
 
     assert [it.status for it in tasks[1:]] == [TaskStatus.CANCELLED] * 2
     assert afterwards.waits == ()

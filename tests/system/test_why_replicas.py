@@ -13,17 +13,17 @@ import pytest
 
 from progressor.runtime.core.loop import JITTER
 from progressor.sdk import TaskStatus, Wait, WaitCause
-from tests.support.faults import stalled_before
-from tests.support.processor import Answer, Hang
-from tests.support.proxy import Proxy, running_proxy
-from tests.support.replica import (
+from tests.support.engine.replica import (
+    Env,
     ReplicaProcess,
-    Stage,
-    open_stage,
+    open_env,
     running_process,
     running_replica,
 )
-from tests.support.waiting import all_silent, first_wait, named, said
+from tests.support.engine.waiting import all_silent, first_wait, named, said
+from tests.support.faults.faults import stalled_before
+from tests.support.postgres.proxy import Proxy, running_proxy
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,21 +61,21 @@ class TestAReplicaThatIsPresumedDead:
         with running_proxy(own_database) as proxy:
             async with (
                 running_replica(own_database, NEVER_SCANNING) as onlooker,
-                open_stage(onlooker, one_at_a_time=False) as stage,
+                open_env(onlooker, one_at_a_time=False) as env,
                 running_process(proxy.conninfo, tmp_path, VICTIM) as victim,
-                stage.client_at(victim.address) as there,
+                env.client_at(victim.address) as there,
             ):
-                await stage.running("p", Hang(), Answer())
+                await env.running("p", Hang(), Answer())
                 accepted = await there.call("p", accept_only=True)
-                await stage.asked("p", 2)
-                running = await named(stage, "p", WaitCause.RUNNING)
+                await env.asked("p", 2)
+                running = await named(env, "p", WaitCause.RUNNING)
                 ENDS[end](victim, proxy)
-                late = await first_wait(stage.client, "p", WaitCause.RUNNING, is_late)
-                dead = await named(stage, "p", WaitCause.PRESUMED_DEAD)
-                [line] = await said(stage, "p", capfd)
-                asked_count = len(stage.asked_for("p"))
+                late = await first_wait(env.client, "p", WaitCause.RUNNING, is_late)
+                dead = await named(env, "p", WaitCause.PRESUMED_DEAD)
+                [line] = await said(env, "p", capfd)
+                asked_count = len(env.asked_for("p"))
                 async with running_replica(own_database):
-                    answer = await stage.client.await_task("p", task_id=accepted.task_id)
+                    answer = await env.client.await_task("p", task_id=accepted.task_id)
 
         assert (dead.task_id, dead.replica_id) == (accepted.task_id, running.replica_id)
         assert late.silent_since == dead.silent_since
@@ -93,17 +93,17 @@ class TestAReplicaThatIsPresumedDead:
         with running_proxy(own_database) as proxy:
             async with (
                 running_replica(own_database, NEVER_SCANNING) as onlooker,
-                open_stage(onlooker, one_at_a_time=False) as stage,
+                open_env(onlooker, one_at_a_time=False) as env,
                 running_process(proxy.conninfo, tmp_path) as victim,
-                stage.client_at(victim.address) as there,
+                env.client_at(victim.address) as there,
             ):
-                await stage.running("p", Hang(), Answer())
+                await env.running("p", Hang(), Answer())
                 accepted = await there.call("p", accept_only=True)
-                await stage.asked("p", 2)
+                await env.asked("p", 2)
                 ENDS[end](victim, proxy)
-                await named(stage, "p", WaitCause.PRESUMED_DEAD)
+                await named(env, "p", WaitCause.PRESUMED_DEAD)
                 RETURNS[end](victim, proxy)
-                answer = await stage.client.await_task("p", task_id=accepted.task_id)
+                answer = await env.client.await_task("p", task_id=accepted.task_id)
 
         assert answer.task_id == accepted.task_id
 
@@ -112,17 +112,17 @@ class TestAReplicaThatIsPresumedDead:
     ) -> None:
         async with (
             running_replica(own_database) as replica,
-            open_stage(replica, one_at_a_time=False) as stage,
+            open_env(replica, one_at_a_time=False) as env,
             running_process(own_database, tmp_path, VICTIM) as victim,
-            stage.client_at(victim.address) as there,
+            env.client_at(victim.address) as there,
         ):
-            await stage.running("p", Hang(), Answer())
+            await env.running("p", Hang(), Answer())
             accepted = await there.call("p", accept_only=True)
-            await stage.asked("p", 2)
+            await env.asked("p", 2)
             victim.kill()
-            late = await first_wait(stage.client, "p", WaitCause.RUNNING, is_late)
-            await stage.client.await_task("p", task_id=accepted.task_id)
-            tasks = (await stage.client.trace("p")).tasks
+            late = await first_wait(env.client, "p", WaitCause.RUNNING, is_late)
+            await env.client.await_task("p", task_id=accepted.task_id)
+            tasks = (await env.client.trace("p")).tasks
 
         [call] = [it for it in tasks if it.task_id == accepted.task_id]
         assert (call.status, call.attempt_count) == (TaskStatus.FINISHED, 2)
@@ -140,13 +140,13 @@ class TestAStepThatOverruns:
         with running_proxy(own_database) as proxy:
             yield proxy
 
-    async def overrun(self, stage: Stage, victim: ReplicaProcess, proxy: Proxy) -> int:
+    async def overrun(self, env: Env, victim: ReplicaProcess, proxy: Proxy) -> int:
         """Bring process p into a step that overruns, and return its task."""
         hang = Hang()
-        await stage.running("p", hang, Answer())
-        async with stage.client_at(victim.address) as there:
+        await env.running("p", hang, Answer())
+        async with env.client_at(victim.address) as there:
             accepted = await there.call("p", accept_only=True)
-        await stage.asked("p", 2)
+        await env.asked("p", 2)
         fault = proxy.arm(stalled_before(SETTLE))
         hang.released.set()
         await fault.struck()
@@ -157,35 +157,35 @@ class TestAStepThatOverruns:
     ) -> None:
         async with (
             running_replica(own_database, NEVER_SCANNING) as onlooker,
-            open_stage(onlooker, step_timeout=dt.timedelta(seconds=2)) as stage,
+            open_env(onlooker, step_timeout=dt.timedelta(seconds=2)) as env,
             running_process(proxy.conninfo, tmp_path, PATIENT) as victim,
         ):
-            task_id = await self.overrun(stage, victim, proxy)
-            wait = await named(stage, "p", WaitCause.OVERRUN)
-            [line] = await said(stage, "p", capfd)
+            task_id = await self.overrun(env, victim, proxy)
+            wait = await named(env, "p", WaitCause.OVERRUN)
+            [line] = await said(env, "p", capfd)
             proxy.restore()
-            answer = await stage.client.await_task("p", task_id=task_id)
+            answer = await env.client.await_task("p", task_id=task_id)
 
         assert (wait.task_id, answer.task_id) == (task_id, task_id)
         assert wait.collected_at is not None
         assert f"in replica {wait.replica_id} and ought to have ended by " in line
         assert "; the task is collected at " in line
-        assert len(stage.asked_for("p")) == 2
+        assert len(env.asked_for("p")) == 2
 
     async def test_is_named_until_another_collects_it(
         self, own_database: str, tmp_path: Path, proxy: Proxy
     ) -> None:
         async with (
             running_replica(own_database, NEVER_SCANNING) as onlooker,
-            open_stage(onlooker, step_timeout=dt.timedelta(seconds=2)) as stage,
+            open_env(onlooker, step_timeout=dt.timedelta(seconds=2)) as env,
             running_process(proxy.conninfo, tmp_path, PATIENT) as victim,
         ):
-            task_id = await self.overrun(stage, victim, proxy)
-            await named(stage, "p", WaitCause.OVERRUN)
+            task_id = await self.overrun(env, victim, proxy)
+            await named(env, "p", WaitCause.OVERRUN)
             async with running_replica(own_database):
-                await stage.client.await_task("p", task_id=task_id)
+                await env.client.await_task("p", task_id=task_id)
 
-        assert [it.task.attempt for it in stage.asked_for("p")[1:]] == [1, 2]
+        assert [it.task.attempt for it in env.asked_for("p")[1:]] == [1, 2]
 
 
 class TestNoReplica:
@@ -194,19 +194,19 @@ class TestNoReplica:
     ) -> None:
         async with (
             running_replica(own_database) as replica,
-            open_stage(replica) as stage,
+            open_env(replica) as env,
         ):
             with psycopg.connect(own_database) as other:
                 other.execute(
                     "SELECT FROM progressor.replicas WHERE replica_id = %s FOR UPDATE",
                     [replica.engine.replica_id],
                 )
-                await all_silent(stage.client)
-                await stage.client.start("p", accept_only=True)
-                wait = await named(stage, "p", WaitCause.NO_REPLICA)
-                [line] = await said(stage, "p", capfd)
-                asked_count = len(stage.asked_for("p"))
-            await stage.settled("p")
+                await all_silent(env.client)
+                await env.client.start("p", accept_only=True)
+                wait = await named(env, "p", WaitCause.NO_REPLICA)
+                [line] = await said(env, "p", capfd)
+                asked_count = len(env.asked_for("p"))
+            await env.settled("p")
 
         assert wait.since is not None
         assert line.endswith("and no replica serves: 0 draining, 1 silent.")

@@ -18,10 +18,10 @@ import pytest
 from progressor import errors
 from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
 from progressor.sdk import BYTES, Client, NamespaceConfig
-from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import wait_until_no_server
-from tests.support.processor import Answer, Hang, ScriptedProcessor
-from tests.support.supervised import NAME, Supervised, gone, kill, running_supervisor
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.supervised import NAME, Supervised, gone, kill, running_supervisor
+from tests.support.postgres.cluster import wait_until_no_server
+from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 
 CLIENTS = 16
 """Each with a connection of its own: one in 32,768 times all of them go to one of two replicas."""

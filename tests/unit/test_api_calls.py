@@ -19,7 +19,7 @@ from progressor.api.server.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import process_service_pb2 as pb
-from tests.support.measured import counted
+from tests.support.telemetry.measured import counted
 
 PROCESS_ID, WHY = "p", "host=db"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

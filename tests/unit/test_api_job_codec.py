@@ -22,8 +22,8 @@ from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes.process import process_key
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.memory_api import memory_backend
-from tests.support.memory_jobs import MemoryJobs, make_job, make_node
+from tests.support.api.memory import memory_backend
+from tests.support.api.memory_jobs import MemoryJobs, make_job, make_node
 from tests.unit.test_api_calls import Context
 from tests.unit.test_api_codec import fields_of
 

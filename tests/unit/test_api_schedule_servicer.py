@@ -11,10 +11,10 @@ from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.schedules.schedule import Calendar, CronTimes, Upcoming, schedule_key
 from progressor.v1 import schedule_service_pb2 as messages
+from tests.support.api.memory import MemoryNamespaces, memory_backend
+from tests.support.api.memory_schedules import MemorySchedules
 from tests.support.clock import ManualClock
-from tests.support.memory_api import MemoryNamespaces, memory_backend
-from tests.support.memory_schedules import MemorySchedules
-from tests.support.schedules import a_spec
+from tests.support.storage.schedules import a_spec
 
 
 class Caller:

@@ -24,8 +24,8 @@ from progressor.clock import SystemClock
 from progressor.internal.v1 import frames_pb2
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import process_service_pb2 as pb
-from tests.support.measured import counted
-from tests.support.sessions import call_of
+from tests.support.engine.sessions import call_of
+from tests.support.telemetry.measured import counted
 from tests.unit.test_api_calls import PARENT
 
 PATIENCE_SECONDS = 10

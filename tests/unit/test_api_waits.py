@@ -44,9 +44,9 @@ from progressor.sdk.values.constraints import spent_from_wire
 from progressor.sdk.values.results import read_wait
 from progressor.v1 import types_pb2
 from progressor.wire import processes as process_wire
+from tests.support.api.memory import trace
 from tests.support.builders import make_process, seconds
 from tests.support.clock import START
-from tests.support.memory_api import trace
 
 LATER, MUCH_LATER, SOME_DAY = START + seconds(1), START + seconds(2), START + dt.timedelta(days=9)
 ALWAYS = frozenset(

@@ -16,8 +16,8 @@ from progressor.api.server.server import JOB_SERVICE
 from progressor.clock import SystemClock
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import job_service_pb2 as pb
-from tests.support.measured import counted
-from tests.support.spans import TRACE_ID, TRACED, Spans, attributes_of, id_of
+from tests.support.telemetry.measured import counted
+from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, attributes_of, id_of
 from tests.unit.test_api_calls import Context, EndError
 
 WATCH_JOB = JOB_SERVICE.methods_by_name["WatchJob"]

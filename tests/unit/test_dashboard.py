@@ -12,7 +12,7 @@ import yaml
 
 from progressor.cli.main import build_app
 from progressor.telemetry.names import METRICS
-from tests.support.promql import metric_of, query, series
+from tests.support.telemetry.promql import metric_of, query, series
 
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana/dashboards/progressor.json").read_text("utf-8"))

@@ -13,7 +13,7 @@ from progressor.domain.processes.process import Leadership, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_key, make_request
 from tests.support.clock import START
-from tests.support.spans import TRACED
+from tests.support.telemetry.spans import TRACED
 
 INIT, RUNNING = ProcessStatus.INIT, ProcessStatus.RUNNING
 ERROR, FINISHED = ProcessStatus.ERROR, ProcessStatus.FINISHED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import golden
+from tests.support.api import golden
 
 TEXTS = golden.texts()
 
@@ -13,5 +13,5 @@ def test_messages_and_values_are_as_they_were(name: str) -> None:
     before = path.read_text().splitlines() if path.exists() else []
 
     assert TEXTS.get(name, "").splitlines() == before, (
-        f"tests/golden/{name} differs; if that is meant: python -m tests.support.golden"
+        f"tests/golden/{name} differs; if that is meant: python -m tests.support.api.golden"
     )

@@ -13,48 +13,48 @@ from progressor.storage.commit.group_commit import (
     Insistence,
 )
 from tests.support.builders import seconds
-from tests.support.commit_bench import AWAY, GATHER_SECONDS, WRITE_SECONDS, Bench, Item, crowd
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.commit import AWAY, GATHER_SECONDS, WRITE_SECONDS, Harness, Item, crowd
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_in_a_crowd_a_batch_lets_itself_fill_for_a_few_writes() -> None:
-    bench = Bench(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1)))
-        futures = bench.submit(*crowd(2))
+    harness = Harness(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1)))
+        futures = harness.submit(*crowd(2))
         await asyncio.sleep(WRITE_SECONDS)
-        futures += bench.submit(*crowd(3))
+        futures += harness.submit(*crowd(3))
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1,), (2, 3)]
-    assert bench.times == [0, pytest.approx(GATHER_WRITES * WRITE_SECONDS)]
+    assert harness.batches == [(1,), (2, 3)]
+    assert harness.times == [0, pytest.approx(GATHER_WRITES * WRITE_SECONDS)]
 
 
 @in_virtual_time
 async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
-    bench = Bench(
+    harness = Harness(
         gather=seconds(GATHER_SECONDS), step_count=lambda: 1000, seconds=GATHER_SECONDS / 2
     )
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1)))
-        await asyncio.wait(bench.submit(*crowd(2)))
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1)))
+        await asyncio.wait(harness.submit(*crowd(2)))
 
-    assert bench.times == [0, pytest.approx(GATHER_SECONDS)]
+    assert harness.times == [0, pytest.approx(GATHER_SECONDS)]
 
 
 @in_virtual_time
 async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
-    bench = Bench(gather=seconds(1), step_count=lambda: 4, seconds=WRITE_SECONDS)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1)))
-        futures = bench.submit(*crowd(2))
+    harness = Harness(gather=seconds(1), step_count=lambda: 4, seconds=WRITE_SECONDS)
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1)))
+        futures = harness.submit(*crowd(2))
         await asyncio.sleep(WRITE_SECONDS / 2)
-        futures += bench.submit(*crowd(3))
+        futures += harness.submit(*crowd(3))
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1,), (2, 3)]
-    assert bench.times == [0, pytest.approx(1.5 * WRITE_SECONDS)]
+    assert harness.batches == [(1,), (2, 3)]
+    assert harness.times == [0, pytest.approx(1.5 * WRITE_SECONDS)]
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,16 @@ async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
 async def test_nobody_waits_in_vain_for_a_batch_to_fill(
     steps: int, pause: float, second: tuple[int, ...]
 ) -> None:
-    bench = Bench(gather=seconds(GATHER_SECONDS), step_count=lambda: steps, seconds=WRITE_SECONDS)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1)))
+    harness = Harness(
+        gather=seconds(GATHER_SECONDS), step_count=lambda: steps, seconds=WRITE_SECONDS
+    )
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1)))
         await asyncio.sleep(pause)
         began_at = asyncio.get_running_loop().time()
-        await asyncio.wait(bench.submit(*crowd(*second)))
+        await asyncio.wait(harness.submit(*crowd(*second)))
 
-    assert bench.times[-1] == began_at
+    assert harness.times[-1] == began_at
 
 
 @pytest.mark.parametrize(
@@ -89,35 +91,37 @@ async def test_nobody_waits_in_vain_for_a_batch_to_fill(
 async def test_a_crowd_that_is_all_in_line_is_written_in_halves(
     steps: int, waiting: int, sizes: list[int]
 ) -> None:
-    bench = Bench(gather=seconds(1), batch_max=128, step_count=lambda: steps, seconds=WRITE_SECONDS)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(*range(waiting))))
+    harness = Harness(
+        gather=seconds(1), batch_max=128, step_count=lambda: steps, seconds=WRITE_SECONDS
+    )
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(*range(waiting))))
 
-    assert [len(batch) for batch in bench.batches] == sizes
+    assert [len(batch) for batch in harness.batches] == sizes
 
 
 @in_virtual_time
 async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
-    bench = Bench(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
-    running = asyncio.ensure_future(bench.commit.run())
-    await asyncio.wait(bench.submit(*crowd(1)))
-    bench.submit(*crowd(2))
+    harness = Harness(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
+    running = asyncio.ensure_future(harness.commit.run())
+    await asyncio.wait(harness.submit(*crowd(1)))
+    harness.submit(*crowd(2))
     await settled()
 
-    bench.commit.close()
+    harness.commit.close()
     await running
 
-    assert bench.times == [0, WRITE_SECONDS]
+    assert harness.times == [0, WRITE_SECONDS]
 
 
-def following(*process_ids: str, **fields: Any) -> tuple[Bench, list[Item], list[Item]]:
-    """Return a bench where batches may follow each other, a batch, and one to come behind it."""
-    bench = Bench(
+def following(*process_ids: str, **fields: Any) -> tuple[Harness, list[Item], list[Item]]:
+    """Return a harness where batches may follow each other, a batch, and one to come behind it."""
+    harness = Harness(
         gather=seconds(1), batch_max=GATHER_SPLIT, step_count=lambda: 2 * GATHER_SPLIT, **fields
     )
     first = crowd(*range(GATHER_SPLIT))
     second = [Item(100 + number, process_id) for number, process_id in enumerate(process_ids)]
-    return bench, first, second
+    return harness, first, second
 
 
 def others(count: int) -> list[str]:
@@ -126,93 +130,93 @@ def others(count: int) -> list[str]:
 
 @in_virtual_time
 async def test_a_full_batch_follows_the_one_under_way() -> None:
-    bench, first, second = following(*others(GATHER_SPLIT))
-    bench.open.clear()
-    async with bench.running():
-        futures = bench.submit(*first)
+    harness, first, second = following(*others(GATHER_SPLIT))
+    harness.open.clear()
+    async with harness.running():
+        futures = harness.submit(*first)
         await settled()
-        futures += bench.submit(*second[:-1])
+        futures += harness.submit(*second[:-1])
         await settled()
-        assert len(bench.batches) == 1, "not full yet"
-        futures += bench.submit(second[-1])
+        assert len(harness.batches) == 1, "not full yet"
+        futures += harness.submit(second[-1])
         await settled()
-        assert [len(batch) for batch in bench.batches] == [GATHER_SPLIT, GATHER_SPLIT]
-        bench.submit(*(Item(200 + number, f"third{number}") for number in range(GATHER_SPLIT)))
+        assert [len(batch) for batch in harness.batches] == [GATHER_SPLIT, GATHER_SPLIT]
+        harness.submit(*(Item(200 + number, f"third{number}") for number in range(GATHER_SPLIT)))
         await settled()
-        assert len(bench.batches) == 2, "a third behind two"
+        assert len(harness.batches) == 2, "a third behind two"
 
-        bench.open.set()
+        harness.open.set()
         await asyncio.wait(futures)
 
     assert [future.result() for future in futures] == [
         10 * item.number for item in [*first, *second]
     ]
-    assert bench.pool.lent == 1
+    assert harness.pool.lent == 1
 
 
 @in_virtual_time
 async def test_a_batch_in_a_small_crowd_waits_for_the_one_under_way() -> None:
-    bench = Bench(gather=seconds(1), batch_max=GATHER_SPLIT, step_count=lambda: GATHER_SPLIT)
-    bench.open.clear()
-    async with bench.running():
-        bench.submit(*crowd(*range(GATHER_SPLIT)))
+    harness = Harness(gather=seconds(1), batch_max=GATHER_SPLIT, step_count=lambda: GATHER_SPLIT)
+    harness.open.clear()
+    async with harness.running():
+        harness.submit(*crowd(*range(GATHER_SPLIT)))
         await settled()
-        bench.submit(*(Item(100 + n, f"other{n}") for n in range(GATHER_SPLIT)))
+        harness.submit(*(Item(100 + n, f"other{n}") for n in range(GATHER_SPLIT)))
         await settled()
 
-        assert len(bench.batches) == 1
+        assert len(harness.batches) == 1
 
 
 @in_virtual_time
 async def test_an_item_of_a_process_under_way_does_not_follow() -> None:
-    bench, first, second = following("p3", *others(GATHER_SPLIT - 1), "p5")
-    bench.open.clear()
-    async with bench.running():
-        futures = bench.submit(*first)
+    harness, first, second = following("p3", *others(GATHER_SPLIT - 1), "p5")
+    harness.open.clear()
+    async with harness.running():
+        futures = harness.submit(*first)
         await settled()
-        futures += bench.submit(*second)
+        futures += harness.submit(*second)
         await settled()
-        assert bench.batches[1] == tuple(item.number for item in second[1:-1])
+        assert harness.batches[1] == tuple(item.number for item in second[1:-1])
 
-        bench.open.set()
+        harness.open.set()
         await asyncio.wait(futures)
 
-    assert bench.batches[2] == (second[0].number, second[-1].number)
+    assert harness.batches[2] == (second[0].number, second[-1].number)
 
 
 @in_virtual_time
 async def test_where_all_wait_for_the_batch_under_way_nothing_follows() -> None:
-    bench, first, second = following(*(f"p{number}" for number in range(GATHER_SPLIT)))
-    bench.open.clear()
-    async with bench.running():
-        futures = bench.submit(*first)
+    harness, first, second = following(*(f"p{number}" for number in range(GATHER_SPLIT)))
+    harness.open.clear()
+    async with harness.running():
+        futures = harness.submit(*first)
         await settled()
-        futures += bench.submit(*second)
+        futures += harness.submit(*second)
         await settled()
-        assert len(bench.batches) == 1
+        assert len(harness.batches) == 1
 
-        bench.open.set()
+        harness.open.set()
         await asyncio.wait(futures)
 
-    assert bench.batches[1] == tuple(item.number for item in second)
+    assert harness.batches[1] == tuple(item.number for item in second)
 
 
 @in_virtual_time
 async def test_batches_that_broke_together_are_written_again_one_after_the_other() -> None:
     fields = {"insistence": Insistence.INSIST, "seconds": WRITE_SECONDS}
-    bench, first, second = following(*others(GATHER_SPLIT), **fields)
-    bench.script.extend([AWAY, AWAY])
-    async with bench.running():
-        futures = bench.submit(*first)
+    harness, first, second = following(*others(GATHER_SPLIT), **fields)
+    harness.script.extend([AWAY, AWAY])
+    async with harness.running():
+        futures = harness.submit(*first)
         await asyncio.sleep(WRITE_SECONDS / 2)
-        futures += bench.submit(*second)
+        futures += harness.submit(*second)
         await asyncio.wait(futures)
 
     one, two = (tuple(item.number for item in items) for items in (first, second))
     halves = [one[:4], one[4:] + two[:4], two[4:]]
-    assert bench.batches == [one, two, *halves]
-    assert bench.again == [False, False, True, True, True]
-    assert bench.under_way_max == [1, 2, 1, 1, 1]
+    assert harness.batches == [one, two, *halves]
+    assert harness.again == [False, False, True, True, True]
+    assert harness.under_way_max == [1, 2, 1, 1, 1]
 
 
 def by_conflict_key(item: Item) -> str | None:
@@ -221,72 +225,72 @@ def by_conflict_key(item: Item) -> str | None:
 
 @in_virtual_time
 async def test_items_of_one_process_share_a_batch_where_they_do_not_conflict() -> None:
-    bench = Bench(conflict_key=by_conflict_key)
-    futures = bench.submit(*(Item(number, "a") for number in range(1, 7)))
-    async with bench.running():
+    harness = Harness(conflict_key=by_conflict_key)
+    futures = harness.submit(*(Item(number, "a") for number in range(1, 7)))
+    async with harness.running():
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 2, 3, 4), (5, 6)]
+    assert harness.batches == [(1, 2, 3, 4), (5, 6)]
 
 
 @in_virtual_time
 async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_a_conflicting_one() -> None:
-    bench = Bench(conflict_key=by_conflict_key)
-    futures = bench.submit(
+    harness = Harness(conflict_key=by_conflict_key)
+    futures = harness.submit(
         Item(1, "a", conflict_key="k"),
         Item(2, "a", conflict_key="k"),
         Item(3, "a", conflict_key="other"),
         Item(4, "b"),
         Item(5, "a"),
     )
-    async with bench.running():
+    async with harness.running():
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 4), (2, 3, 5)]
+    assert harness.batches == [(1, 4), (2, 3, 5)]
 
 
 @in_virtual_time
 async def test_a_crowd_on_one_process_is_written_in_full_batches() -> None:
-    bench = Bench(conflict_key=by_conflict_key, batch_max=128, queue_max=10_000)
-    futures = bench.submit(*(Item(number, "a") for number in range(10_000)))
-    async with bench.running():
+    harness = Harness(conflict_key=by_conflict_key, batch_max=128, queue_max=10_000)
+    futures = harness.submit(*(Item(number, "a") for number in range(10_000)))
+    async with harness.running():
         await asyncio.wait(futures)
 
-    written = [number for batch in bench.batches for number in batch]
+    written = [number for batch in harness.batches for number in batch]
     assert written == list(range(10_000))
-    assert len(bench.batches) == 79
+    assert len(harness.batches) == 79
 
 
 @in_virtual_time
 async def test_a_busy_lane_keeps_its_connection() -> None:
-    bench = Bench(seconds=WRITE_SECONDS)
-    async with bench.running():
+    harness = Harness(seconds=WRITE_SECONDS)
+    async with harness.running():
         for number in range(10):
-            await asyncio.wait(bench.submit(*crowd(number)))
+            await asyncio.wait(harness.submit(*crowd(number)))
             await asyncio.sleep(IDLE_SECONDS / 10)
 
-    assert bench.pool.lent == 1
+    assert harness.pool.lent == 1
 
 
 @pytest.mark.parametrize("pause", [2 * IDLE_SECONDS, 0.0], ids=["idle", "busy for long"])
 @in_virtual_time
 async def test_a_lane_returns_its_connection_for_others(pause: float) -> None:
-    bench = Bench(seconds=HOLD_SECONDS / 2)
-    async with bench.running():
+    harness = Harness(seconds=HOLD_SECONDS / 2)
+    async with harness.running():
         for number in range(4):
-            await asyncio.wait(bench.submit(*crowd(number)))
+            await asyncio.wait(harness.submit(*crowd(number)))
             await asyncio.sleep(pause)
 
-    assert bench.pool.lent == (4 if pause else 2)
+    assert harness.pool.lent == (4 if pause else 2)
 
 
 @in_virtual_time
 async def test_closing_returns_the_connection_of_an_idle_lane_at_once() -> None:
-    bench = Bench()
-    running = asyncio.ensure_future(bench.commit.run())
-    await asyncio.wait(bench.submit(*crowd(1)))
+    harness = Harness()
+    running = asyncio.ensure_future(harness.commit.run())
+    await asyncio.wait(harness.submit(*crowd(1)))
 
-    bench.commit.close()
+    harness.commit.close()
     await running
 
     assert asyncio.get_running_loop().time() == 0

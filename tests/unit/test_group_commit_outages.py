@@ -16,29 +16,37 @@ from progressor.storage.commit.group_commit import (
     Insistence,
 )
 from progressor.storage.commit.shard import BATCH_BYTES_MAX
-from tests.support.commit_bench import AWAY, CONFLICT, REFUSED, TIMEOUT_SECONDS, Bench, Item, crowd
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.commit import (
+    AWAY,
+    CONFLICT,
+    REFUSED,
+    TIMEOUT_SECONDS,
+    Harness,
+    Item,
+    crowd,
+)
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_an_outage_fails_all_who_wait_and_would_rather_know() -> None:
-    bench = Bench(batch_max=2)
-    bench.script.append(AWAY)
-    futures = bench.submit(*crowd(1, 2, 3))
-    async with bench.running():
+    harness = Harness(batch_max=2)
+    harness.script.append(AWAY)
+    futures = harness.submit(*crowd(1, 2, 3))
+    async with harness.running():
         await asyncio.wait(futures)
 
     raised = {type(future.exception()) for future in futures}
     assert raised == {errors.StorageUnavailableError}
-    assert bench.batches == [(1, 2)]
+    assert harness.batches == [(1, 2)]
 
 
 @in_virtual_time
 async def test_a_pool_that_is_away_fails_all_who_wait() -> None:
-    bench = Bench()
-    bench.pool.outages = 1
-    (future,) = bench.submit(*crowd(1))
-    async with bench.running():
+    harness = Harness()
+    harness.pool.outages = 1
+    (future,) = harness.submit(*crowd(1))
+    async with harness.running():
         await asyncio.wait({future})
 
     assert isinstance(future.exception(), errors.StorageUnavailableError)
@@ -46,12 +54,12 @@ async def test_a_pool_that_is_away_fails_all_who_wait() -> None:
 
 @in_virtual_time
 async def test_what_comes_after_an_outage_is_written() -> None:
-    bench = Bench()
-    bench.script.append(AWAY)
-    async with bench.running():
-        (failed,) = bench.submit(*crowd(1))
+    harness = Harness()
+    harness.script.append(AWAY)
+    async with harness.running():
+        (failed,) = harness.submit(*crowd(1))
         await asyncio.wait({failed})
-        (later,) = bench.submit(*crowd(2))
+        (later,) = harness.submit(*crowd(2))
 
         assert await later == 20
 
@@ -60,11 +68,11 @@ async def test_what_comes_after_an_outage_is_written() -> None:
 
 @in_virtual_time
 async def test_a_caller_who_has_gone_is_not_failed() -> None:
-    bench = Bench()
-    gone, there = bench.submit(*crowd(1, 2))
+    harness = Harness()
+    gone, there = harness.submit(*crowd(1, 2))
     gone.cancel()
-    bench.script.append(AWAY)
-    async with bench.running():
+    harness.script.append(AWAY)
+    async with harness.running():
         await asyncio.wait({there})
 
     assert gone.cancelled()
@@ -72,72 +80,72 @@ async def test_a_caller_who_has_gone_is_not_failed() -> None:
 
 @in_virtual_time
 async def test_what_is_decided_is_written_again_until_postgresql_answers() -> None:
-    bench = Bench(Insistence.INSIST)
-    bench.script.extend([AWAY, AWAY])
-    bench.pool.outages = 1
-    futures = bench.submit(*crowd(1, 2))
-    async with bench.running():
+    harness = Harness(Insistence.INSIST)
+    harness.script.extend([AWAY, AWAY])
+    harness.pool.outages = 1
+    futures = harness.submit(*crowd(1, 2))
+    async with harness.running():
         await asyncio.wait(futures)
 
     assert [future.result() for future in futures] == [10, 20]
-    assert bench.batches == [(1, 2), (1,), (1,), (2,)]
-    assert bench.again == [False, True, True, True]
+    assert harness.batches == [(1, 2), (1,), (1,), (2,)]
+    assert harness.again == [False, True, True, True]
 
 
 @in_virtual_time
 async def test_an_outage_keeps_the_order_within_a_process() -> None:
-    bench = Bench(Insistence.INSIST)
-    bench.script.append(AWAY)
-    bench.open.clear()
-    async with bench.running():
-        futures = bench.submit(Item(1, "a"), Item(2, "b"))
+    harness = Harness(Insistence.INSIST)
+    harness.script.append(AWAY)
+    harness.open.clear()
+    async with harness.running():
+        futures = harness.submit(Item(1, "a"), Item(2, "b"))
         await settled()
-        futures += bench.submit(Item(3, "a"), Item(4, "b"))
-        bench.open.set()
+        futures += harness.submit(Item(3, "a"), Item(4, "b"))
+        harness.open.set()
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 2), (1,), (2, 3), (4,)]
+    assert harness.batches == [(1, 2), (1,), (2, 3), (4,)]
 
 
 @in_virtual_time
 async def test_a_worker_who_has_gone_leaves_its_settlement_to_be_written_again() -> None:
-    bench = Bench(Insistence.INSIST)
-    bench.script.append(AWAY)
-    bench.open.clear()
-    async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+    harness = Harness(Insistence.INSIST)
+    harness.script.append(AWAY)
+    harness.open.clear()
+    async with harness.running():
+        (future,) = harness.submit(*crowd(1))
         await settled()
         future.cancel()
-        bench.open.set()
+        harness.open.set()
         await asyncio.sleep(1)
 
-    assert bench.batches == [(1,), (1,)]
+    assert harness.batches == [(1,), (1,)]
 
 
 @in_virtual_time
 async def test_the_pauses_of_an_outage_grow_up_to_a_second_and_then_start_over() -> None:
-    bench = Bench(Insistence.INSIST)
-    bench.script.extend([AWAY] * 7)
-    async with bench.running():
-        (first,) = bench.submit(*crowd(1))
+    harness = Harness(Insistence.INSIST)
+    harness.script.extend([AWAY] * 7)
+    async with harness.running():
+        (first,) = harness.submit(*crowd(1))
         await asyncio.wait({first})
-        bench.script.append(AWAY)
-        (second,) = bench.submit(*crowd(2))
+        harness.script.append(AWAY)
+        (second,) = harness.submit(*crowd(2))
         await asyncio.wait({second})
 
-    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(harness.times)]
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.05])
 
 
 @in_virtual_time
 async def test_the_pauses_of_an_outage_are_spread() -> None:
-    bench = Bench(Insistence.INSIST, jitter=lambda: 1.0)
-    bench.script.extend([AWAY] * 3)
-    async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+    harness = Harness(Insistence.INSIST, jitter=lambda: 1.0)
+    harness.script.extend([AWAY] * 3)
+    async with harness.running():
+        (future,) = harness.submit(*crowd(1))
         await asyncio.wait({future})
 
-    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(harness.times)]
     assert pauses == pytest.approx([0.05 * 1.25, 0.1 * 1.25, 0.2 * 1.25])
 
 
@@ -145,37 +153,39 @@ async def test_the_pauses_of_an_outage_are_spread() -> None:
 async def test_what_was_not_written_is_written_again_in_smaller_and_then_in_larger_batches() -> (
     None
 ):
-    bench = Bench(Insistence.INSIST, batch_max=8)
-    bench.script.extend([AWAY] * 2)
-    async with bench.running():
-        futures = bench.submit(*crowd(*range(16)))
+    harness = Harness(Insistence.INSIST, batch_max=8)
+    harness.script.extend([AWAY] * 2)
+    async with harness.running():
+        futures = harness.submit(*crowd(*range(16)))
         await asyncio.wait(futures)
 
-    assert [len(batch) for batch in bench.batches] == [8, 4, 2, 4, 8, 2]
+    assert [len(batch) for batch in harness.batches] == [8, 4, 2, 4, 8, 2]
     assert [future.result() for future in futures] == [10 * number for number in range(16)]
 
 
 @in_virtual_time
 async def test_a_batch_holds_no_more_bytes_than_it_may() -> None:
-    bench = Bench(size=lambda item: BATCH_BYTES_MAX // 2 if item.number else BATCH_BYTES_MAX + 1)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 0, 4)))
+    harness = Harness(
+        size=lambda item: BATCH_BYTES_MAX // 2 if item.number else BATCH_BYTES_MAX + 1
+    )
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1, 2, 3, 0, 4)))
 
-    assert bench.batches == [(1, 2), (3,), (0,), (4,)]
-    assert bench.commit.waiting.size == 0
+    assert harness.batches == [(1, 2), (3,), (0,), (4,)]
+    assert harness.commit.waiting.size == 0
 
 
 @in_virtual_time
 async def test_a_line_that_is_full_of_bytes_refuses_requests_until_there_is_room() -> None:
-    bench = Bench(size=lambda _: QUEUE_BYTES_MAX // 2)
-    bench.submit(*crowd(1, 2))
+    harness = Harness(size=lambda _: QUEUE_BYTES_MAX // 2)
+    harness.submit(*crowd(1, 2))
 
     with pytest.raises(errors.OverloadedError, match="bytes"):
-        bench.submit(*crowd(3))
+        harness.submit(*crowd(3))
 
-    async with bench.running():
+    async with harness.running():
         await settled()
-        (late,) = bench.submit(*crowd(3))
+        (late,) = harness.submit(*crowd(3))
 
         assert await late == 30
 
@@ -183,21 +193,21 @@ async def test_a_line_that_is_full_of_bytes_refuses_requests_until_there_is_room
 @in_virtual_time
 @pytest.mark.parametrize("insistence", Insistence)
 async def test_a_line_that_was_given_up_or_put_back_knows_its_bytes(insistence: Insistence) -> None:
-    bench = Bench(insistence, size=lambda _: 7)
-    bench.script.append(AWAY)
-    async with bench.running():
-        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 4, 5, 6)))
+    harness = Harness(insistence, size=lambda _: 7)
+    harness.script.append(AWAY)
+    async with harness.running():
+        await asyncio.wait(harness.submit(*crowd(1, 2, 3, 4, 5, 6)))
 
-    assert bench.commit.waiting.size == 0
+    assert harness.commit.waiting.size == 0
 
 
 @in_virtual_time
 async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> None:
-    bench = Bench()
-    bench.pool.outages = 2
-    bench.pool.outage = psycopg_pool.TooManyRequests
-    async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+    harness = Harness()
+    harness.pool.outages = 2
+    harness.pool.outage = psycopg_pool.TooManyRequests
+    async with harness.running():
+        (future,) = harness.submit(*crowd(1))
 
         assert await future == 10
 
@@ -206,20 +216,20 @@ async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> N
 async def test_an_error_that_may_be_the_moment_s_is_repeated_before_it_counts_as_a_refusal() -> (
     None
 ):
-    bench = Bench()
-    bench.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
-    async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+    harness = Harness()
+    harness.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
+    async with harness.running():
+        (future,) = harness.submit(*crowd(1))
 
         assert await future == 10
 
 
 @in_virtual_time
 async def test_an_error_that_stays_is_a_refusal() -> None:
-    bench = Bench()
-    bench.script.extend([psycopg.errors.InternalError_] * CONFLICT_ATTEMPTS_MAX)
-    async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+    harness = Harness()
+    harness.script.extend([psycopg.errors.InternalError_] * CONFLICT_ATTEMPTS_MAX)
+    async with harness.running():
+        (future,) = harness.submit(*crowd(1))
         await asyncio.wait({future})
 
     assert isinstance(future.exception(), errors.StorageRefusedError)
@@ -227,10 +237,10 @@ async def test_an_error_that_stays_is_a_refusal() -> None:
 
 @in_virtual_time
 async def test_a_write_that_hangs_is_cut_off() -> None:
-    bench = Bench()
-    bench.open.clear()
-    (future,) = bench.submit(*crowd(1))
-    async with bench.running():
+    harness = Harness()
+    harness.open.clear()
+    (future,) = harness.submit(*crowd(1))
+    async with harness.running():
         await asyncio.wait({future})
 
     assert asyncio.get_running_loop().time() == TIMEOUT_SECONDS
@@ -239,35 +249,35 @@ async def test_a_write_that_hangs_is_cut_off() -> None:
 
 @in_virtual_time
 async def test_a_write_that_was_undone_for_another_is_repeated_at_once() -> None:
-    bench = Bench()
-    bench.script.append(CONFLICT)
-    (future,) = bench.submit(*crowd(1))
-    async with bench.running():
+    harness = Harness()
+    harness.script.append(CONFLICT)
+    (future,) = harness.submit(*crowd(1))
+    async with harness.running():
         assert await future == 10
 
     assert asyncio.get_running_loop().time() == 0
-    assert bench.again == [False, False]
+    assert harness.again == [False, False]
 
 
 @in_virtual_time
 async def test_a_write_that_is_undone_again_and_again_is_an_outage() -> None:
-    bench = Bench()
-    bench.script.extend([CONFLICT] * CONFLICT_ATTEMPTS_MAX)
-    (future,) = bench.submit(*crowd(1))
-    async with bench.running():
+    harness = Harness()
+    harness.script.extend([CONFLICT] * CONFLICT_ATTEMPTS_MAX)
+    (future,) = harness.submit(*crowd(1))
+    async with harness.running():
         await asyncio.wait({future})
 
-    assert len(bench.batches) == CONFLICT_ATTEMPTS_MAX
+    assert len(harness.batches) == CONFLICT_ATTEMPTS_MAX
     assert isinstance(future.exception(), errors.StorageConflictError)
 
 
 @pytest.mark.parametrize("insistence", Insistence)
 @in_virtual_time
 async def test_an_item_that_postgresql_refuses_fails_alone(insistence: Insistence) -> None:
-    bench = Bench(insistence)
+    harness = Harness(insistence)
     good, poisoned = crowd(1, 3, 4), Item(2, "p2", poisoned=True)
-    futures = bench.submit(good[0], poisoned, *good[1:])
-    async with bench.running():
+    futures = harness.submit(good[0], poisoned, *good[1:])
+    async with harness.running():
         await asyncio.wait(futures)
 
     assert isinstance(futures[1].exception(), errors.StorageRefusedError)
@@ -280,12 +290,12 @@ async def test_an_item_that_postgresql_refuses_fails_alone(insistence: Insistenc
 async def test_an_item_whose_columns_cannot_be_built_fails_alone(
     error: type[Exception], insistence: Insistence
 ) -> None:
-    bench = Bench(insistence)
-    bench.unsendable[2] = error
-    futures = bench.submit(*crowd(1, 2, 3))
-    async with bench.running():
+    harness = Harness(insistence)
+    harness.unsendable[2] = error
+    futures = harness.submit(*crowd(1, 2, 3))
+    async with harness.running():
         await asyncio.wait(futures)
-        (later,) = bench.submit(*crowd(4))
+        (later,) = harness.submit(*crowd(4))
 
         assert await later == 40
 
@@ -304,42 +314,42 @@ async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
         raise AttributeError(f"item {item.number}")
 
     fields: dict[str, Any] = {measure: spoilt}
-    bench = Bench(**fields)
+    harness = Harness(**fields)
     with pytest.raises(errors.StorageRefusedError, match="AttributeError: item 1"):
-        bench.commit.submit(Item(1, "p1"))
+        harness.commit.submit(Item(1, "p1"))
 
-    assert bench.commit.waiting.count == 0
+    assert harness.commit.waiting.count == 0
 
 
 @in_virtual_time
 async def test_the_refusal_of_an_item_that_nobody_waits_for_is_no_matter() -> None:
-    bench = Bench(Insistence.INSIST)
-    (gone,) = bench.submit(Item(1, "p1", poisoned=True))
+    harness = Harness(Insistence.INSIST)
+    (gone,) = harness.submit(Item(1, "p1", poisoned=True))
     gone.cancel()
-    async with bench.running():
-        (there,) = bench.submit(*crowd(2))
+    async with harness.running():
+        (there,) = harness.submit(*crowd(2))
 
         assert await there == 20
 
 
 @in_virtual_time
 async def test_half_a_batch_that_is_written_is_not_written_again_for_the_other() -> None:
-    bench = Bench(Insistence.INSIST)
-    bench.script.extend([REFUSED, None, AWAY])
-    futures = bench.submit(*crowd(1, 2))
-    async with bench.running():
+    harness = Harness(Insistence.INSIST)
+    harness.script.extend([REFUSED, None, AWAY])
+    futures = harness.submit(*crowd(1, 2))
+    async with harness.running():
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 2), (1,), (2,), (2,)]
+    assert harness.batches == [(1, 2), (1,), (2,), (2,)]
 
 
 @in_virtual_time
 async def test_a_bug_in_a_write_ends_the_group() -> None:
-    bench = Bench()
-    bench.script.append(ZeroDivisionError)
-    bench.submit(*crowd(1))
+    harness = Harness()
+    harness.script.append(ZeroDivisionError)
+    harness.submit(*crowd(1))
 
     with pytest.raises(ExceptionGroup) as caught:
-        await bench.commit.run()
+        await harness.commit.run()
 
     assert caught.group_contains(ZeroDivisionError)

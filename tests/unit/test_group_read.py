@@ -15,8 +15,8 @@ from progressor import errors
 from progressor.storage.commit import group_read
 from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.postgres.pools import Connection, Pool
-from tests.support.memory import MemoryPool
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.memory import MemoryPool
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 TIMEOUT_SECONDS = 10.0
 AWAY = psycopg.OperationalError
@@ -31,7 +31,7 @@ class Item:
     poison: type[Exception] | None = None
 
 
-class Bench:
+class Harness:
     """A group read over a scripted statement; an error in the script is raised by one of them."""
 
     def __init__(self, **fields: Any) -> None:
@@ -93,77 +93,77 @@ async def ends(asked: Sequence["asyncio.Task[int | None]"]) -> list[object]:
 
 @in_virtual_time
 async def test_a_lone_item_is_read_at_once() -> None:
-    bench = Bench()
-    async with bench.running():
+    harness = Harness()
+    async with harness.running():
         for number in (1, 2):
-            assert await bench.reads.ask(Item(number)) == 10 * number
+            assert await harness.reads.ask(Item(number)) == 10 * number
 
     assert asyncio.get_running_loop().time() == 0
 
 
 @in_virtual_time
 async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own() -> None:
-    bench = Bench()
-    async with bench.running():
-        found = await ends(bench.ask(*crowd(1, 0, 3)))
+    harness = Harness()
+    async with harness.running():
+        found = await ends(harness.ask(*crowd(1, 0, 3)))
 
-    assert (found, bench.batches) == ([10, None, 30], [(1, 0, 3)])
+    assert (found, harness.batches) == ([10, None, 30], [(1, 0, 3)])
 
 
 @in_virtual_time
 async def test_what_comes_while_a_batch_is_in_flight_makes_the_next_one() -> None:
-    bench = Bench()
-    bench.open.clear()
-    async with bench.running():
-        first = bench.ask(*crowd(1))
+    harness = Harness()
+    harness.open.clear()
+    async with harness.running():
+        first = harness.ask(*crowd(1))
         await settled()
-        others = bench.ask(*crowd(2, 3))
+        others = harness.ask(*crowd(2, 3))
         await settled()
-        bench.open.set()
+        harness.open.set()
         await ends([*first, *others])
 
-    assert bench.batches == [(1,), (2, 3)]
+    assert harness.batches == [(1,), (2, 3)]
 
 
 @in_virtual_time
 async def test_a_batch_holds_no_more_than_it_may() -> None:
-    bench = Bench(batch_max=2)
-    async with bench.running():
-        await ends(bench.ask(*crowd(1, 2, 3)))
+    harness = Harness(batch_max=2)
+    async with harness.running():
+        await ends(harness.ask(*crowd(1, 2, 3)))
 
-    assert bench.batches == [(1, 2), (3,)]
+    assert harness.batches == [(1, 2), (3,)]
 
 
 @in_virtual_time
 async def test_a_busy_event_loop_lets_a_batch_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_read, "IDLE_TURN", -1.0)
-    bench = Bench()
-    async with bench.running():
-        await ends(bench.ask(*crowd(1, 2)))
-        before = len(bench.batches)
-        late = bench.ask(Item(3))
+    harness = Harness()
+    async with harness.running():
+        await ends(harness.ask(*crowd(1, 2)))
+        before = len(harness.batches)
+        late = harness.ask(Item(3))
         for _ in range(20):
             await asyncio.sleep(0)
-        late += bench.ask(Item(4), Item(5), Item(6))
+        late += harness.ask(Item(4), Item(5), Item(6))
         await ends(late)
 
-    assert bench.batches[before:] == [(3, 4, 5, 6)]
+    assert harness.batches[before:] == [(3, 4, 5, 6)]
 
 
 @in_virtual_time
 async def test_a_crowd_brings_in_another_reader() -> None:
-    bench = Bench(reader_count=2, batch_max=100)
-    bench.open.clear()
-    async with bench.running():
-        asked = bench.ask(Item(1))
+    harness = Harness(reader_count=2, batch_max=100)
+    harness.open.clear()
+    async with harness.running():
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(*crowd(*range(2, group_read.WAITING_PER_BATCH + 2)))
+        asked += harness.ask(*crowd(*range(2, group_read.WAITING_PER_BATCH + 2)))
         await settled()
-        before = bench.in_flight
-        asked += bench.ask(Item(99))
+        before = harness.in_flight
+        asked += harness.ask(Item(99))
         await settled()
-        after = bench.in_flight
-        bench.open.set()
+        after = harness.in_flight
+        harness.open.set()
         await ends(asked)
 
     assert (before, after) == (1, 2)
@@ -171,171 +171,171 @@ async def test_a_crowd_brings_in_another_reader() -> None:
 
 @in_virtual_time
 async def test_a_few_do_not_wait_long_for_a_batch_that_hangs() -> None:
-    bench = Bench(reader_count=2)
-    bench.open.clear()
-    async with bench.running():
-        asked = bench.ask(Item(1))
+    harness = Harness(reader_count=2)
+    harness.open.clear()
+    async with harness.running():
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(Item(2))
+        asked += harness.ask(Item(2))
         await asyncio.sleep(2 * group_read.PATIENCE_SECONDS)
-        in_flight = bench.in_flight
-        bench.open.set()
+        in_flight = harness.in_flight
+        harness.open.set()
         await ends(asked)
 
     assert in_flight == 2
-    assert bench.times == [0, pytest.approx(group_read.PATIENCE_SECONDS)]
+    assert harness.times == [0, pytest.approx(group_read.PATIENCE_SECONDS)]
 
 
 @in_virtual_time
 async def test_patience_counts_from_the_last_batch_that_left() -> None:
-    bench = Bench(reader_count=2)
-    bench.open.clear()
+    harness = Harness(reader_count=2)
+    harness.open.clear()
     half = group_read.PATIENCE_SECONDS / 2
-    async with bench.running():
-        asked = bench.ask(Item(1))
+    async with harness.running():
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(Item(2))
+        asked += harness.ask(Item(2))
         await asyncio.sleep(half)
-        bench.open.set()
+        harness.open.set()
         await settled()
-        bench.open.clear()
-        asked += bench.ask(Item(3))
+        harness.open.clear()
+        asked += harness.ask(Item(3))
         await settled()
-        asked += bench.ask(Item(4))
+        asked += harness.ask(Item(4))
         await asyncio.sleep(4 * half)
-        bench.open.set()
+        harness.open.set()
         await ends(asked)
 
-    assert bench.batches == [(1,), (2,), (3,), (4,)]
-    assert bench.times[-1] - bench.times[-2] == pytest.approx(group_read.PATIENCE_SECONDS)
+    assert harness.batches == [(1,), (2,), (3,), (4,)]
+    assert harness.times[-1] - harness.times[-2] == pytest.approx(group_read.PATIENCE_SECONDS)
 
 
 @in_virtual_time
 async def test_patience_ends_in_nothing_where_all_were_read_meanwhile() -> None:
-    bench = Bench(reader_count=2)
-    async with bench.running():
-        await ends(bench.ask(*crowd(1, 2)))
+    harness = Harness(reader_count=2)
+    async with harness.running():
+        await ends(harness.ask(*crowd(1, 2)))
         await asyncio.sleep(2 * group_read.PATIENCE_SECONDS)
 
-    assert bench.batches == [(1, 2)]
+    assert harness.batches == [(1, 2)]
 
 
 @in_virtual_time
 @pytest.mark.parametrize("poison", [REFUSED, struct.error, UnicodeError, OverflowError])
 async def test_a_poisoned_item_fails_alone(poison: type[Exception]) -> None:
-    bench = Bench()
-    async with bench.running():
-        found = await ends(bench.ask(Item(1), Item(2, poison), Item(3), Item(4)))
+    harness = Harness()
+    async with harness.running():
+        found = await ends(harness.ask(Item(1), Item(2, poison), Item(3), Item(4)))
 
     assert found == [10, errors.StorageRefusedError, 30, 40]
 
 
 @in_virtual_time
 async def test_a_caller_that_went_away_is_not_read_for() -> None:
-    bench = Bench()
-    bench.open.clear()
-    async with bench.running():
-        asked = bench.ask(Item(1))
+    harness = Harness()
+    harness.open.clear()
+    async with harness.running():
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(*crowd(2, 3))
+        asked += harness.ask(*crowd(2, 3))
         await settled()
         asked[1].cancel()
-        bench.open.set()
+        harness.open.set()
         await asyncio.wait(asked)
 
-    assert bench.batches == [(1,), (3,)]
+    assert harness.batches == [(1,), (3,)]
 
 
 @in_virtual_time
 async def test_a_caller_that_goes_away_does_not_disturb_its_batch() -> None:
-    bench = Bench()
-    bench.open.clear()
-    async with bench.running():
-        asked = bench.ask(*crowd(1, 2))
+    harness = Harness()
+    harness.open.clear()
+    async with harness.running():
+        asked = harness.ask(*crowd(1, 2))
         await settled()
         asked[0].cancel()
         await settled()
-        bench.open.set()
+        harness.open.set()
 
         assert await asked[1] == 20
 
-    assert bench.batches == [(1, 2)]
+    assert harness.batches == [(1, 2)]
 
 
 @in_virtual_time
 async def test_a_broken_connection_fails_its_batch_and_no_other() -> None:
-    bench = Bench(batch_max=2)
-    bench.script.append(AWAY)
-    async with bench.running():
-        found = await ends(bench.ask(*crowd(1, 2, 3)))
+    harness = Harness(batch_max=2)
+    harness.script.append(AWAY)
+    async with harness.running():
+        found = await ends(harness.ask(*crowd(1, 2, 3)))
 
     assert found == [errors.StorageUnavailableError, errors.StorageUnavailableError, 30]
 
 
 @in_virtual_time
 async def test_without_a_connection_all_that_wait_are_told() -> None:
-    bench = Bench(batch_max=2)
-    bench.pool.outages = 1
-    async with bench.running():
-        found = await ends(bench.ask(*crowd(1, 2, 3)))
-        again = await bench.reads.ask(Item(4))
+    harness = Harness(batch_max=2)
+    harness.pool.outages = 1
+    async with harness.running():
+        found = await ends(harness.ask(*crowd(1, 2, 3)))
+        again = await harness.reads.ask(Item(4))
 
     assert found == [errors.StorageUnavailableError] * 3
-    assert (bench.batches, again) == ([(4,)], 40)
+    assert (harness.batches, again) == ([(4,)], 40)
 
 
 @in_virtual_time
 async def test_a_batch_that_takes_too_long_is_given_up() -> None:
-    bench = Bench()
-    bench.open.clear()
-    async with bench.running():
+    harness = Harness()
+    harness.open.clear()
+    async with harness.running():
         with pytest.raises(errors.StorageUnavailableError, match="timed out"):
-            await bench.reads.ask(Item(1))
+            await harness.reads.ask(Item(1))
 
     assert asyncio.get_running_loop().time() == TIMEOUT_SECONDS
 
 
 @in_virtual_time
 async def test_no_more_wait_than_may() -> None:
-    bench = Bench(waiting_max=2)
-    bench.open.clear()
-    async with bench.running():
-        asked = bench.ask(Item(1))
+    harness = Harness(waiting_max=2)
+    harness.open.clear()
+    async with harness.running():
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(*crowd(2, 3, 4))
+        asked += harness.ask(*crowd(2, 3, 4))
         await settled()
-        bench.open.set()
+        harness.open.set()
 
         assert await ends(asked) == [10, 20, 30, errors.OverloadedError]
 
 
 @in_virtual_time
 async def test_closing_reads_for_those_who_wait_and_takes_no_more() -> None:
-    bench = Bench(reader_count=2)
-    bench.open.clear()
-    async with bench.running() as running:
-        asked = bench.ask(Item(1))
+    harness = Harness(reader_count=2)
+    harness.open.clear()
+    async with harness.running() as running:
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(Item(2))
+        asked += harness.ask(Item(2))
         await settled()
-        bench.reads.close()
-        bench.open.set()
+        harness.reads.close()
+        harness.open.set()
         found = await ends(asked)
         await running
         with pytest.raises(errors.StorageUnavailableError, match="stopping"):
-            await bench.reads.ask(Item(3))
+            await harness.reads.ask(Item(3))
 
     assert found == [10, 20]
 
 
 @in_virtual_time
 async def test_nobody_waits_for_a_reader_that_was_cancelled() -> None:
-    bench = Bench()
-    bench.open.clear()
-    async with bench.running() as running:
-        asked = bench.ask(Item(1))
+    harness = Harness()
+    harness.open.clear()
+    async with harness.running() as running:
+        asked = harness.ask(Item(1))
         await settled()
-        asked += bench.ask(Item(2))
+        asked += harness.ask(Item(2))
         await settled()
         running.cancel()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.history import (
+from tests.support.models.history.history import (
     Accepted,
     Appended,
     Asked,

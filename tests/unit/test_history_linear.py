@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.support.history import (
+from tests.support.models.history.history import (
     Accepted,
     Appended,
     Asked,
@@ -20,7 +20,7 @@ from tests.support.history import (
     Unknown,
     merged,
 )
-from tests.support.linear import UNDECIDED, explained
+from tests.support.models.history.linear import UNDECIDED, explained
 
 
 def asked(

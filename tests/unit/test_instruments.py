@@ -20,7 +20,7 @@ from progressor.telemetry.instruments import (
 )
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from tests.support.measured import counted, recorded
+from tests.support.telemetry.measured import counted, recorded
 
 BOUNDS = (1.0, 10.0)
 

@@ -12,7 +12,7 @@ from progressor.telemetry.logs import level as log_level
 from progressor.telemetry.logs.level import LEVELS, Level, LogLevel
 from progressor.telemetry.logs.setup import set_up_logs
 from tests.support.builders import seconds
-from tests.support.timers import ManualTimers
+from tests.support.runtime.timers import ManualTimers
 
 FOREVER = dt.timedelta()
 

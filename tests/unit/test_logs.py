@@ -18,7 +18,7 @@ from progressor.telemetry.logs.repetition import (
     Repetition,
 )
 from progressor.telemetry.logs.setup import Target, in_a_thread, set_up_logs
-from tests.support.timers import ManualTimers
+from tests.support.runtime.timers import ManualTimers
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
 SPAN_ID = 0xB7AD6B7169203331

@@ -18,9 +18,9 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
-from tests.support.measured import counted
-from tests.support.step_bench import Bench
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.step import Harness
+from tests.support.runtime.virtual_time import in_virtual_time
+from tests.support.telemetry.measured import counted
 
 LEADER = process_key("rollouts", "job")
 FOLLOWS = Part(leader=LEADER, node=3)
@@ -89,30 +89,30 @@ def task_of(part: Part | None) -> RunningTask:
 @pytest.mark.parametrize(("action", "count"), [(Complete(result=b""), 1), (RemoveProcess(), 1)])
 @in_virtual_time
 async def test_a_step_of_a_follower_is_counted(action: Action, count: int) -> None:
-    bench = Bench()
-    bench.processor.script.append(make_success(action))
+    harness = Harness()
+    harness.processor.script.append(make_success(action))
 
-    await bench.carry(task_of(FOLLOWS))
+    await harness.carry(task_of(FOLLOWS))
 
-    assert counted(bench.metrics.job_nodes_ended) == {("rollouts", "done"): count}
+    assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "done"): count}
 
 
 @in_virtual_time
 async def test_a_plain_process_ends_no_node() -> None:
-    bench = Bench()
-    bench.processor.script.append(make_failure(retryable=False))
+    harness = Harness()
+    harness.processor.script.append(make_failure(retryable=False))
 
-    await bench.carry(task_of(None))
+    await harness.carry(task_of(None))
 
-    assert counted(bench.metrics.job_nodes_ended) == counted(bench.metrics.jobs_ended) == {}
+    assert counted(harness.metrics.job_nodes_ended) == counted(harness.metrics.jobs_ended) == {}
 
 
 @in_virtual_time
 async def test_a_settlement_that_was_fenced_ends_nothing() -> None:
-    bench = Bench()
-    bench.processor.script.append(make_success(Complete(result=b"")))
-    bench.settlements.script.append(LeaseLost())
+    harness = Harness()
+    harness.processor.script.append(make_success(Complete(result=b"")))
+    harness.settlements.script.append(LeaseLost())
 
-    await bench.carry(task_of(FOLLOWS))
+    await harness.carry(task_of(FOLLOWS))
 
-    assert counted(bench.metrics.job_nodes_ended) == {}
+    assert counted(harness.metrics.job_nodes_ended) == {}

@@ -17,9 +17,9 @@ from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
 from tests.support.builders import make_cancelled, make_request, make_result, seconds
-from tests.support.measured import counted, recorded
-from tests.support.requests_bench import KEY, WAITING, Bench
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.requests import KEY, WAITING, Harness
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.telemetry.measured import counted, recorded
 
 RETRY_AFTER = seconds(1)
 NOT_FOUND = 5
@@ -30,66 +30,66 @@ FAILED_BY_THE_PROCESSOR = {
 
 @in_virtual_time
 async def test_preparing_a_request_lasts_until_it_is_durable() -> None:
-    bench = Bench()
-    await bench.ask(make_request(args=b"four"))
+    harness = Harness()
+    await harness.ask(make_request(args=b"four"))
     await asyncio.sleep(0.05)
 
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
     await settled()
 
     labels = ("orders", "call")
-    assert recorded(bench.metrics.request_preparing) == {labels: (1, 50)}
-    assert counted(bench.metrics.admitted) == {labels: 1}
-    assert counted(bench.metrics.bytes_written) == {("orders", "args"): 4}
-    assert counted(bench.metrics.callers_waiting) == {(): 1}
+    assert recorded(harness.metrics.request_preparing) == {labels: (1, 50)}
+    assert counted(harness.metrics.admitted) == {labels: 1}
+    assert counted(harness.metrics.bytes_written) == {("orders", "args"): 4}
+    assert counted(harness.metrics.callers_waiting) == {(): 1}
 
 
 @in_virtual_time
 async def test_a_duplicate_joins_a_task_and_writes_nothing() -> None:
-    bench = Bench()
-    await bench.ask(make_request(args=b"four"))
+    harness = Harness()
+    await harness.ask(make_request(args=b"four"))
 
-    bench.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
     await settled()
 
-    assert counted(bench.metrics.admitted) == {("orders", "call"): 1}
-    assert counted(bench.metrics.bytes_written) == {}
+    assert counted(harness.metrics.admitted) == {("orders", "call"): 1}
+    assert counted(harness.metrics.bytes_written) == {}
 
 
 @in_virtual_time
 async def test_a_request_that_was_refused_has_prepared_nothing() -> None:
-    bench = Bench()
-    asked = await bench.ask()
+    harness = Harness()
+    asked = await harness.ask()
 
-    bench.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
+    harness.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
     await asyncio.wait([asked])
 
     assert isinstance(asked.exception(), errors.ProcessNotFoundError)
-    assert recorded(bench.metrics.request_preparing) == {}
-    assert counted(bench.metrics.admitted) == {}
+    assert recorded(harness.metrics.request_preparing) == {}
+    assert counted(harness.metrics.admitted) == {}
 
 
 @in_virtual_time
 async def test_a_removal_by_request_is_told_by_that_type() -> None:
-    bench = Bench()
-    bench.processes.removed = (make_cancelled(),)
+    harness = Harness()
+    harness.processes.removed = (make_cancelled(),)
 
-    await bench.requests.remove(KEY)
+    await harness.requests.remove(KEY)
 
-    assert recorded(bench.metrics.process_removing) == {("orders", "remove"): (1, 0)}
+    assert recorded(harness.metrics.process_removing) == {("orders", "remove"): (1, 0)}
 
 
 @in_virtual_time
 async def test_an_import_writes_its_history() -> None:
-    bench = Bench()
+    harness = Harness()
     history = (NewEvent(payload=b"one"), NewEvent(payload=b"three"))
 
-    await bench.requests.put(
+    await harness.requests.put(
         Import(key=KEY, status=ProcessStatus.RUNNING, history=history, aux_state=b"state")
     )
 
-    assert counted(bench.metrics.events_written) == {("orders",): 2}
-    assert counted(bench.metrics.bytes_written) == {
+    assert counted(harness.metrics.events_written) == {("orders",): 2}
+    assert counted(harness.metrics.bytes_written) == {
         ("orders", "events"): 8,
         ("orders", "aux_state"): 5,
     }
@@ -97,15 +97,15 @@ async def test_an_import_writes_its_history() -> None:
 
 @in_virtual_time
 async def test_an_answer_of_this_replica_is_local() -> None:
-    bench = Bench()
+    harness = Harness()
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-    bench.replies.expect(7, KEY, waiter)
+    harness.replies.expect(7, KEY, waiter)
 
-    bench.replies.deliver(make_result(7))
-    bench.replies.deliver(make_result(8))
+    harness.replies.deliver(make_result(7))
+    harness.replies.deliver(make_result(8))
 
-    assert counted(bench.metrics.replies) == {("local",): 1}
-    assert counted(bench.metrics.callers_waiting) == {(): 0}
+    assert counted(harness.metrics.replies) == {("local",): 1}
+    assert counted(harness.metrics.callers_waiting) == {(): 0}
 
 
 def rejected() -> errors.RejectedError:

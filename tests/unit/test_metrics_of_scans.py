@@ -9,62 +9,62 @@ from progressor.domain.views.activity import QUEUES_MAX, Queue
 from progressor.runtime.upkeep.queues import QueueScan
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
-from tests.support.claims_bench import Bench
-from tests.support.measured import counted, recorded
-from tests.support.memory import MemoryNamespaces
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.claims import Harness
+from tests.support.runtime.memory import MemoryNamespaces
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.telemetry.measured import counted, recorded
 
 
 @in_virtual_time
 async def test_a_claim_is_told_once_for_each_type_in_it() -> None:
-    bench = Bench()
-    bench.make_due(1, 2)
-    bench.make_due(3, task_type=TaskType.CALL)
-    bench.remember(1, 2, 3)
-    async with bench.running(bench.timers.run):
+    harness = Harness()
+    harness.make_due(1, 2)
+    harness.make_due(3, task_type=TaskType.CALL)
+    harness.remember(1, 2, 3)
+    async with harness.running(harness.timers.run):
         await asyncio.sleep(0.001)
 
-    assert recorded(bench.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
-    assert recorded(bench.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
+    assert recorded(harness.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
+    assert recorded(harness.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
 
 
 @in_virtual_time
 async def test_what_only_the_scan_finds_is_counted() -> None:
-    bench = Bench()
-    bench.make_due(1)
-    async with bench.running():
-        await bench.due.scan()
+    harness = Harness()
+    harness.make_due(1)
+    async with harness.running():
+        await harness.due.scan()
 
-    assert counted(bench.metrics.scan_found) == {("orders", "timeout"): 1}
-    assert recorded(bench.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
-    assert recorded(bench.metrics.calls_scanning) == {}
+    assert counted(harness.metrics.scan_found) == {("orders", "timeout"): 1}
+    assert recorded(harness.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
+    assert recorded(harness.metrics.calls_scanning) == {}
 
 
 @in_virtual_time
 async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
-    bench = Bench(make_namespace(), make_namespace("invoices"))
+    harness = Harness(make_namespace(), make_namespace("invoices"))
 
-    await bench.due.scan()
+    await harness.due.scan()
 
     both = {("orders", "call"): (1, 0), ("invoices", "call"): (1, 0)}
-    assert recorded(bench.metrics.calls_scanning) == both
-    assert recorded(bench.metrics.timers_scanning).keys() == {
+    assert recorded(harness.metrics.calls_scanning) == both
+    assert recorded(harness.metrics.timers_scanning).keys() == {
         ("orders", "timeout"),
         ("invoices", "timeout"),
     }
-    assert counted(bench.metrics.scan_found) == {}
+    assert counted(harness.metrics.scan_found) == {}
 
 
 @in_virtual_time
 async def test_a_claim_from_the_backlog_is_counted() -> None:
-    bench = Bench()
-    bench.make_due(1, task_type=TaskType.CALL)
-    bench.slots.reserve_up_to(make_namespace(), 0)
-    bench.slots.mark_backlog("orders")
-    async with bench.running(bench.backlog.run):
+    harness = Harness()
+    harness.make_due(1, task_type=TaskType.CALL)
+    harness.slots.reserve_up_to(make_namespace(), 0)
+    harness.slots.mark_backlog("orders")
+    async with harness.running(harness.backlog.run):
         await settled()
 
-    assert recorded(bench.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
+    assert recorded(harness.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
 
 
 class CountedQueues:

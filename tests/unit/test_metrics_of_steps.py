@@ -25,9 +25,9 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.measured import counted, recorded
-from tests.support.step_bench import Bench
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.step import Harness
+from tests.support.runtime.virtual_time import in_virtual_time
+from tests.support.telemetry.measured import counted, recorded
 
 UNAVAILABLE, NOT_FOUND = 14, 5
 
@@ -50,30 +50,30 @@ class SlowProcessor:
 
 @in_virtual_time
 async def test_an_attempt_takes_as_long_as_its_processor() -> None:
-    bench = Bench()
-    steps = dataclasses.replace(bench.steps, processor=SlowProcessor())
+    harness = Harness()
+    steps = dataclasses.replace(harness.steps, processor=SlowProcessor())
 
-    await steps.carry(make_task(), bench.slots)
+    await steps.carry(make_task(), harness.slots)
 
-    assert recorded(bench.metrics.task_processing) == {("orders", "call"): (1, 20)}
-    assert recorded(bench.metrics.task_completion) == {("orders", "call"): (1, 0)}
+    assert recorded(harness.metrics.task_processing) == {("orders", "call"): (1, 20)}
+    assert recorded(harness.metrics.task_completion) == {("orders", "call"): (1, 0)}
 
 
 @in_virtual_time
 async def test_a_settlement_takes_from_the_outcome_to_its_commit() -> None:
-    bench = Bench()
-    bench.settlements.held = []
-    carrying = asyncio.ensure_future(bench.carry(make_task(task_type=TaskType.TIMEOUT)))
+    harness = Harness()
+    harness.settlements.held = []
+    carrying = asyncio.ensure_future(harness.carry(make_task(task_type=TaskType.TIMEOUT)))
     await asyncio.sleep(0.03)
 
-    bench.settlements.held[0].set_result(make_written())
+    harness.settlements.held[0].set_result(make_written())
     await carrying
 
     labels = ("orders", "timeout")
-    assert recorded(bench.metrics.task_completion) == {labels: (1, 30)}
-    assert recorded(bench.metrics.task_processing) == {labels: (1, 0)}
-    assert counted(bench.metrics.settled) == {(*labels, "finish"): 1}
-    assert recorded(bench.metrics.process_removing) == {}
+    assert recorded(harness.metrics.task_completion) == {labels: (1, 30)}
+    assert recorded(harness.metrics.task_processing) == {labels: (1, 0)}
+    assert counted(harness.metrics.settled) == {(*labels, "finish"): 1}
+    assert recorded(harness.metrics.process_removing) == {}
 
 
 LATE = START + seconds(0.02)
@@ -109,29 +109,29 @@ CLAIM = Claim(due_at=START, sent_at=START, answered_at=START)
 async def test_a_timer_is_late_from_its_instant_to_the_start_of_its_step(
     fields: Mapping[str, Any], expected: tuple[int, float] | None
 ) -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.carry(
+    await harness.carry(
         make_task(**{"task_type": TaskType.TIMEOUT, "started_at": LATE} | dict(fields))
     )
 
-    found = recorded(bench.metrics.timer_lateness)
+    found = recorded(harness.metrics.timer_lateness)
     assert found == ({} if expected is None else {("orders",): expected})
 
 
 @in_virtual_time
 async def test_a_step_that_removes_its_process_is_a_removal() -> None:
-    bench = Bench()
-    bench.processor.script.append(make_success(RemoveProcess()))
+    harness = Harness()
+    harness.processor.script.append(make_success(RemoveProcess()))
 
-    await bench.carry()
-    await bench.carry(make_task(task_type=TaskType.REMOVE))
+    await harness.carry()
+    await harness.carry(make_task(task_type=TaskType.REMOVE))
 
-    assert recorded(bench.metrics.process_removing) == {
+    assert recorded(harness.metrics.process_removing) == {
         ("orders", "call"): (1, 0),
         ("orders", "remove"): (1, 0),
     }
-    assert counted(bench.metrics.settled) == {
+    assert counted(harness.metrics.settled) == {
         ("orders", "call", "remove"): 1,
         ("orders", "remove", "remove"): 1,
     }
@@ -150,35 +150,35 @@ async def test_a_step_that_removes_its_process_is_a_removal() -> None:
 async def test_what_the_processor_did_not_do_is_counted_by_its_code(
     outcome: Outcome, settlement: str, code: str, rejected: str
 ) -> None:
-    bench = Bench()
-    bench.processor.script.append(outcome)
+    harness = Harness()
+    harness.processor.script.append(outcome)
 
-    await bench.carry()
+    await harness.carry()
 
-    assert counted(bench.metrics.settled) == {("orders", "call", settlement): 1}
-    assert counted(bench.metrics.processor_errors) == {("orders", "call", code, rejected): 1}
+    assert counted(harness.metrics.settled) == {("orders", "call", settlement): 1}
+    assert counted(harness.metrics.processor_errors) == {("orders", "call", code, rejected): 1}
 
 
 @in_virtual_time
 async def test_a_settlement_that_was_fenced_is_no_settlement() -> None:
-    bench = Bench()
-    bench.settlements.script.append(LeaseLost())
+    harness = Harness()
+    harness.settlements.script.append(LeaseLost())
 
-    await bench.carry()
+    await harness.carry()
 
-    assert counted(bench.metrics.fenced) == {("orders", "call"): 1}
-    assert counted(bench.metrics.settled) == {}
+    assert counted(harness.metrics.fenced) == {("orders", "call"): 1}
+    assert counted(harness.metrics.settled) == {}
 
 
 @in_virtual_time
 async def test_a_step_without_a_namespace_is_abandoned() -> None:
-    bench = Bench()
-    bench.namespaces.by_name.clear()
+    harness = Harness()
+    harness.namespaces.by_name.clear()
 
-    await bench.carry()
+    await harness.carry()
 
-    assert counted(bench.metrics.abandoned) == {("orders", "call"): 1}
-    assert recorded(bench.metrics.task_processing) == {}
+    assert counted(harness.metrics.abandoned) == {("orders", "call"): 1}
+    assert recorded(harness.metrics.task_processing) == {}
 
 
 def test_what_settlements_write_is_summed_by_namespace_and_kind() -> None:
@@ -213,9 +213,9 @@ def test_what_settlements_write_is_summed_by_namespace_and_kind() -> None:
 
 @in_virtual_time
 async def test_places_taken_and_free_are_told_by_namespace() -> None:
-    bench = Bench()
-    [namespace] = bench.namespaces.known()
+    harness = Harness()
+    [namespace] = harness.namespaces.known()
 
-    bench.slots.reserve_up_to(namespace, 3)
+    harness.slots.reserve_up_to(namespace, 3)
 
-    assert bench.slots.usage() == [("orders", 3, namespace.worker_count_max - 3)]
+    assert harness.slots.usage() == [("orders", 3, namespace.worker_count_max - 3)]

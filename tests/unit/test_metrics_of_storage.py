@@ -4,7 +4,7 @@ from typing import cast
 
 from progressor.storage.postgres.pools import Pool, Pools
 from progressor.telemetry.metrics.registry import Metrics
-from tests.support.measured import counted
+from tests.support.telemetry.measured import counted
 
 
 class CountedPool:

@@ -13,7 +13,7 @@ from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subje
 from tests.chaos.load.processor import TORN, read_journals
 from tests.chaos.plan import LASTING, Fault, FaultKind, calm_seconds, plan, warm_up_seconds
 from tests.chaos.report.report import Committed, effects
-from tests.support.history import (
+from tests.support.models.history.history import (
     ENDING_DEEDS,
     Deed,
     Done,

@@ -19,7 +19,7 @@ from tests.chaos.load.gates import (
     may_be_cancelled,
     read_spans,
 )
-from tests.support.history import Accepted, Deed, Kind, Operation, Refused
+from tests.support.models.history.history import Accepted, Deed, Kind, Operation, Refused
 
 
 def task(task_id: int, **fields: Any) -> GatedTask:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.judges import compare, ticks
-from tests.support.history import (
+from tests.support.models.history.history import (
     Accepted,
     Appended,
     Asked,
@@ -21,7 +21,7 @@ from tests.support.history import (
     StoredTask,
     Unknown,
 )
-from tests.support.linear import UNDECIDED
+from tests.support.models.history.linear import UNDECIDED
 
 SETTLED_AT = 100.0
 

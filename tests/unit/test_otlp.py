@@ -18,7 +18,7 @@ from progressor.telemetry.metrics.otlp import OnceAMinute, metrics_data
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from progressor.telemetry.resource import resource_of
-from tests.support.metrics import RECORDED, filled_metrics, labels_of
+from tests.support.telemetry.metrics import RECORDED, filled_metrics, labels_of
 
 STARTED_AT = dt.datetime(2026, 11, 20, 12, 0, tzinfo=dt.UTC)
 NOW = STARTED_AT + dt.timedelta(minutes=1, microseconds=1)

@@ -10,8 +10,8 @@ import pytest
 from progressor.domain.processes.intent import Failed
 from progressor.processor import failures, stream
 from progressor.processor.stream import STALL_SECONDS, Stream
-from tests.support.processor_call import ScriptedCall
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.processor.call import ScriptedCall
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @contextlib.asynccontextmanager

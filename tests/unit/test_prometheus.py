@@ -17,7 +17,7 @@ from progressor.telemetry.instruments import (
 from progressor.telemetry.metrics.prometheus import exposed
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from tests.support.metrics import (
+from tests.support.telemetry.metrics import (
     RECORDED,
     Series,
     families,

@@ -18,7 +18,7 @@ from progressor.storage.replicas.queues import (
 )
 from tests.support.builders import make_namespace, make_queue, seconds
 from tests.support.clock import ManualClock
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.virtual_time import in_virtual_time
 
 Busy = Callable[[], Mapping[str, int]]
 

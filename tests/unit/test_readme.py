@@ -39,10 +39,10 @@ from progressor.settings.sources import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
 from progressor.wire import fields as wire
+from tests.support.api.scripted_engine import Ended
+from tests.support.engine.replica import running_replica
 from tests.support.pages import commands, protos
 from tests.support.pages import sdk as sdk_pages
-from tests.support.replica import running_replica
-from tests.support.scripted_engine import Ended
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

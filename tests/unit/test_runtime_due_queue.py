@@ -8,7 +8,7 @@ from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 
 
-class Bench:
+class Harness:
     """A due queue of at most two tasks within 5 s."""
 
     def __init__(self) -> None:
@@ -25,90 +25,90 @@ class Bench:
 
 
 def test_a_task_is_not_taken_before_its_time() -> None:
-    bench = Bench()
-    bench.add(1, ahead=2)
-    bench.clock.advance(seconds(2))
+    harness = Harness()
+    harness.add(1, ahead=2)
+    harness.clock.advance(seconds(2))
 
-    assert bench.taken() == []
+    assert harness.taken() == []
 
 
 def test_a_task_is_taken_once_at_its_time() -> None:
-    bench = Bench()
-    bench.add(1, ahead=2)
-    bench.clock.advance(seconds(2.001))
+    harness = Harness()
+    harness.add(1, ahead=2)
+    harness.clock.advance(seconds(2.001))
 
-    assert (bench.taken(), bench.taken()) == ([1], [])
+    assert (harness.taken(), harness.taken()) == ([1], [])
 
 
 def test_the_longest_overdue_goes_first() -> None:
-    bench = Bench()
-    bench.add(1, ahead=2)
-    bench.add(2, ahead=1)
-    bench.clock.advance(seconds(3))
+    harness = Harness()
+    harness.add(1, ahead=2)
+    harness.add(2, ahead=1)
+    harness.clock.advance(seconds(3))
 
-    assert (bench.taken(limit=1), bench.taken(limit=1)) == ([2], [1])
+    assert (harness.taken(limit=1), harness.taken(limit=1)) == ([2], [1])
 
 
 def test_what_lies_too_far_ahead_is_left_to_the_scan() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.add(1, ahead=5.001)
+    harness.add(1, ahead=5.001)
 
-    assert bench.due_queue.wait_seconds() is None
+    assert harness.due_queue.wait_seconds() is None
 
 
 def test_what_does_not_fit_is_left_to_the_scan() -> None:
-    bench = Bench()
+    harness = Harness()
     for task_id in (1, 2, 3):
-        bench.add(task_id, ahead=1)
-    bench.clock.advance(seconds(2))
+        harness.add(task_id, ahead=1)
+    harness.clock.advance(seconds(2))
 
-    assert bench.taken() == [1, 2]
+    assert harness.taken() == [1, 2]
 
 
 def test_a_task_told_of_twice_is_taken_once() -> None:
-    bench = Bench()
-    bench.add(1, ahead=1)
-    bench.add(1, ahead=2)
-    bench.clock.advance(seconds(3))
+    harness = Harness()
+    harness.add(1, ahead=1)
+    harness.add(1, ahead=2)
+    harness.clock.advance(seconds(3))
 
-    assert bench.taken() == [1]
+    assert harness.taken() == [1]
 
 
 def test_a_task_can_come_back_after_it_was_taken() -> None:
-    bench = Bench()
-    bench.add(1, ahead=0)
-    bench.clock.advance(seconds(1))
-    bench.taken()
+    harness = Harness()
+    harness.add(1, ahead=0)
+    harness.clock.advance(seconds(1))
+    harness.taken()
 
-    bench.add(1, ahead=0)
-    bench.clock.advance(seconds(1))
+    harness.add(1, ahead=0)
+    harness.clock.advance(seconds(1))
 
-    assert bench.taken() == [1]
+    assert harness.taken() == [1]
 
 
 def test_the_wait_is_until_the_first_task() -> None:
-    bench = Bench()
-    bench.add(1, ahead=2)
-    bench.add(2, ahead=1)
+    harness = Harness()
+    harness.add(1, ahead=2)
+    harness.add(2, ahead=1)
 
-    assert bench.due_queue.wait_seconds() == pytest.approx(1, abs=0.001)
+    assert harness.due_queue.wait_seconds() == pytest.approx(1, abs=0.001)
 
 
 def test_there_is_no_wait_for_what_is_overdue() -> None:
-    bench = Bench()
-    bench.add(1, ahead=-3)
-    bench.clock.advance(seconds(1))
+    harness = Harness()
+    harness.add(1, ahead=-3)
+    harness.clock.advance(seconds(1))
 
-    assert bench.due_queue.wait_seconds() == 0
+    assert harness.due_queue.wait_seconds() == 0
 
 
 @pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])
 def test_whoever_waits_is_told_of_an_earlier_task_only(ahead: float, changes: bool) -> None:
-    bench = Bench()
-    bench.add(1, ahead=2)
-    bench.due_queue.changed.clear()
+    harness = Harness()
+    harness.add(1, ahead=2)
+    harness.due_queue.changed.clear()
 
-    bench.add(2, ahead=ahead)
+    harness.add(2, ahead=ahead)
 
-    assert bench.due_queue.changed.is_set() is changes
+    assert harness.due_queue.changed.is_set() is changes

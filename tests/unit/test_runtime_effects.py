@@ -39,7 +39,7 @@ class HeardReplies:
         self.delivered.append((result, reply_to, own, namespace))
 
 
-class Bench:
+class Harness:
     """An aftermath, and those it tells."""
 
     def __init__(self) -> None:
@@ -67,39 +67,39 @@ class Bench:
 def test_the_caller_hears_how_the_task_ended(
     settlement: Any, status: TaskStatus, response: bytes, error: TaskError | None
 ) -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.aftermath.of(make_entry(settlement=settlement), make_written(reply_to=(2,)))
+    harness.aftermath.of(make_entry(settlement=settlement), make_written(reply_to=(2,)))
 
     result = TaskResult(
         task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
     )
-    assert bench.replies.delivered == [(result, (2,), OWN, "orders")]
+    assert harness.replies.delivered == [(result, (2,), OWN, "orders")]
 
 
 def test_a_task_that_waits_for_another_attempt_has_not_ended() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.aftermath.of(make_entry(settlement=RETRY), make_written())
+    harness.aftermath.of(make_entry(settlement=RETRY), make_written())
 
-    assert bench.results() == []
+    assert harness.results() == []
 
 
 def test_nobody_hears_of_a_timer_that_nobody_waits_for() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.aftermath.of(make_entry(make_task(task_type=TaskType.TIMEOUT)), make_written())
+    harness.aftermath.of(make_entry(make_task(task_type=TaskType.TIMEOUT)), make_written())
 
-    assert bench.results() == []
+    assert harness.results() == []
 
 
 def test_whoever_waits_for_a_timer_hears_of_it() -> None:
-    bench = Bench()
+    harness = Harness()
     timer = make_entry(make_task(task_type=TaskType.TIMEOUT))
 
-    bench.aftermath.of(timer, make_written(reply_to=(OWN,)))
+    harness.aftermath.of(timer, make_written(reply_to=(OWN,)))
 
-    assert len(bench.results()) == 1
+    assert len(harness.results()) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,23 +117,23 @@ def test_whoever_waits_for_a_timer_hears_of_it() -> None:
 def test_those_in_line_hear_why_they_will_never_run(
     settlement: Any, reason: str | None, removed: bool
 ) -> None:
-    bench = Bench()
+    harness = Harness()
     written = make_written(cancelled=(make_cancelled(8, reply_to=(3,)),))
 
-    bench.aftermath.of(make_entry(settlement=settlement), written)
+    harness.aftermath.of(make_entry(settlement=settlement), written)
 
-    result, reply_to, *_ = bench.replies.delivered[-1]
+    result, reply_to, *_ = harness.replies.delivered[-1]
     assert (result.task_id, result.status, reply_to) == (8, TaskStatus.CANCELLED, (3,))
     assert (result.error and result.error.reason, result.removed) == (reason, removed)
 
 
 def test_those_in_line_hear_which_task_broke_the_process() -> None:
-    bench = Bench()
+    harness = Harness()
     written = make_written(cancelled=(make_cancelled(),))
 
-    bench.aftermath.of(make_entry(settlement=Break(ERROR)), written)
+    harness.aftermath.of(make_entry(settlement=Break(ERROR)), written)
 
-    error = bench.results()[-1].error
+    error = harness.results()[-1].error
     assert error is not None
     assert error.message == ERROR.message
     assert error.metadata == {
@@ -147,18 +147,18 @@ def test_those_in_line_hear_which_task_broke_the_process() -> None:
 def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
     reply_to: tuple[int, ...], count: int
 ) -> None:
-    bench = Bench()
+    harness = Harness()
     timer = make_cancelled(task_type=TaskType.REMOVE, reply_to=reply_to)
 
-    bench.aftermath.cancelled(timer, namespace="orders", error=None, removed=False)
+    harness.aftermath.cancelled(timer, namespace="orders", error=None, removed=False)
 
-    assert len(bench.results()) == count
+    assert len(harness.results()) == count
 
 
 def test_what_the_process_waits_for_now_goes_on_the_agenda() -> None:
-    bench = Bench()
+    harness = Harness()
     due = make_due(due_at=START + seconds(2))
 
-    bench.aftermath.of(make_entry(), make_written(due=due))
+    harness.aftermath.of(make_entry(), make_written(due=due))
 
-    assert bench.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)

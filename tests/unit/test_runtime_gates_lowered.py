@@ -10,7 +10,7 @@ from progressor import errors
 from progressor.runtime.gates.lowered_gates import REST, LoweredGates
 from progressor.storage.gates.gates import GaveWay
 from progressor.storage.rows.gate_effects import LoweredGate
-from tests.support.virtual_time import LoopClock, in_virtual_time, settled
+from tests.support.runtime.virtual_time import LoopClock, in_virtual_time, settled
 
 A, B = LoweredGate("orders", "a"), LoweredGate("orders", "b")
 TAKES = 0.02

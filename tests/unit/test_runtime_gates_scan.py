@@ -12,8 +12,8 @@ from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
-from tests.support.context import make_context
-from tests.support.measured import counted
+from tests.support.runtime.context import make_context
+from tests.support.telemetry.measured import counted
 
 A, B = (Again(namespace="orders", order_key=key) for key in "ab")
 LOWERED = LoweredGate("orders", "g")
@@ -57,7 +57,7 @@ class Known:
         return (make_namespace(name="orders"),)
 
 
-class Bench:
+class Harness:
     """The scan, and what it has others look at."""
 
     def __init__(self) -> None:
@@ -91,33 +91,33 @@ class Bench:
 
 
 async def test_what_is_found_twice_in_a_row_is_looked_at_again() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    assert await bench.scans({A, B}, {A}, {B}) == [set(), {A}, set()]
-    assert bench.found_count == 1
+    assert await harness.scans({A, B}, {A}, {B}) == [set(), {A}, set()]
+    assert harness.found_count == 1
 
 
 async def test_it_stays_for_a_second_look_and_goes_on() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.scans(set(), {A}, {A}, set())
+    await harness.scans(set(), {A}, {A}, set())
 
-    assert bench.gates.looked_after == [BEFORE_ALL, UNTIL, UNTIL, BEFORE_ALL]
+    assert harness.gates.looked_after == [BEFORE_ALL, UNTIL, UNTIL, BEFORE_ALL]
 
 
 async def test_it_stays_once_however_much_is_found_anew() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.scans({A}, {B}, {A})
+    await harness.scans({A}, {B}, {A})
 
-    assert bench.gates.looked_after == [BEFORE_ALL, BEFORE_ALL, UNTIL]
+    assert harness.gates.looked_after == [BEFORE_ALL, BEFORE_ALL, UNTIL]
 
 
 async def test_holders_of_a_lowered_gate_that_nobody_is_at_are_sent_back() -> None:
-    bench = Bench()
-    bench.gates.lowered = (LOWERED,)
+    harness = Harness()
+    harness.gates.lowered = (LOWERED,)
 
-    await bench.scans(set())
+    await harness.scans(set())
 
-    assert [told.lowered for told in bench.told if told.lowered] == [(LOWERED,)]
-    assert bench.found_count == 1
+    assert [told.lowered for told in harness.told if told.lowered] == [(LOWERED,)]
+    assert harness.found_count == 1

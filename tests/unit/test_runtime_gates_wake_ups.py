@@ -13,7 +13,7 @@ from progressor.storage.gates.gates import GaveWay
 from progressor.storage.rows.gate_effects import Again, Later, LoweredGate, Promoted
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.virtual_time import in_virtual_time
 
 KEY = process_key("orders", "p1")
 
@@ -31,7 +31,7 @@ class NoGates:
         raise NotImplementedError
 
 
-class Bench:
+class Harness:
     """GateWakeUps, and the due queue that they write into."""
 
     def __init__(self, gates: Gates | None = None) -> None:
@@ -51,19 +51,19 @@ class Bench:
 
 
 def test_who_has_passed_is_claimed_at_once() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.wake_ups.heard(Promoted(due=((KEY, 1),)))
+    harness.wake_ups.heard(Promoted(due=((KEY, 1),)))
 
-    assert bench.taken_after(0.001) == [1]
+    assert harness.taken_after(0.001) == [1]
 
 
 def test_who_is_due_later_is_claimed_then_and_not_before() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.wake_ups.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))
+    harness.wake_ups.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))
 
-    assert (bench.taken_after(1.9), bench.taken_after(0.2)) == ([], [1])
+    assert (harness.taken_after(1.9), harness.taken_after(0.2)) == ([], [1])
 
 
 class LockableGates(NoGates):
@@ -91,8 +91,8 @@ class LockableGates(NoGates):
 
 
 @contextlib.asynccontextmanager
-async def running(bench: Bench) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(bench.wake_ups.run())
+async def running(harness: Harness) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(harness.wake_ups.run())
     try:
         yield
     finally:
@@ -111,13 +111,13 @@ def again(*gates: str, namespace: str = "orders") -> Promoted:
 @in_virtual_time
 async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
     gates = LockableGates("c")
-    bench = Bench(gates)
-    async with running(bench):
-        bench.wake_ups.heard(again("a", "b", "c", "d"))
-        bench.wake_ups.heard(again("e", namespace="other"))
+    harness = Harness(gates)
+    async with running(harness):
+        harness.wake_ups.heard(again("a", "b", "c", "d"))
+        harness.wake_ups.heard(again("e", namespace="other"))
         await asyncio.sleep(0.1)
         first = sorted(map(str, gates.looked))
-        bench.wake_ups.heard(again("f", "c"))
+        harness.wake_ups.heard(again("f", "c"))
         await asyncio.sleep(2)
         asked_count = gates.asked_count
         gates.locked.clear()
@@ -132,12 +132,12 @@ async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
 @in_virtual_time
 async def test_a_locked_namespace_keeps_no_other_from_being_promoted() -> None:
     gates = LockableGates("orders")
-    bench = Bench(gates)
+    harness = Harness(gates)
     later = [Later(process_key(name, "p"), n, 0.0) for n, name in enumerate(("orders", "other"))]
-    bench.wake_ups.heard(Promoted(later=tuple(later)))
-    bench.wake_ups.heard(again("a"))
-    bench.clock.advance(seconds(1))
-    async with running(bench):
+    harness.wake_ups.heard(Promoted(later=tuple(later)))
+    harness.wake_ups.heard(again("a"))
+    harness.clock.advance(seconds(1))
+    async with running(harness):
         await asyncio.sleep(0.1)
 
     assert gates.promoted == ["other"]

@@ -19,9 +19,9 @@ from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.telemetry.metrics.registry import Metrics
-from tests.support.context import make_context
-from tests.support.measured import counted
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.context import make_context
+from tests.support.runtime.virtual_time import in_virtual_time
+from tests.support.telemetry.measured import counted
 
 ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
 
@@ -64,7 +64,7 @@ class ScriptedJobs:
         return self.running
 
 
-class Bench:
+class Harness:
     """A scan on scripted jobs."""
 
     def __init__(self, **answers: Any) -> None:
@@ -94,15 +94,15 @@ class Bench:
 
 @in_virtual_time
 async def test_what_is_heard_of_is_tended_at_once() -> None:
-    bench = Bench(answers=[Tended(started=2), Tended(stopped=3)])
-    async with bench.running():
-        bench.upkeep_queue.add(ONE, OTHER)
+    harness = Harness(answers=[Tended(started=2), Tended(stopped=3)])
+    async with harness.running():
+        harness.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert bench.jobs.tended == [ONE, OTHER]
+        assert harness.jobs.tended == [ONE, OTHER]
 
-    assert counted(bench.metrics.upkeep_nodes) == {
+    assert counted(harness.metrics.upkeep_nodes) == {
         ("orders", "started"): 2,
         ("orders", "stopped"): 3,
     }
@@ -111,77 +111,77 @@ async def test_what_is_heard_of_is_tended_at_once() -> None:
 @in_virtual_time
 async def test_what_is_locked_or_not_whole_is_tended_again() -> None:
     locked = errors.StorageLockedError("kept")
-    bench = Bench(answers=[locked, Tended(is_whole=False), Tended()])
-    async with bench.running():
-        bench.upkeep_queue.add(ONE)
+    harness = Harness(answers=[locked, Tended(is_whole=False), Tended()])
+    async with harness.running():
+        harness.upkeep_queue.add(ONE)
         await asyncio.sleep(1)
 
-    assert bench.jobs.tended == [ONE] * 3
+    assert harness.jobs.tended == [ONE] * 3
 
 
 @in_virtual_time
 async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
-    bench = Bench(answers=[errors.StorageLockedError("kept"), Tended()])
-    async with bench.running():
-        bench.upkeep_queue.add(ONE, OTHER)
+    harness = Harness(answers=[errors.StorageLockedError("kept"), Tended()])
+    async with harness.running():
+        harness.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert bench.jobs.tended == [ONE, OTHER]
+        assert harness.jobs.tended == [ONE, OTHER]
 
 
 @in_virtual_time
 async def test_the_scan_hands_on_what_nobody_tended() -> None:
-    bench = Bench(untended=(ONE,))
-    async with bench.running():
-        await bench.scan.scan()
+    harness = Harness(untended=(ONE,))
+    async with harness.running():
+        await harness.scan.scan()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert bench.jobs.tended == [ONE]
+        assert harness.jobs.tended == [ONE]
 
-    assert bench.jobs.orphans_asked == 1
+    assert harness.jobs.orphans_asked == 1
 
 
 @in_virtual_time
 async def test_what_fails_at_its_deadline_is_counted() -> None:
-    bench = Bench(overdue=(ONE, OTHER))
+    harness = Harness(overdue=(ONE, OTHER))
 
-    await bench.scan.scan()
+    await harness.scan.scan()
 
-    assert counted(bench.metrics.jobs_overdue) == {("orders",): 2}
-    assert counted(bench.metrics.jobs_ended) == {("orders", "failed"): 2}
-    assert bench.observers.counts["job_overdue"] == 2
+    assert counted(harness.metrics.jobs_overdue) == {("orders",): 2}
+    assert counted(harness.metrics.jobs_ended) == {("orders", "failed"): 2}
+    assert harness.observers.counts["job_overdue"] == 2
 
 
 @in_virtual_time
 async def test_what_recovery_finds_is_counted() -> None:
-    bench = Bench(found=(Found("join", ONE, None), Found("node", OTHER, 3)))
+    harness = Harness(found=(Found("join", ONE, None), Found("node", OTHER, 3)))
 
-    await bench.scan.scan()
+    await harness.scan.scan()
 
-    assert counted(bench.metrics.jobs_recovered) == {("orders", "join"): 1, ("orders", "node"): 1}
-    assert bench.observers.counts["job_recovered"] == 2
+    assert counted(harness.metrics.jobs_recovered) == {("orders", "join"): 1, ("orders", "node"): 1}
+    assert harness.observers.counts["job_recovered"] == 2
 
 
 @in_virtual_time
 async def test_a_healthy_round_counts_nothing() -> None:
-    bench = Bench(found=())
+    harness = Harness(found=())
 
-    await bench.scan.scan()
+    await harness.scan.scan()
 
-    assert counted(bench.metrics.jobs_recovered) == {}
+    assert counted(harness.metrics.jobs_recovered) == {}
 
 
 @in_virtual_time
 async def test_running_jobs_are_told_until_they_have_ended() -> None:
-    bench = Bench(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
-    bench.scan.observed()
-    await bench.scan.count()
-    told = counted(bench.metrics.jobs_running), counted(bench.metrics.job_nodes)
-    bench.jobs.running = ()
+    harness = Harness(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
+    harness.scan.observed()
+    await harness.scan.count()
+    told = counted(harness.metrics.jobs_running), counted(harness.metrics.job_nodes)
+    harness.jobs.running = ()
 
-    await bench.scan.count()
+    await harness.scan.count()
 
     assert told == (
         {("orders",): 2},
@@ -193,4 +193,4 @@ async def test_running_jobs_are_told_until_they_have_ended() -> None:
             ("orders", "skipped"): 4,
         },
     )
-    assert counted(bench.metrics.jobs_running) == counted(bench.metrics.job_nodes) == {}
+    assert counted(harness.metrics.jobs_running) == counted(harness.metrics.job_nodes) == {}

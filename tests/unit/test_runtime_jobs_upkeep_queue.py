@@ -31,7 +31,7 @@ class HeardAftermath:
         self.told.append((task, namespace, error.reason, removed))
 
 
-class Bench:
+class Harness:
     """What a replica has heard, and those it tells."""
 
     def __init__(self) -> None:
@@ -46,17 +46,17 @@ def some_news(**fields: Any) -> JobNews:
 
 
 def test_what_is_due_is_due_at_once() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.upkeep_queue.heard(some_news(due=[(ONE, 7), (OTHER, 8)]))
+    harness.upkeep_queue.heard(some_news(due=[(ONE, 7), (OTHER, 8)]))
 
-    assert bench.due_queue.changed.is_set()
-    assert bench.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
-    assert not bench.upkeep_queue.changed.is_set()
+    assert harness.due_queue.changed.is_set()
+    assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert not harness.upkeep_queue.changed.is_set()
 
 
 def test_jobs_are_taken_once_the_oldest_first() -> None:
-    upkeep_queue = Bench().upkeep_queue
+    upkeep_queue = Harness().upkeep_queue
     upkeep_queue.heard(some_news(untended=[OTHER]))
     upkeep_queue.heard(some_news(untended=[ONE, OTHER]))
     assert upkeep_queue.changed.is_set()
@@ -69,34 +69,34 @@ def test_jobs_are_taken_once_the_oldest_first() -> None:
 
 
 def test_news_of_nothing_wake_nobody() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    bench.upkeep_queue.heard(some_news())
-    bench.upkeep_queue.add()
+    harness.upkeep_queue.heard(some_news())
+    harness.upkeep_queue.add()
 
-    assert not bench.upkeep_queue.changed.is_set()
-    assert not bench.due_queue.changed.is_set()
+    assert not harness.upkeep_queue.changed.is_set()
+    assert not harness.due_queue.changed.is_set()
 
 
 def test_callers_of_what_was_stopped_are_told_why() -> None:
-    bench, task = Bench(), make_cancelled()
+    harness, task = Harness(), make_cancelled()
 
-    bench.upkeep_queue.heard(some_news(cancelled=[(ONE, task)]))
+    harness.upkeep_queue.heard(some_news(cancelled=[(ONE, task)]))
 
-    assert bench.aftermath.told == [(task, ONE.namespace, "PROCESS_FAILED", False)]
+    assert harness.aftermath.told == [(task, ONE.namespace, "PROCESS_FAILED", False)]
 
 
 def test_whoever_stops_a_follower_says_why() -> None:
-    bench, task = Bench(), make_cancelled()
+    harness, task = Harness(), make_cancelled()
 
-    bench.upkeep_queue.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
+    harness.upkeep_queue.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
 
-    assert bench.aftermath.told == [(task, ONE.namespace, "JOB_CANCELLED", False)]
+    assert harness.aftermath.told == [(task, ONE.namespace, "JOB_CANCELLED", False)]
 
 
 def test_what_does_not_fit_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZE_MAX", 2)
-    upkeep_queue = Bench().upkeep_queue
+    upkeep_queue = Harness().upkeep_queue
 
     upkeep_queue.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
 

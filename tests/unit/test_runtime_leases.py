@@ -6,7 +6,7 @@ import pytest
 
 from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
 from tests.support.builders import make_task
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 async def ask(handle: LeaseHandle) -> None:

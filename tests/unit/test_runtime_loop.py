@@ -11,9 +11,9 @@ from progressor.runtime.core.loop import repeat
 from progressor.runtime.core.observer import Observers
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import seconds
-from tests.support.measured import counted
-from tests.support.memory import away
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.memory import away
+from tests.support.runtime.virtual_time import in_virtual_time
+from tests.support.telemetry.measured import counted
 
 
 class Scan:

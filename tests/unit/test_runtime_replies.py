@@ -12,14 +12,14 @@ from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_key, make_result
-from tests.support.measured import counted, recorded
-from tests.support.memory import MemoryListener, MemoryResults
-from tests.support.virtual_time import LoopClock, in_virtual_time, settled
+from tests.support.runtime.memory import MemoryListener, MemoryResults
+from tests.support.runtime.virtual_time import LoopClock, in_virtual_time, settled
+from tests.support.telemetry.measured import counted, recorded
 
 KEY = make_key()
 
 
-class Bench:
+class Harness:
     """Replies among collaborators in memory."""
 
     def __init__(self) -> None:
@@ -61,57 +61,57 @@ class Bench:
 
 @in_virtual_time
 async def test_everybody_who_waits_here_is_answered() -> None:
-    bench = Bench()
-    waiters = [bench.expect(), bench.expect()]
+    harness = Harness()
+    waiters = [harness.expect(), harness.expect()]
 
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
 
     assert [waiter.result() for waiter in waiters] == [make_result()] * 2
-    assert bench.replies.waiting_count == 0
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_a_caller_who_has_gone_keeps_nobody_from_the_answer() -> None:
-    bench = Bench()
-    gone, there = bench.expect(), bench.expect()
+    harness = Harness()
+    gone, there = harness.expect(), harness.expect()
     gone.cancel()
 
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
 
     assert there.result() == make_result()
 
 
 @in_virtual_time
 async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
-    bench = Bench()
-    first, second = bench.expect(), bench.expect()
+    harness = Harness()
+    first, second = harness.expect(), harness.expect()
 
-    bench.replies.forget(7, first)
-    after_first = bench.replies.waiting_count
-    bench.replies.forget(7, second)
-    bench.replies.forget(7, second)
+    harness.replies.forget(7, first)
+    after_first = harness.replies.waiting_count
+    harness.replies.forget(7, second)
+    harness.replies.forget(7, second)
 
-    assert (after_first, bench.replies.waiting_count) == (1, 0)
+    assert (after_first, harness.replies.waiting_count) == (1, 0)
 
 
 @in_virtual_time
 async def test_forgetting_a_stranger_changes_nothing() -> None:
-    bench = Bench()
-    bench.expect()
+    harness = Harness()
+    harness.expect()
     stranger: Waiter = asyncio.get_running_loop().create_future()
 
-    bench.replies.forget(7, stranger)
+    harness.replies.forget(7, stranger)
 
-    assert bench.replies.waiting_count == 1
+    assert harness.replies.waiting_count == 1
 
 
 @in_virtual_time
 async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
-    bench = Bench()
-    bench.replies.deliver(make_result())
-    bench.end(7)
-    async with bench.running():
-        waiter = bench.expect()
+    harness = Harness()
+    harness.replies.deliver(make_result())
+    harness.end(7)
+    async with harness.running():
+        waiter = harness.expect()
 
         assert await waiter == make_result()
 
@@ -121,39 +121,39 @@ async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
 @in_virtual_time
 async def test_only_so_many_early_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EARLY_MAX", 1)
-    bench = Bench()
-    bench.replies.deliver(make_result(7))
-    bench.replies.deliver(make_result(8))
-    async with bench.running():
-        bench.expect(7)
-        bench.expect(8)
+    harness = Harness()
+    harness.replies.deliver(make_result(7))
+    harness.replies.deliver(make_result(8))
+    async with harness.running():
+        harness.expect(7)
+        harness.expect(8)
         await settled()
 
-    assert bench.results.fetches == [(8,)]
+    assert harness.results.fetches == [(8,)]
 
 
 @in_virtual_time
 async def test_a_notification_brings_the_answer_of_another_replica() -> None:
-    bench = Bench()
-    waiter = bench.expect()
-    async with bench.running():
-        bench.end(7)
-        bench.listener.notify(7)
+    harness = Harness()
+    waiter = harness.expect()
+    async with harness.running():
+        harness.end(7)
+        harness.listener.notify(7)
 
         assert await waiter == make_result()
 
-    assert bench.observers.counts["reply_fetched"] == 1
-    assert counted(bench.metrics.replies) == {("remote",): 1}
+    assert harness.observers.counts["reply_fetched"] == 1
+    assert counted(harness.metrics.replies) == {("remote",): 1}
 
 
 @in_virtual_time
 async def test_a_notification_that_comes_before_the_expectation_is_not_lost() -> None:
-    bench = Bench()
-    async with bench.running():
-        bench.end(7)
-        bench.listener.notify(7)
+    harness = Harness()
+    async with harness.running():
+        harness.end(7)
+        harness.listener.notify(7)
         await settled()
-        waiter = bench.expect()
+        waiter = harness.expect()
 
         assert await waiter == make_result()
 
@@ -162,57 +162,57 @@ async def test_a_notification_that_comes_before_the_expectation_is_not_lost() ->
 
 @in_virtual_time
 async def test_a_call_for_help_is_passed_on() -> None:
-    bench = Bench()
-    async with bench.running():
-        bench.listener.call()
-        await bench.called.wait()
+    harness = Harness()
+    async with harness.running():
+        harness.listener.call()
+        await harness.called.wait()
 
-    assert bench.results.fetches == []
+    assert harness.results.fetches == []
 
 
 @in_virtual_time
 async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() -> None:
-    bench = Bench()
-    waiter = bench.expect()
-    async with bench.running():
-        bench.listener.cut()
+    harness = Harness()
+    waiter = harness.expect()
+    async with harness.running():
+        harness.listener.cut()
         await settled()
-        bench.end(7)
+        harness.end(7)
 
         assert await waiter == make_result()
 
     assert asyncio.get_running_loop().time() == 0.5
-    assert bench.listener.connections == 2
+    assert harness.listener.connections == 2
 
 
 @in_virtual_time
 async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
-    bench = Bench()
-    async with bench.running():
-        bench.listener.hang_up()
+    harness = Harness()
+    async with harness.running():
+        harness.listener.hang_up()
         await settled()
 
-    assert bench.listener.connections == 2
+    assert harness.listener.connections == 2
 
 
 @in_virtual_time
 async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
-    bench = Bench()
-    bench.carried.add(7)
-    bench.expect(7)
-    bench.expect(8)
-    async with bench.running():
+    harness = Harness()
+    harness.carried.add(7)
+    harness.expect(7)
+    harness.expect(8)
+    async with harness.running():
         pass
 
-    assert bench.results.fetches == [(8,)]
+    assert harness.results.fetches == [(8,)]
 
 
 @in_virtual_time
 async def test_an_answer_that_nobody_told_of_is_found_all_the_same() -> None:
-    bench = Bench()
-    async with bench.running():
-        waiter = bench.expect()
-        bench.end(7)
+    harness = Harness()
+    async with harness.running():
+        waiter = harness.expect()
+        harness.end(7)
 
         assert await waiter == make_result()
 
@@ -221,102 +221,102 @@ async def test_an_answer_that_nobody_told_of_is_found_all_the_same() -> None:
 
 @in_virtual_time
 async def test_the_safety_net_leaves_what_this_replica_carries() -> None:
-    bench = Bench()
-    bench.carried.add(7)
-    async with bench.running():
-        bench.expect()
+    harness = Harness()
+    harness.carried.add(7)
+    async with harness.running():
+        harness.expect()
         await asyncio.sleep(5)
 
-    assert bench.results.fetches == []
+    assert harness.results.fetches == []
 
 
 @in_virtual_time
 async def test_the_safety_net_leaves_what_is_young() -> None:
-    bench = Bench()
-    async with bench.running():
+    harness = Harness()
+    async with harness.running():
         await asyncio.sleep(0.5)
-        bench.expect()
+        harness.expect()
         await asyncio.sleep(1)
 
-    assert bench.results.fetches == []
+    assert harness.results.fetches == []
 
 
 @in_virtual_time
 async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FETCH_MAX", 2)
-    bench = Bench()
-    async with bench.running():
+    harness = Harness()
+    async with harness.running():
         for task_id in (1, 2, 3):
-            bench.expect(task_id)
+            harness.expect(task_id)
         await asyncio.sleep(3.5)
 
-    assert bench.results.fetches == [(1, 2), (3, 1), (2, 3)]
+    assert harness.results.fetches == [(1, 2), (3, 1), (2, 3)]
 
 
 @in_virtual_time
 async def test_a_large_crowd_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FETCH_MAX", 2)
-    bench = Bench()
+    harness = Harness()
     for task_id in (1, 2, 3):
-        bench.expect(task_id)
-    async with bench.running():
+        harness.expect(task_id)
+    async with harness.running():
         pass
 
-    assert bench.results.fetches == [(1, 2), (3,)]
+    assert harness.results.fetches == [(1, 2), (3,)]
 
 
 @in_virtual_time
 async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
-    bench = Bench()
-    waiter = bench.expect()
-    async with bench.running():
-        bench.results.fetches.clear()
-        bench.listener.notify(7)
-        bench.replies.forget(7, waiter)
-        bench.replies.deliver(make_result())
-        waiter = bench.expect()
-        bench.replies.forget(7, waiter)
+    harness = Harness()
+    waiter = harness.expect()
+    async with harness.running():
+        harness.results.fetches.clear()
+        harness.listener.notify(7)
+        harness.replies.forget(7, waiter)
+        harness.replies.deliver(make_result())
+        waiter = harness.expect()
+        harness.replies.forget(7, waiter)
         await settled()
 
-    assert bench.results.fetches == []
+    assert harness.results.fetches == []
 
 
 @in_virtual_time
 async def test_an_outage_delays_an_answer_and_loses_none() -> None:
-    bench = Bench()
-    waiter = bench.expect()
-    bench.results.outage.remaining = 2
-    bench.end(7)
-    async with bench.running():
+    harness = Harness()
+    waiter = harness.expect()
+    harness.results.outage.remaining = 2
+    harness.end(7)
+    async with harness.running():
         assert await waiter == make_result()
 
-    assert len(bench.results.fetches) == 3
+    assert len(harness.results.fetches) == 3
 
 
 @in_virtual_time
 async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
-    bench = Bench()
-    async with bench.running():
-        bench.replies.deliver(make_result(7), reply_to=(2, 3), own=1)
-        bench.replies.deliver(make_result(8), reply_to=(2,), own=1)
+    harness = Harness()
+    async with harness.running():
+        harness.replies.deliver(make_result(7), reply_to=(2, 3), own=1)
+        harness.replies.deliver(make_result(8), reply_to=(2,), own=1)
         await settled()
 
-    assert bench.results.notified == [{2: [7, 8], 3: [7]}]
+    assert harness.results.notified == [{2: [7, 8], 3: [7]}]
 
 
 @in_virtual_time
 async def test_a_word_is_measured_once_for_each_namespace_and_type_in_it() -> None:
-    bench = Bench()
+    harness = Harness()
     init = make_result(9, task_type=TaskType.INIT)
-    async with bench.running():
-        bench.replies.deliver(make_result(7), reply_to=(2, 3), own=1, namespace="orders")
-        bench.replies.deliver(make_result(8), reply_to=(2,), own=1, namespace="orders")
-        bench.replies.deliver(init, reply_to=(2,), own=1, namespace="invoices")
+    async with harness.running():
+        harness.replies.deliver(make_result(7), reply_to=(2, 3), own=1, namespace="orders")
+        harness.replies.deliver(make_result(8), reply_to=(2,), own=1, namespace="orders")
+        harness.replies.deliver(init, reply_to=(2,), own=1, namespace="invoices")
         await settled()
-        bench.replies.deliver(make_result(10), reply_to=(2,), own=1, namespace="orders")
+        harness.replies.deliver(make_result(10), reply_to=(2,), own=1, namespace="orders")
         await settled()
 
-    assert recorded(bench.metrics.notification) == {
+    assert recorded(harness.metrics.notification) == {
         ("orders", "call"): (2, 0),
         ("invoices", "init"): (1, 0),
     }
@@ -324,35 +324,35 @@ async def test_a_word_is_measured_once_for_each_namespace_and_type_in_it() -> No
 
 @in_virtual_time
 async def test_a_replica_sends_no_word_to_itself() -> None:
-    bench = Bench()
-    async with bench.running():
-        bench.replies.deliver(make_result(), reply_to=(1,), own=1)
+    harness = Harness()
+    async with harness.running():
+        harness.replies.deliver(make_result(), reply_to=(1,), own=1)
         await settled()
 
-    assert bench.results.notified == []
+    assert harness.results.notified == []
 
 
 @in_virtual_time
 async def test_a_word_that_cannot_be_sent_is_counted() -> None:
-    bench = Bench()
-    bench.results.outage.remaining = 1
-    async with bench.running():
-        bench.replies.deliver(make_result(), reply_to=(2,), own=1)
+    harness = Harness()
+    harness.results.outage.remaining = 1
+    async with harness.running():
+        harness.replies.deliver(make_result(), reply_to=(2,), own=1)
         await settled()
 
-    assert bench.observers.counts["notification_lost"] == 1
-    assert counted(bench.metrics.notifications_lost) == {(): 1}
-    assert recorded(bench.metrics.notification) == {}
+    assert harness.observers.counts["notification_lost"] == 1
+    assert counted(harness.metrics.notifications_lost) == {(): 1}
+    assert recorded(harness.metrics.notification) == {}
 
 
 @in_virtual_time
 async def test_an_answer_is_given_once() -> None:
-    bench = Bench()
-    waiter = bench.expect()
-    bench.replies.deliver(make_result(response=b"first"))
+    harness = Harness()
+    waiter = harness.expect()
+    harness.replies.deliver(make_result(response=b"first"))
 
     second: TaskResult = make_result(response=b"second")
-    bench.replies.deliver(second)
+    harness.replies.deliver(second)
 
     assert waiter.result().response == b"first"
 
@@ -360,15 +360,15 @@ async def test_an_answer_is_given_once() -> None:
 @in_virtual_time
 async def test_more_than_can_be_told_is_left_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OUTGOING_MAX", 2)
-    bench = Bench()
+    harness = Harness()
     for task_id in range(1, 5):
-        bench.replies.deliver(make_result(task_id), reply_to=(2,), own=1, namespace="orders")
-    async with bench.running():
+        harness.replies.deliver(make_result(task_id), reply_to=(2,), own=1, namespace="orders")
+    async with harness.running():
         await settled()
-        bench.replies.deliver(make_result(5), reply_to=(2,), own=1, namespace="orders")
+        harness.replies.deliver(make_result(5), reply_to=(2,), own=1, namespace="orders")
         await settled()
 
-    assert bench.results.notified == [{2: [1, 2]}, {2: [5]}]
-    assert bench.observers.counts["notification_lost"] == 2
-    assert counted(bench.metrics.notifications_lost) == {(): 2}
-    assert recorded(bench.metrics.notification) == {("orders", "call"): (2, 0)}
+    assert harness.results.notified == [{2: [1, 2]}, {2: [5]}]
+    assert harness.observers.counts["notification_lost"] == 2
+    assert counted(harness.metrics.notifications_lost) == {(): 2}
+    assert recorded(harness.metrics.notification) == {("orders", "call"): (2, 0)}

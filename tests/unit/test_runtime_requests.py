@@ -14,90 +14,90 @@ from tests.support.builders import (
     make_result,
     seconds,
 )
-from tests.support.memory import (
+from tests.support.runtime.memory import (
     away,
 )
-from tests.support.requests_bench import LEASED, WAITING, Bench
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.requests import LEASED, WAITING, Harness
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
-    bench = Bench()
-    async with bench.working():
-        answer = await bench.ask()
-        bench.admissions.answer(LEASED)
+    harness = Harness()
+    async with harness.working():
+        answer = await harness.ask()
+        harness.admissions.answer(LEASED)
         await settled()
-        bench.replies.deliver(make_result())
+        harness.replies.deliver(make_result())
 
         assert await answer == Reply(task_id=7, task_type=TaskType.CALL, response=b"done")
 
-    assert bench.carried == [7]
+    assert harness.carried == [7]
 
 
 @in_virtual_time
 async def test_a_request_asks_for_the_place_that_was_reserved_for_it() -> None:
-    bench = Bench(make_namespace(worker_count_max=1))
+    harness = Harness(make_namespace(worker_count_max=1))
 
-    await bench.ask()
-    await bench.ask()
+    await harness.ask()
+    await harness.ask()
 
-    assert [entry.run for entry in bench.admissions.entries] == [True, False]
-    assert bench.admissions.entries[0].expires_after == seconds(32)
+    assert [entry.run for entry in harness.admissions.entries] == [True, False]
+    assert harness.admissions.entries[0].expires_after == seconds(32)
 
 
 @in_virtual_time
 async def test_a_place_that_is_not_needed_is_given_back() -> None:
-    bench = Bench()
-    await bench.ask()
+    harness = Harness()
+    await harness.ask()
 
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
     await settled()
 
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_a_request_without_a_place_gives_none_back() -> None:
-    bench = Bench(make_namespace(worker_count_max=1))
-    bench.slots.reserve(bench.namespace)
-    await bench.ask()
+    harness = Harness(make_namespace(worker_count_max=1))
+    harness.slots.reserve(harness.namespace)
+    await harness.ask()
 
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
     await settled()
 
-    assert bench.slots.busy_count("orders") == 1
+    assert harness.slots.busy_count("orders") == 1
 
 
 @in_virtual_time
 async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
-    bench = Bench()
-    await bench.ask()
+    harness = Harness()
+    await harness.ask()
 
-    bench.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
+    harness.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
     await settled()
 
-    assert bench.slots.has_backlog("orders")
+    assert harness.slots.has_backlog("orders")
 
 
 @in_virtual_time
 async def test_a_repeated_request_joins_the_earlier_task() -> None:
-    bench = Bench()
-    answer = await bench.ask()
-    bench.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+    harness = Harness()
+    answer = await harness.ask()
+    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
     await settled()
 
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
 
     assert (await answer).deduplicated
 
 
 @in_virtual_time
 async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
-    bench = Bench()
-    answer = await bench.ask()
+    harness = Harness()
+    answer = await harness.ask()
 
-    bench.admissions.answer(
+    harness.admissions.answer(
         Admission(verdict=Verdict.DUPLICATE, task_id=7, ended=make_result(response=b"old"))
     )
 
@@ -121,23 +121,23 @@ async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
 async def test_a_refusal_is_told_as_the_error_of_its_verdict(
     verdict: Verdict, error_class: type[errors.RequestError]
 ) -> None:
-    bench = Bench()
-    answer = await bench.ask()
+    harness = Harness()
+    answer = await harness.ask()
 
-    bench.admissions.answer(Admission(verdict=verdict, process=make_process(corrupted_by=5)))
+    harness.admissions.answer(Admission(verdict=verdict, process=make_process(corrupted_by=5)))
 
     with pytest.raises(error_class):
         await answer
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
-    bench = Bench()
-    answer = await bench.ask()
+    harness = Harness()
+    answer = await harness.ask()
     broken = make_process(detail="zombie detected", corrupted_by=5)
 
-    bench.admissions.answer(
+    harness.admissions.answer(
         Admission(
             verdict=Verdict.PROCESS_FAILED,
             process=broken,
@@ -154,51 +154,51 @@ async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
 
 @in_virtual_time
 async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> None:
-    bench = Bench()
-    answer = await bench.ask(make_request(TaskType.INIT))
+    harness = Harness()
+    answer = await harness.ask(make_request(TaskType.INIT))
 
-    bench.admissions.answer(Admission(verdict=Verdict.GONE))
+    harness.admissions.answer(Admission(verdict=Verdict.GONE))
     await settled()
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
     await settled()
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
 
     assert (await answer).task_id == 7
-    assert len(bench.admissions.entries) == 2
+    assert len(harness.admissions.entries) == 2
 
 
 @in_virtual_time
 async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
-    bench = Bench()
-    answer = await bench.ask(make_request(TaskType.INIT))
-    bench.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
+    harness = Harness()
+    answer = await harness.ask(make_request(TaskType.INIT))
+    harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
 
-    bench.admissions.answer(Admission(verdict=Verdict.GONE))
+    harness.admissions.answer(Admission(verdict=Verdict.GONE))
 
     with pytest.raises(errors.OverloadedError):
         await answer
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @pytest.mark.parametrize("worker_count_max", [1, 0])
 @in_virtual_time
 async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> None:
-    bench = Bench(make_namespace(worker_count_max=worker_count_max))
-    bench.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
+    harness = Harness(make_namespace(worker_count_max=worker_count_max))
+    harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.requests.ask(make_request(), timeout=None)
+        await harness.requests.ask(make_request(), timeout=None)
 
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_an_outage_is_told_to_the_caller_and_keeps_no_place() -> None:
-    bench = Bench()
-    answer = await bench.ask()
+    harness = Harness()
+    answer = await harness.ask()
 
-    bench.admissions.answer(away())
+    harness.admissions.answer(away())
 
     with pytest.raises(errors.StorageUnavailableError):
         await answer
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0

@@ -13,66 +13,66 @@ from tests.support.builders import (
     make_result,
     seconds,
 )
-from tests.support.memory import (
+from tests.support.runtime.memory import (
     away,
 )
-from tests.support.requests_bench import KEY, LEASED, WAITING, Bench, begun
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.requests import KEY, LEASED, WAITING, Harness, begun
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_more_callers_than_may_wait_are_refused() -> None:
-    bench = Bench(make_namespace(waiting_callers_max=1))
-    await bench.ask()
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    await harness.ask()
 
     with pytest.raises(errors.OverloadedError) as caught:
-        await bench.requests.ask(make_request(), timeout=None)
+        await harness.requests.ask(make_request(), timeout=None)
 
     assert caught.value.retry_after > seconds(0)
-    assert len(bench.admissions.entries) == 1
+    assert len(harness.admissions.entries) == 1
 
 
 @in_virtual_time
 async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
-    bench = Bench(make_namespace(waiting_callers_max=1))
-    gone = await bench.ask()
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    gone = await harness.ask()
     gone.cancel()
     await settled()
 
-    await bench.ask()
+    await harness.ask()
 
-    assert len(bench.admissions.entries) == 2
+    assert len(harness.admissions.entries) == 2
 
 
 @in_virtual_time
 async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> None:
-    bench = Bench()
-    async with bench.working():
-        answer = await bench.ask()
+    harness = Harness()
+    async with harness.working():
+        answer = await harness.ask()
         answer.cancel()
         await settled()
 
-        bench.admissions.answer(LEASED)
+        harness.admissions.answer(LEASED)
         await settled()
 
-    assert bench.carried == [7]
-    assert bench.replies.waiting_count == 0
+    assert harness.carried == [7]
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_a_caller_who_goes_after_the_admission_takes_nothing_back() -> None:
-    bench = Bench()
-    async with bench.working():
-        answer = await bench.ask()
-        bench.admissions.answer(LEASED)
+    harness = Harness()
+    async with harness.working():
+        answer = await harness.ask()
+        harness.admissions.answer(LEASED)
         await settled()
-        waited = bench.replies.waiting_count
+        waited = harness.replies.waiting_count
 
         answer.cancel()
         await settled()
 
-        assert bench.carried == [7]
-        assert (waited, bench.replies.waiting_count) == (1, 0)
+        assert harness.carried == [7]
+        assert (waited, harness.replies.waiting_count) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -88,87 +88,87 @@ async def test_a_caller_who_goes_after_the_admission_takes_nothing_back() -> Non
 async def test_what_becomes_of_the_request_of_a_caller_who_has_gone_hurts_nobody(
     admission: Admission | Exception,
 ) -> None:
-    bench = Bench()
-    answer = await bench.ask()
+    harness = Harness()
+    answer = await harness.ask()
     answer.cancel()
     await settled()
 
-    bench.admissions.answer(admission)
+    harness.admissions.answer(admission)
     await settled()
 
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_a_deadline_names_the_task_that_goes_on() -> None:
-    bench = Bench()
-    answer = await bench.ask(timeout=3)
-    bench.admissions.answer(WAITING)
+    harness = Harness()
+    answer = await harness.ask(timeout=3)
+    harness.admissions.answer(WAITING)
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
         await answer
 
     assert caught.value.task_id == 7
     assert asyncio.get_running_loop().time() == 3
-    assert bench.replies.waiting_count == 0
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_a_deadline_before_the_admission_knows_no_task() -> None:
-    bench = Bench()
+    harness = Harness()
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
-        await bench.requests.ask(make_request(), timeout=3)
+        await harness.requests.ask(make_request(), timeout=3)
 
     assert caught.value.task_id is None
 
 
 @in_virtual_time
 async def test_a_request_in_an_unknown_namespace_is_refused_at_the_door() -> None:
-    bench = Bench()
+    harness = Harness()
 
     with pytest.raises(errors.NamespaceNotFoundError):
-        await bench.requests.ask(make_request(key=make_key(namespace="void")), timeout=None)
+        await harness.requests.ask(make_request(key=make_key(namespace="void")), timeout=None)
 
-    assert bench.admissions.entries == []
+    assert harness.admissions.entries == []
 
 
 @in_virtual_time
 async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
-    bench = Bench()
-    bench.results.awaited = make_result(response=b"old")
+    harness = Harness()
+    harness.results.awaited = make_result(response=b"old")
 
-    answer = await bench.requests.await_task(KEY, "key", timeout=None)
+    answer = await harness.requests.await_task(KEY, "key", timeout=None)
 
     assert (answer.response, answer.deduplicated) == (b"old", True)
 
 
 @in_virtual_time
 async def test_a_task_that_has_not_ended_is_waited_for() -> None:
-    bench = Bench()
-    answer = await begun(bench.requests.await_task(KEY, 7, timeout=None))
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
 
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
 
     assert (await answer).deduplicated
-    assert bench.replies.waiting_count == 0
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
-    bench = Bench()
+    harness = Harness()
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
-        await bench.requests.await_task(KEY, "key", timeout=3)
+        await harness.requests.await_task(KEY, "key", timeout=3)
 
     assert caught.value.task_id == 7
-    assert bench.replies.waiting_count == 0
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_those_who_wait_for_known_tasks_count_as_callers() -> None:
-    bench = Bench(make_namespace(waiting_callers_max=1))
-    await begun(bench.requests.await_task(KEY, 7, timeout=None))
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    await begun(harness.requests.await_task(KEY, 7, timeout=None))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.requests.await_task(KEY, 7, timeout=None)
+        await harness.requests.await_task(KEY, 7, timeout=None)

@@ -15,51 +15,51 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.requests_bench import IMPORT, KEY, WAITING, Bench, begun
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.requests import IMPORT, KEY, WAITING, Harness, begun
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
-    bench = Bench()
-    receipt = await bench.accept()
+    harness = Harness()
+    receipt = await harness.accept()
 
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
 
     assert await receipt == Receipt(task_id=7)
-    assert not bench.admissions.entries[0].request.waits
-    assert bench.replies.waiting_count == 0
+    assert not harness.admissions.entries[0].request.waits
+    assert harness.replies.waiting_count == 0
 
 
 @in_virtual_time
 async def test_a_receipt_of_a_repetition_says_so() -> None:
-    bench = Bench()
-    receipt = await bench.accept()
+    harness = Harness()
+    receipt = await harness.accept()
 
-    bench.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
 
     assert (await receipt).deduplicated
 
 
 @in_virtual_time
 async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
-    bench = Bench()
-    receipt = await bench.accept()
+    harness = Harness()
+    receipt = await harness.accept()
     receipt.cancel()
     await settled()
 
-    bench.admissions.answer(WAITING)
+    harness.admissions.answer(WAITING)
     await settled()
 
-    assert bench.observers.counts["admitted"] == 1
+    assert harness.observers.counts["admitted"] == 1
 
 
 @in_virtual_time
 async def test_a_refusal_reaches_who_waits_for_a_receipt() -> None:
-    bench = Bench()
-    receipt = await bench.accept()
+    harness = Harness()
+    receipt = await harness.accept()
 
-    bench.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
+    harness.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
 
     with pytest.raises(errors.ProcessNotFoundError):
         await receipt
@@ -67,40 +67,40 @@ async def test_a_refusal_reaches_who_waits_for_a_receipt() -> None:
 
 @in_virtual_time
 async def test_a_simple_repair_without_a_timer_runs_nothing() -> None:
-    assert await Bench().requests.simple_repair(KEY) is None
+    assert await Harness().requests.simple_repair(KEY) is None
 
 
 @in_virtual_time
 async def test_a_timer_with_constraints_of_a_simple_repair_is_not_due_here() -> None:
-    bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9, due=None)
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9, due=None)
 
-    assert await bench.requests.simple_repair(KEY) == 9
-    assert bench.due_queue.wait_seconds() is None
+    assert await harness.requests.simple_repair(KEY) == 9
+    assert harness.due_queue.wait_seconds() is None
 
 
 @in_virtual_time
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
-    bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(
         verdict=Verdict.ACCEPTED, task_id=9, due=make_due(9)
     )
 
-    task_id = await bench.requests.simple_repair(KEY)
+    task_id = await harness.requests.simple_repair(KEY)
 
     assert task_id == 9
-    assert bench.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
 
 
 @in_virtual_time
 async def test_a_simple_repair_is_refused_like_any_request() -> None:
-    bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(
         verdict=Verdict.PROCESS_IS_RUNNING, task_id=None, due=None
     )
 
     with pytest.raises(errors.ProcessIsRunningError):
-        await bench.requests.simple_repair(KEY)
+        await harness.requests.simple_repair(KEY)
 
 
 @pytest.mark.parametrize(
@@ -108,45 +108,45 @@ async def test_a_simple_repair_is_refused_like_any_request() -> None:
 )
 @in_virtual_time
 async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
-    bench = Bench()
-    bench.processes.put_answer = Put(verdict=verdict, task_id=1, due=None, told_at=START)
+    harness = Harness()
+    harness.processes.put_answer = Put(verdict=verdict, task_id=1, due=None, told_at=START)
 
-    assert await bench.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
-    assert bench.due_queue.wait_seconds() is None
+    assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
+    assert harness.due_queue.wait_seconds() is None
 
 
 @in_virtual_time
 async def test_the_timer_of_an_import_goes_on_the_agenda() -> None:
-    bench = Bench()
+    harness = Harness()
     due = make_due(due_at=START + seconds(2))
-    bench.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
+    harness.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
 
-    await bench.requests.put(IMPORT)
+    await harness.requests.put(IMPORT)
 
-    assert bench.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
 
 
 @in_virtual_time
 async def test_an_import_of_an_existing_process_is_refused() -> None:
-    bench = Bench()
-    bench.processes.put_answer = Put(
+    harness = Harness()
+    harness.processes.put_answer = Put(
         verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None, due=None, told_at=START
     )
 
     with pytest.raises(errors.ProcessAlreadyExistsError):
-        await bench.requests.put(IMPORT)
+        await harness.requests.put(IMPORT)
 
 
 @in_virtual_time
 async def test_those_who_wait_for_a_removed_process_are_told() -> None:
-    bench = Bench()
-    answer = await begun(bench.requests.await_task(KEY, 8, timeout=None))
-    bench.results.awaited = 8
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 8, timeout=None))
+    harness.results.awaited = 8
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-    bench.replies.expect(8, KEY, waiter)
-    bench.processes.removed = (make_cancelled(7), make_cancelled(8))
+    harness.replies.expect(8, KEY, waiter)
+    harness.processes.removed = (make_cancelled(7), make_cancelled(8))
 
-    await bench.requests.remove(KEY)
+    await harness.requests.remove(KEY)
 
     with pytest.raises(errors.ProcessRemovedError):
         await answer
@@ -161,22 +161,22 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
 async def test_those_who_wait_for_a_cancelled_task_are_told(
     *, removed: bool, kind: type[errors.RequestError]
 ) -> None:
-    bench = Bench()
-    answer = await begun(bench.requests.await_task(KEY, 7, timeout=None))
-    bench.results.awaited = 7
-    bench.processes.cancelled = CancelledByRequest(
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
+    harness.results.awaited = 7
+    harness.processes.cancelled = CancelledByRequest(
         task_id=7, removed=removed, cancelled=(make_cancelled(7),)
     )
 
-    assert await bench.requests.cancel(KEY, "its key") == 7
+    assert await harness.requests.cancel(KEY, "its key") == 7
     with pytest.raises(kind):
         await answer
 
 
 @in_virtual_time
 async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
-    bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
 
     with pytest.raises(AssertionError, match="gone is not a refusal"):
-        await bench.requests.simple_repair(KEY)
+        await harness.requests.simple_repair(KEY)

@@ -34,8 +34,8 @@ from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, f
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
-from tests.support.context import make_context
-from tests.support.spans import (
+from tests.support.runtime.context import make_context
+from tests.support.telemetry.spans import (
     NOT_TRACED,
     TRACED,
     Spans,

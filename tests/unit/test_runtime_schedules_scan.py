@@ -35,7 +35,7 @@ from progressor.storage.schedules.runs import (
     QueuedFiring,
 )
 from progressor.telemetry.metrics.registry import Metrics
-from tests.support.context import make_context
+from tests.support.runtime.context import make_context
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -126,7 +126,7 @@ class ScriptedLaunches:
 
 
 @dataclasses.dataclass
-class Bench:
+class Harness:
     firings: ScriptedFirings
     schedule_runs: ScriptedLaunches
     metrics: Metrics
@@ -134,7 +134,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
+def harness() -> Harness:
     firings, schedule_runs, metrics = ScriptedFirings(), ScriptedLaunches(), Metrics()
     scan = ScheduleScan(
         firings=cast("Firings", firings),
@@ -143,11 +143,11 @@ def bench() -> Bench:
         lease=SECOND,
         context=make_context(metrics=metrics),
     )
-    return Bench(firings, schedule_runs, metrics, scan)
+    return Harness(firings, schedule_runs, metrics, scan)
 
 
-async def test_what_starts_the_same_kind_is_fired_together(bench: Bench) -> None:
-    bench.firings.due = [
+async def test_what_starts_the_same_kind_is_fired_together(harness: Harness) -> None:
+    harness.firings.due = [
         [
             due("a"),
             due("b", target="call", target_id="p"),
@@ -158,8 +158,8 @@ async def test_what_starts_the_same_kind_is_fired_together(bench: Bench) -> None
         ]
     ]
 
-    assert await bench.scan.fire_due() == 6
-    assert bench.schedule_runs.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
+    assert await harness.scan.fire_due() == 6
+    assert harness.schedule_runs.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
 
 
 def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() -> None:
@@ -170,95 +170,95 @@ def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() ->
 
 
 async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.firings.due = [[due("a", zone="Moon/Base"), due("b")]]
+    harness.firings.due = [[due("a", zone="Moon/Base"), due("b")]]
 
-    await bench.scan.fire_due()
+    await harness.scan.fire_due()
 
-    assert bench.schedule_runs.batches == [["b"]]
+    assert harness.schedule_runs.batches == [["b"]]
     assert [record.message for record in caplog.records] == ["schedule not fired"]
 
 
 async def test_a_batch_that_is_refused_is_fired_one_by_one(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.firings.due = [[due("a"), due("b"), due("c")]]
-    bench.schedule_runs.refuse = lambda names: (
+    harness.firings.due = [[due("a"), due("b"), due("c")]]
+    harness.schedule_runs.refuse = lambda names: (
         errors.StorageRefusedError("a value") if "b" in names else None
     )
 
-    await bench.scan.fire_due()
+    await harness.scan.fire_due()
 
-    assert bench.schedule_runs.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    assert harness.schedule_runs.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
     assert [record.message for record in caplog.records] == ["schedule not fired"]
-    assert bench.metrics.scans_failed.value(("schedules",)) == 1
+    assert harness.metrics.scans_failed.value(("schedules",)) == 1
 
 
-async def test_what_somebody_keeps_locked_is_left_alone(bench: Bench) -> None:
-    bench.firings.due = [[due("a"), due("b")]]
-    bench.schedule_runs.refuse = lambda names: (
+async def test_what_somebody_keeps_locked_is_left_alone(harness: Harness) -> None:
+    harness.firings.due = [[due("a"), due("b")]]
+    harness.schedule_runs.refuse = lambda names: (
         errors.StorageLockedError("b") if "b" in names else None
     )
 
-    await bench.scan.fire_due()
+    await harness.scan.fire_due()
 
-    assert bench.schedule_runs.batches == [["a", "b"], ["a"], ["b"]]
+    assert harness.schedule_runs.batches == [["a", "b"], ["a"], ["b"]]
 
 
 async def test_what_was_undone_for_another_is_fired_again_at_once_some_times(
-    bench: Bench,
+    harness: Harness,
 ) -> None:
-    bench.firings.due = [[due("a")]]
+    harness.firings.due = [[due("a")]]
     left = [errors.StorageConflictError("deadlock")]
-    bench.schedule_runs.refuse = lambda _: left.pop() if left else None
+    harness.schedule_runs.refuse = lambda _: left.pop() if left else None
 
-    await bench.scan.fire_due()
-    assert bench.schedule_runs.batches == [["a"], ["a"]]
+    await harness.scan.fire_due()
+    assert harness.schedule_runs.batches == [["a"], ["a"]]
 
-    bench.firings.due = [[due("a"), due("b")]]
-    bench.schedule_runs.batches.clear()
-    bench.schedule_runs.refuse = lambda _: errors.StorageConflictError("deadlock")
-    await bench.scan.fire_due()
-    assert bench.schedule_runs.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
+    harness.firings.due = [[due("a"), due("b")]]
+    harness.schedule_runs.batches.clear()
+    harness.schedule_runs.refuse = lambda _: errors.StorageConflictError("deadlock")
+    await harness.scan.fire_due()
+    assert harness.schedule_runs.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
 
 
 async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedules, "QUEUED_MAX", 2)
-    bench.firings.queued = [queued("a", is_ready=True), queued("b", is_ready=False)]
+    harness.firings.queued = [queued("a", is_ready=True), queued("b", is_ready=False)]
 
-    await bench.scan.scan()
-    await bench.scan.scan()
-    bench.firings.queued = []
-    await bench.scan.scan()
-    await bench.scan.scan()
+    await harness.scan.scan()
+    await harness.scan.scan()
+    harness.firings.queued = []
+    await harness.scan.scan()
+    await harness.scan.scan()
 
     b = schedule_key("clocks", "b")
-    assert bench.schedule_runs.batches == [["a"], ["a"]]
-    assert bench.firings.looked_after == [FIRST, b, b, FIRST]
+    assert harness.schedule_runs.batches == [["a"], ["a"]]
+    assert harness.firings.looked_after == [FIRST, b, b, FIRST]
 
 
-async def test_old_firings_are_deleted_slot_by_slot(bench: Bench) -> None:
+async def test_old_firings_are_deleted_slot_by_slot(harness: Harness) -> None:
     for _ in range(SLOT_COUNT // schedules.SLOTS_PER_ROUND + 1):
-        await bench.scan.forget()
+        await harness.scan.forget()
 
-    assert bench.firings.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
-    assert bench.firings.forgotten[SLOT_COUNT] == 0
+    assert harness.firings.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
+    assert harness.firings.forgotten[SLOT_COUNT] == 0
 
 
 async def test_a_slot_with_many_old_firings_is_gone_on_with_in_the_next_round(
-    bench: Bench,
+    harness: Harness,
 ) -> None:
-    bench.firings.windows[1] = schedules.WINDOWS_PER_ROUND + 10
+    harness.firings.windows[1] = schedules.WINDOWS_PER_ROUND + 10
 
-    await bench.scan.forget()
-    first = bench.firings.forgotten[:]
-    await bench.scan.forget()
+    await harness.scan.forget()
+    first = harness.firings.forgotten[:]
+    await harness.scan.forget()
 
     assert first == [0, *[1] * (schedules.WINDOWS_PER_ROUND - 1)]
-    second = bench.firings.forgotten[len(first) :]
+    second = harness.firings.forgotten[len(first) :]
     assert second == [*[1] * 11, *range(2, 1 + schedules.SLOTS_PER_ROUND)]
 
 
@@ -280,43 +280,43 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_full_batch_is_followed_by_another_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedules, "BATCH_MAX", 2)
-    bench.firings.due = [[due("a"), due("b")], [due("c")]]
+    harness.firings.due = [[due("a"), due("b")], [due("c")]]
 
-    async with running(bench.scan):
-        await bench.firings.asked.wait()
+    async with running(harness.scan):
+        await harness.firings.asked.wait()
 
-    assert bench.schedule_runs.batches == [["a", "b"], ["c"]]
-
-
-async def test_it_wakes_for_the_next_one_that_is_due(bench: Bench) -> None:
-    bench.firings.seconds = 0.0
-    bench.firings.due = [[], [], [due("a")]]
-
-    async with running(bench.scan):
-        await until(lambda: bool(bench.schedule_runs.batches))
+    assert harness.schedule_runs.batches == [["a", "b"], ["c"]]
 
 
-async def test_it_wakes_for_a_change(bench: Bench) -> None:
-    bench.firings.seconds = 3600.0
-    async with running(bench.scan):
-        await bench.firings.asked.wait()
-        bench.firings.due = [[due("a")]]
+async def test_it_wakes_for_the_next_one_that_is_due(harness: Harness) -> None:
+    harness.firings.seconds = 0.0
+    harness.firings.due = [[], [], [due("a")]]
+
+    async with running(harness.scan):
+        await until(lambda: bool(harness.schedule_runs.batches))
+
+
+async def test_it_wakes_for_a_change(harness: Harness) -> None:
+    harness.firings.seconds = 3600.0
+    async with running(harness.scan):
+        await harness.firings.asked.wait()
+        harness.firings.due = [[due("a")]]
         await asyncio.sleep(0)
-        bench.scan.changed.set()
-        await until(lambda: bool(bench.schedule_runs.batches))
+        harness.scan.changed.set()
+        await until(lambda: bool(harness.schedule_runs.batches))
 
 
 @pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
 async def test_an_error_is_counted_and_the_loop_goes_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(schedules, "_BACKOFF_SECONDS", 0.001)
-    bench.firings.due = [error, [due("a")]]
+    harness.firings.due = [error, [due("a")]]
 
-    async with running(bench.scan):
-        await until(lambda: bool(bench.schedule_runs.batches))
+    async with running(harness.scan):
+        await until(lambda: bool(harness.schedule_runs.batches))
 
-    assert bench.metrics.scans_failed.value(("schedules",)) == 1
+    assert harness.metrics.scans_failed.value(("schedules",)) == 1

@@ -7,7 +7,7 @@ import pytest
 from progressor.domain.processes.task import RunningTask
 from progressor.runtime.core.slots import Slots
 from tests.support.builders import make_key, make_namespace, make_process, make_task
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 TWO_PLACES = make_namespace(worker_count_max=2)
 OTHER = make_namespace("invoices", worker_count_max=1)

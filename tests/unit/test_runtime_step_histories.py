@@ -16,30 +16,30 @@ from tests.support.builders import (
     make_written,
     seconds,
 )
-from tests.support.step_bench import Bench, task_with_history
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.step import Harness, task_with_history
+from tests.support.runtime.virtual_time import in_virtual_time
 
 
 @in_virtual_time
 async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
-    bench = Bench()
-    bench.histories.outage.remaining = 1
+    harness = Harness()
+    harness.histories.outage.remaining = 1
 
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
 
-    (entry,) = bench.settlements.entries
+    (entry,) = harness.settlements.entries
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
-    assert bench.processor.asked == []
+    assert harness.processor.asked == []
 
 
 @in_virtual_time
 async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
-    bench = Bench()
-    bench.histories.cut = True
+    harness = Harness()
+    harness.histories.cut = True
 
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
 
-    (entry,) = bench.settlements.entries
+    (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Break)
     assert entry.settlement.error.reason == "HISTORY_TOO_LARGE"
 
@@ -68,47 +68,47 @@ async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
 async def test_a_range_means_the_same_read_and_remembered(
     remembered: bool, wanted: HistoryRange, expected: tuple[int, ...]
 ) -> None:
-    bench = Bench()
-    bench.histories.events = make_history(5)
+    harness = Harness()
+    harness.histories.events = make_history(5)
     if remembered:
-        bench.history_cache.remember(make_process(last_event_id=5), make_history(5))
+        harness.history_cache.remember(make_process(last_event_id=5), make_history(5))
 
-    await bench.carry(task_with_history(5, history_range=wanted))
+    await harness.carry(task_with_history(5, history_range=wanted))
 
-    assert bench.history_sent() == expected
-    assert not (remembered and bench.histories.reads)
+    assert harness.history_sent() == expected
+    assert not (remembered and harness.histories.reads)
 
 
 @in_virtual_time
 async def test_a_process_without_events_is_not_read() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.carry()
+    await harness.carry()
 
-    assert bench.histories.reads == []
+    assert harness.histories.reads == []
 
 
 @in_virtual_time
 async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
-    bench = Bench()
-    bench.histories.events = make_history(3)
+    harness = Harness()
+    harness.histories.events = make_history(3)
 
-    await bench.carry(task_with_history(3))
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
 
-    assert len(bench.histories.reads) == 1
-    assert bench.history_sent() == (1, 2, 3)
+    assert len(harness.histories.reads) == 1
+    assert harness.history_sent() == (1, 2, 3)
 
 
 @in_virtual_time
 async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
-    bench = Bench()
-    bench.histories.events = ()
+    harness = Harness()
+    harness.histories.events = ()
 
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
 
-    assert bench.processor.asked == []
-    (entry,) = bench.settlements.entries
+    assert harness.processor.asked == []
+    (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Retry)
 
 
@@ -118,85 +118,85 @@ LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
 @pytest.mark.parametrize("wanted", [HistoryRange(limit=2), LAST_TWO], ids=repr)
 @in_virtual_time
 async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRange) -> None:
-    bench = Bench()
-    bench.histories.events = make_history(3)
+    harness = Harness()
+    harness.histories.events = make_history(3)
 
-    await bench.carry(task_with_history(3, history_range=wanted))
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3, history_range=wanted))
+    await harness.carry(task_with_history(3))
 
-    assert len(bench.histories.reads) == 2
+    assert len(harness.histories.reads) == 2
 
 
 @in_virtual_time
 async def test_the_last_events_of_a_long_history_are_read_once() -> None:
-    bench = Bench()
-    bench.histories.events = make_history(1000)
+    harness = Harness()
+    harness.histories.events = make_history(1000)
     after = make_process(last_event_id=1001)
-    bench.processor.script.append(make_success(events=make_new_events(1)))
+    harness.processor.script.append(make_success(events=make_new_events(1)))
     next_task = make_task(process=after, history_range=LAST_TWO)
-    bench.settlements.script.append(make_written(process=after, next=next_task))
+    harness.settlements.script.append(make_written(process=after, next=next_task))
 
-    await bench.carry(task_with_history(1000, history_range=LAST_TWO))
+    await harness.carry(task_with_history(1000, history_range=LAST_TWO))
 
-    assert len(bench.histories.reads) == 1
-    assert bench.history_sent() == (1001, 1000)
+    assert len(harness.histories.reads) == 1
+    assert harness.history_sent() == (1001, 1000)
 
 
 @in_virtual_time
 async def test_what_a_step_records_is_known_to_the_next() -> None:
-    bench = Bench()
-    bench.processor.script.append(make_success(events=make_new_events(2)))
+    harness = Harness()
+    harness.processor.script.append(make_success(events=make_new_events(2)))
     after = make_process(last_event_id=2)
-    bench.settlements.script.append(make_written(process=after, next=make_task(process=after)))
+    harness.settlements.script.append(make_written(process=after, next=make_task(process=after)))
 
-    await bench.carry()
+    await harness.carry()
 
-    assert bench.history_sent() == (1, 2)
-    assert [event.payload for event in bench.processor.asked[-1][1]] == [b"new 1", b"new 2"]
-    assert bench.histories.reads == []
+    assert harness.history_sent() == (1, 2)
+    assert [event.payload for event in harness.processor.asked[-1][1]] == [b"new 1", b"new 2"]
+    assert harness.histories.reads == []
 
 
 @in_virtual_time
 async def test_a_removed_process_is_not_remembered() -> None:
-    bench = Bench()
-    bench.processor.script.append(make_success(RemoveProcess()))
-    bench.settlements.script.append(make_written(process=None))
+    harness = Harness()
+    harness.processor.script.append(make_success(RemoveProcess()))
+    harness.settlements.script.append(make_written(process=None))
 
-    await bench.carry()
+    await harness.carry()
 
-    assert bench.points["settled"] == 1
+    assert harness.points["settled"] == 1
 
 
 @in_virtual_time
 async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
-    bench = Bench(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
-    bench.histories.events = make_history(5)
+    harness = Harness(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
+    harness.histories.events = make_history(5)
 
-    await bench.carry(task_with_history(5))
+    await harness.carry(task_with_history(5))
 
-    assert bench.history_sent() == (4, 5)
+    assert harness.history_sent() == (4, 5)
 
 
 @in_virtual_time
 async def test_an_outcome_of_the_processor_is_settled_by_the_rules() -> None:
-    bench = Bench()
-    bench.processor.script.append(Released())
+    harness = Harness()
+    harness.processor.script.append(Released())
 
-    await bench.carry(make_task(attempt=3))
+    await harness.carry(make_task(attempt=3))
 
-    assert bench.settlements.entries[0].settlement == Retry(
+    assert harness.settlements.entries[0].settlement == Retry(
         delay=seconds(0), attempt_count=2, error=None
     )
 
 
 @in_virtual_time
 async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
-    bench = Bench()
-    bench.histories.refuses = True
+    harness = Harness()
+    harness.histories.refuses = True
 
-    await bench.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
 
-    (entry,) = bench.settlements.entries
+    (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Break)
     assert entry.settlement.error.reason == "HISTORY_UNREADABLE"
-    assert bench.processor.asked == []
+    assert harness.processor.asked == []

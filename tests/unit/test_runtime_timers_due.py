@@ -13,57 +13,57 @@ from tests.support.builders import (
     make_namespace,
     seconds,
 )
-from tests.support.claims_bench import ONE_PLACE, Bench
 from tests.support.clock import START
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.claims import ONE_PLACE, Harness
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
-async def _scan_as_called(bench: Bench) -> None:
-    bench.due.called.set()
-    await bench.due.run_called()
+async def _scan_as_called(harness: Harness) -> None:
+    harness.due.called.set()
+    await harness.due.run_called()
 
 
 @pytest.mark.parametrize("scanner", ["timers", "backlog", "due", "called"])
 @in_virtual_time
 async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> None:
-    bench = Bench()
-    bench.claims.hangs = True
-    bench.make_due(1)
-    bench.remember(1)
+    harness = Harness()
+    harness.claims.hangs = True
+    harness.make_due(1)
+    harness.remember(1)
     if scanner == "backlog":
-        bench.slots.give_back("orders", bench.slots.reserve_up_to(ONE_PLACE, 1))
-        bench.slots.mark_backlog("orders")
+        harness.slots.give_back("orders", harness.slots.reserve_up_to(ONE_PLACE, 1))
+        harness.slots.mark_backlog("orders")
     if scanner in {"due", "called"}:
-        bench.claims.hangs_at = "claim_due"
+        harness.claims.hangs_at = "claim_due"
     scans: dict[str, Callable[[], Awaitable[None]]] = {
-        "timers": bench.timers.run,
-        "backlog": bench.backlog.run,
-        "due": bench.due.scan,
-        "called": lambda: _scan_as_called(bench),
+        "timers": harness.timers.run,
+        "backlog": harness.backlog.run,
+        "due": harness.due.scan,
+        "called": lambda: _scan_as_called(harness),
     }
     scanning = asyncio.ensure_future(scans[scanner]())
-    await bench.claims.hanging.wait()
-    while_claiming = bench.slots.busy_count("orders")
+    await harness.claims.hanging.wait()
+    while_claiming = harness.slots.busy_count("orders")
 
     scanning.cancel()
     await asyncio.wait({scanning})
 
     assert while_claiming > 0
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
-    bench = Bench()
-    bench.make_due(1)
-    async with bench.running():
-        await bench.due.scan()
+    harness = Harness()
+    harness.make_due(1)
+    async with harness.running():
+        await harness.due.scan()
         await settled()
 
-        assert bench.carried == [1]
+        assert harness.carried == [1]
 
-    assert bench.observers.counts["scan_found"] == 1
-    assert bench.claims.asked == [
+    assert harness.observers.counts["scan_found"] == 1
+    assert harness.claims.asked == [
         "find_upcoming",
         "find_overdue",
         "claim_due overdue=1 wait=False",
@@ -72,133 +72,133 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
 
 @in_virtual_time
 async def test_a_scan_that_finds_nothing_claims_nothing() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    assert bench.claims.asked == ["find_upcoming", "find_overdue"]
-    assert bench.namespaces.refresh_count == 1
+    assert harness.claims.asked == ["find_upcoming", "find_overdue"]
+    assert harness.namespaces.refresh_count == 1
 
 
 @in_virtual_time
 async def test_the_scan_puts_on_the_agenda_what_comes_soon() -> None:
-    bench = Bench()
-    bench.claims.upcoming = [make_due(due_at=START + seconds(3))]
+    harness = Harness()
+    harness.claims.upcoming = [make_due(due_at=START + seconds(3))]
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    assert bench.due_queue.wait_seconds() == pytest.approx(3, abs=0.01)
+    assert harness.due_queue.wait_seconds() == pytest.approx(3, abs=0.01)
 
 
 @in_virtual_time
 async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
-    bench = Bench()
-    bench.claims.upcoming = [
+    harness = Harness()
+    harness.claims.upcoming = [
         make_due(task_id, due_at=START + seconds(task_id / 100)) for task_id in range(1, 26)
     ]
-    async with bench.running():
-        await bench.due.scan()
+    async with harness.running():
+        await harness.due.scan()
         await asyncio.sleep(1)
 
-    assert bench.claims.asked.count("find_upcoming") == 3
-    assert len(bench.due_queue.take_due(100)) == 25
+    assert harness.claims.asked.count("find_upcoming") == 3
+    assert len(harness.due_queue.take_due(100)) == 25
 
 
 @in_virtual_time
 async def test_a_namespace_whose_timers_are_read_is_not_read_on() -> None:
-    bench = Bench(make_namespace(), make_namespace("invoices"))
+    harness = Harness(make_namespace(), make_namespace("invoices"))
     due_at = START + seconds(1)
-    bench.claims.upcoming = [
+    harness.claims.upcoming = [
         *(make_due(task_id, due_at=due_at) for task_id in range(1, 13)),
         make_due(99, key=make_key(namespace="invoices"), due_at=due_at),
     ]
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    asked = [[room.namespace for room in rooms] for rooms in bench.claims.rooms]
+    asked = [[room.namespace for room in rooms] for rooms in harness.claims.rooms]
     assert asked == [["orders", "invoices"], ["orders"]]
 
 
 @in_virtual_time
 async def test_one_scan_reads_only_so_many_pages() -> None:
-    bench = Bench()
-    bench.claims.upcoming = [
+    harness = Harness()
+    harness.claims.upcoming = [
         make_due(task_id, due_at=START + seconds(task_id / 1000))
         for task_id in range(1, 10 * PAGES_MAX + 11)
     ]
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    assert bench.claims.asked.count("find_upcoming") == PAGES_MAX
+    assert harness.claims.asked.count("find_upcoming") == PAGES_MAX
 
 
 @in_virtual_time
 async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> None:
-    bench = Bench()
-    bench.slots.draining = True
+    harness = Harness()
+    harness.slots.draining = True
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    assert (bench.namespaces.refresh_count, bench.claims.asked) == (1, [])
+    assert (harness.namespaces.refresh_count, harness.claims.asked) == (1, [])
 
 
 @in_virtual_time
 async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
-    bench = Bench(ONE_PLACE)
-    bench.make_due(1)
-    bench.slots.reserve(ONE_PLACE)
+    harness = Harness(ONE_PLACE)
+    harness.make_due(1)
+    harness.slots.reserve(ONE_PLACE)
 
-    await bench.due.scan()
+    await harness.due.scan()
 
-    assert bench.slots.has_backlog("orders")
+    assert harness.slots.has_backlog("orders")
 
 
 @in_virtual_time
 async def test_what_the_scan_leaves_for_want_of_places_is_not_overtaken() -> None:
-    bench = Bench(ONE_PLACE)
-    bench.make_due(1, 2)
-    async with bench.running():
-        await bench.due.scan()
+    harness = Harness(ONE_PLACE)
+    harness.make_due(1, 2)
+    async with harness.running():
+        await harness.due.scan()
 
-        assert bench.slots.has_backlog("orders")
+        assert harness.slots.has_backlog("orders")
 
 
 @in_virtual_time
 async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
-    bench = Bench()
-    bench.make_due(1)
-    bench.claims.fails_at = "claim_due"
+    harness = Harness()
+    harness.make_due(1)
+    harness.claims.fails_at = "claim_due"
 
     with pytest.raises(errors.StorageUnavailableError):
-        await bench.due.scan()
+        await harness.due.scan()
 
-    assert bench.slots.busy_count("orders") == 0
+    assert harness.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
-    bench = Bench()
-    async with bench.running(bench.due.run_called):
-        bench.make_due(1)
-        bench.due.called.set()
+    harness = Harness()
+    async with harness.running(harness.due.run_called):
+        harness.make_due(1)
+        harness.due.called.set()
         await settled()
 
-        assert bench.carried == [1]
+        assert harness.carried == [1]
 
-    assert bench.claims.asked == ["find_overdue", "claim_due overdue=0 wait=False"]
-    assert bench.observers.counts["scan_found"] == 0
+    assert harness.claims.asked == ["find_overdue", "claim_due overdue=0 wait=False"]
+    assert harness.observers.counts["scan_found"] == 0
 
 
 @in_virtual_time
 async def test_an_outage_leaves_what_was_called_for_to_the_scan() -> None:
-    bench = Bench()
-    bench.claims.outage.remaining = 1
-    async with bench.running(bench.due.run_called):
-        bench.make_due(1, 2)
-        bench.due.called.set()
+    harness = Harness()
+    harness.claims.outage.remaining = 1
+    async with harness.running(harness.due.run_called):
+        harness.make_due(1, 2)
+        harness.due.called.set()
         await settled()
-        first = list(bench.carried)
-        bench.due.called.set()
+        first = list(harness.carried)
+        harness.due.called.set()
         await settled()
 
-        assert (first, sorted(bench.carried)) == ([], [1, 2])
+        assert (first, sorted(harness.carried)) == ([], [1, 2])

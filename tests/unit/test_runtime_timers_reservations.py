@@ -18,15 +18,15 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
-from tests.support.context import make_context
-from tests.support.memory import away
-from tests.support.virtual_time import in_virtual_time, settled
+from tests.support.runtime.context import make_context
+from tests.support.runtime.memory import away
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 ORDERS = make_namespace(worker_count_max=2)
 INVOICES = make_namespace("invoices", worker_count_max=2)
 
 
-class Bench:
+class Harness:
     """Workers that carry until the end of time."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Bench:
 
 
 def test_there_is_room_for_as_many_as_there_are_places() -> None:
-    rooms = Bench().reservations.rooms([ORDERS], limit=10)
+    rooms = Harness().reservations.rooms([ORDERS], limit=10)
 
     assert rooms == [
         Room(namespace="orders", limit=2, expires_after=seconds(32), requests_first=True)
@@ -58,7 +58,7 @@ def test_there_is_room_for_as_many_as_there_are_places() -> None:
 
 
 def test_every_other_room_is_for_requests_first() -> None:
-    reservations = Bench().reservations
+    reservations = Harness().reservations
 
     rooms = [reservations.rooms([ORDERS], limit=1) for _ in range(2)]
 
@@ -66,64 +66,64 @@ def test_every_other_room_is_for_requests_first() -> None:
 
 
 def test_there_is_no_more_room_than_a_scan_may_take() -> None:
-    assert [room.limit for room in Bench().reservations.rooms([ORDERS], limit=1)] == [1]
+    assert [room.limit for room in Harness().reservations.rooms([ORDERS], limit=1)] == [1]
 
 
 def test_a_namespace_without_a_free_place_is_left_out() -> None:
-    bench = Bench()
-    bench.slots.reserve_up_to(ORDERS, 2)
+    harness = Harness()
+    harness.slots.reserve_up_to(ORDERS, 2)
 
-    assert [room.namespace for room in bench.reservations.rooms([ORDERS, INVOICES], limit=1)] == [
+    assert [room.namespace for room in harness.reservations.rooms([ORDERS, INVOICES], limit=1)] == [
         "invoices"
     ]
 
 
 def test_the_places_of_a_claim_that_failed_are_given_back() -> None:
-    bench = Bench()
-    rooms = bench.reservations.rooms([ORDERS, INVOICES], limit=2)
+    harness = Harness()
+    rooms = harness.reservations.rooms([ORDERS, INVOICES], limit=2)
 
-    with contextlib.suppress(Exception), bench.reservations.kept(rooms):
+    with contextlib.suppress(Exception), harness.reservations.kept(rooms):
         raise away()
 
-    assert (bench.slots.busy_count("orders"), bench.slots.busy_count("invoices")) == (0, 0)
+    assert (harness.slots.busy_count("orders"), harness.slots.busy_count("invoices")) == (0, 0)
 
 
 def test_the_places_of_a_claim_that_went_well_are_kept() -> None:
-    bench = Bench()
-    rooms = bench.reservations.rooms([ORDERS], limit=2)
+    harness = Harness()
+    rooms = harness.reservations.rooms([ORDERS], limit=2)
 
-    with bench.reservations.kept(rooms):
+    with harness.reservations.kept(rooms):
         pass
 
-    assert bench.slots.busy_count("orders") == 2
+    assert harness.slots.busy_count("orders") == 2
 
 
 @in_virtual_time
 async def test_what_was_claimed_is_carried_and_the_rest_given_back() -> None:
-    bench = Bench()
-    rooms = bench.reservations.rooms([ORDERS, INVOICES], limit=2)
+    harness = Harness()
+    rooms = harness.reservations.rooms([ORDERS, INVOICES], limit=2)
     key = make_key(namespace="invoices")
-    async with bench.working():
+    async with harness.working():
         invoices = [
             make_claimed(make_task(task_id=task_id, process=make_process(key=key)))
             for task_id in (1, 2)
         ]
 
-        bench.reservations.fill(rooms, invoices)
+        harness.reservations.fill(rooms, invoices)
         await settled()
 
-        assert bench.carried == [1, 2]
-        assert bench.slots.busy_count("orders") == 0
-        assert bench.slots.busy_count("invoices") == 2
+        assert harness.carried == [1, 2]
+        assert harness.slots.busy_count("orders") == 0
+        assert harness.slots.busy_count("invoices") == 2
 
 
 @in_virtual_time
 async def test_more_tasks_than_places_is_a_bug() -> None:
-    bench = Bench()
-    rooms = bench.reservations.rooms([ORDERS], limit=1)
-    bench.slots.reserve(ORDERS)
-    async with bench.working():
+    harness = Harness()
+    rooms = harness.reservations.rooms([ORDERS], limit=1)
+    harness.slots.reserve(ORDERS)
+    async with harness.working():
         claimed = [make_claimed(make_task(task_id=task_id)) for task_id in (1, 2)]
 
         with pytest.raises(AssertionError, match="than there are places"):
-            bench.reservations.fill(rooms, claimed)
+            harness.reservations.fill(rooms, claimed)

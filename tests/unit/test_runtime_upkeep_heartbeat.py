@@ -15,8 +15,8 @@ from progressor.runtime.upkeep.heartbeat import Heartbeat
 from progressor.settings.sections import Replica
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
-from tests.support.memory import away
-from tests.support.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, settled
+from tests.support.runtime.memory import away
+from tests.support.runtime.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, settled
 
 REPLICA = Replica(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
 QUICK = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
@@ -68,7 +68,7 @@ class Loop:
         callback()
 
 
-class Bench:
+class Harness:
     """A heartbeat, and what it said."""
 
     def __init__(self, beats: Beats, *, loop: Loop | None = None, replica: Replica = QUICK) -> None:
@@ -97,25 +97,25 @@ class Bench:
 
 
 def test_beats_and_misses_are_told_to_the_loop() -> None:
-    bench = Bench(Beats(None, away(), None))
+    harness = Harness(Beats(None, away(), None))
 
-    bench.beat_to_the_end()
+    harness.beat_to_the_end()
 
-    assert bench.said[:3] == ["beat", "miss", "beat"]
+    assert harness.said[:3] == ["beat", "miss", "beat"]
 
 
 def test_its_age_is_counted_from_the_last_beat_that_was_written() -> None:
-    bench = Bench(Beats(None, away()))
-    bench.beat_to_the_end()
+    harness = Harness(Beats(None, away()))
+    harness.beat_to_the_end()
 
-    bench.clock.advance(seconds(3))
+    harness.clock.advance(seconds(3))
 
-    assert bench.heartbeat.age_seconds == 3
+    assert harness.heartbeat.age_seconds == 3
 
 
 def test_a_miss_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        Bench(Beats(away())).beat_to_the_end()
+        Harness(Beats(away())).beat_to_the_end()
 
     assert caplog.records[0].message == "heartbeat missed"
 
@@ -123,100 +123,100 @@ def test_a_miss_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> N
 def test_the_connection_is_closed_by_the_thread_that_used_it() -> None:
     beats = Beats(None)
 
-    Bench(beats).beat_to_the_end()
+    Harness(beats).beat_to_the_end()
 
     assert beats.closed_by == "heartbeat"
 
 
 def test_a_draining_replica_says_so() -> None:
-    bench = Bench(Beats(None))
+    harness = Harness(Beats(None))
 
-    bench.heartbeat.drain()
-    bench.beat_to_the_end()
+    harness.heartbeat.drain()
+    harness.beat_to_the_end()
 
-    assert set(bench.beats.draining) == {True}
+    assert set(harness.beats.draining) == {True}
 
 
 def test_a_loop_that_is_closed_already_hurts_nobody() -> None:
     loop = Loop()
     loop.closed = True
-    bench = Bench(Beats(None), loop=loop)
+    harness = Harness(Beats(None), loop=loop)
 
-    bench.beat_to_the_end()
+    harness.beat_to_the_end()
 
-    assert bench.said == []
+    assert harness.said == []
 
 
 def test_a_beat_counts_from_before_it_was_sent() -> None:
     beats = Beats(None)
-    bench = Bench(beats)
-    beats.on_beat = lambda: bench.clock.advance(seconds(3))
+    harness = Harness(beats)
+    beats.on_beat = lambda: harness.clock.advance(seconds(3))
 
-    before = bench.clock.monotonic()
-    bench.heartbeat.start()
+    before = harness.clock.monotonic()
+    harness.heartbeat.start()
     assert beats.done.wait(PATIENCE_SECONDS)
-    bench.heartbeat.stop()
+    harness.heartbeat.stop()
 
     beat_count = len(beats.draining)
-    assert bench.heartbeat.last_beat_at == before + 3 * (beat_count - 1)
+    assert harness.heartbeat.last_beat_at == before + 3 * (beat_count - 1)
 
 
 def test_a_missed_beat_renews_nothing() -> None:
-    bench = Bench(Beats(away()))
-    bench.heartbeat.last_beat_at = -7.0
+    harness = Harness(Beats(away()))
+    harness.heartbeat.last_beat_at = -7.0
 
-    bench.beat_once()
+    harness.beat_once()
 
-    assert bench.heartbeat.last_beat_at == -7.0
+    assert harness.heartbeat.last_beat_at == -7.0
 
 
 def test_a_beat_that_took_longer_than_a_lease_lasts_is_a_missed_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     beats = Beats(None)
-    bench = Bench(beats)
+    harness = Harness(beats)
 
     def take_long() -> None:
-        bench.clock.advance(seconds(KEPT))
-        bench.heartbeat._stopped.set()
+        harness.clock.advance(seconds(KEPT))
+        harness.heartbeat._stopped.set()
 
     beats.on_beat = take_long
     with caplog.at_level(logging.WARNING):
-        bench.beat_to_the_end()
+        harness.beat_to_the_end()
 
-    assert bench.said == ["miss"]
-    assert bench.heartbeat.last_beat_at == 0.0
+    assert harness.said == ["miss"]
+    assert harness.heartbeat.last_beat_at == 0.0
     assert [record.message for record in caplog.records] == ["heartbeat missed"]
 
 
 def test_every_beat_tells_what_is_in_hand() -> None:
-    bench = Bench(Beats(None, away()))
+    harness = Harness(Beats(None, away()))
 
-    bench.beat_to_the_end()
+    harness.beat_to_the_end()
 
-    assert set(bench.beats.loads) == {LOAD}
+    assert set(harness.beats.loads) == {LOAD}
 
 
 def test_a_process_that_stood_still_lets_go_before_it_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = Bench(Beats(None))
-    bench.heartbeat.last_beat_at = -KEPT
+    harness = Harness(Beats(None))
+    harness.heartbeat.last_beat_at = -KEPT
 
     with caplog.at_level(logging.ERROR):
-        bench.beat_once()
+        harness.beat_once()
 
-    assert bench.said == ["lost", "beat"]
+    assert harness.said == ["lost", "beat"]
     assert len(caplog.records) == 1
 
 
 def test_a_gap_that_nobody_could_use_costs_nothing() -> None:
-    bench = Bench(Beats(None))
-    bench.heartbeat.last_beat_at = -KEPT + 0.01
+    harness = Harness(Beats(None))
+    harness.heartbeat.last_beat_at = -KEPT + 0.01
 
-    bench.beat_once()
+    harness.beat_once()
 
-    assert bench.said == ["beat"]
+    assert harness.said == ["beat"]
 
 
 def test_a_stop_waits_for_a_beat_in_flight_and_cuts_one_that_hangs() -> None:
@@ -229,11 +229,11 @@ def test_a_stop_waits_for_a_beat_in_flight_and_cuts_one_that_hangs() -> None:
 
     beats.on_beat, beats.on_cut = hang, cut.set
     short = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(0.05))
-    bench = Bench(beats, replica=short)
+    harness = Harness(beats, replica=short)
 
-    bench.heartbeat.start()
+    harness.heartbeat.start()
     assert hanging.wait(PATIENCE_SECONDS)
-    bench.heartbeat.stop()
+    harness.heartbeat.stop()
 
     assert beats.closed_by == "heartbeat"
 
@@ -242,7 +242,7 @@ def test_a_stop_cuts_no_beat_that_ends_by_itself() -> None:
     beats = Beats(None)
     beats.on_cut = lambda: beats.cut_at.append(0.0)
 
-    Bench(beats).beat_to_the_end()
+    Harness(beats).beat_to_the_end()
 
     assert beats.cut_at == []
 

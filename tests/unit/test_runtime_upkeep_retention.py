@@ -16,18 +16,18 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.retention import Retention
 from progressor.storage.replicas.replicas import Replicas
 from tests.support.builders import make_namespace, seconds
-from tests.support.memory import (
+from tests.support.runtime.memory import (
     MemoryNamespaces,
     MemoryReplicas,
     MemoryResults,
     MemoryRetention,
 )
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.virtual_time import in_virtual_time
 
 LIMIT = 10
 
 
-class Bench:
+class Harness:
     """A round of retention in one namespace."""
 
     def __init__(self, **fields: Any) -> None:
@@ -45,49 +45,49 @@ class Bench:
 
 @in_virtual_time
 async def test_old_answers_and_dead_replicas_go_everywhere() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.round.scan()
+    await harness.round.scan()
 
-    assert bench.results.replies_deleted == [REPLIES_AGE]
-    assert bench.replicas.dead_deleted == [REPLICAS_AGE]
+    assert harness.results.replies_deleted == [REPLIES_AGE]
+    assert harness.replicas.dead_deleted == [REPLICAS_AGE]
 
 
 @in_virtual_time
 async def test_a_namespace_without_retention_keeps_everything() -> None:
-    bench = Bench()
+    harness = Harness()
 
-    await bench.round.scan()
+    await harness.round.scan()
 
-    assert (bench.retention.finished_calls, bench.retention.task_calls) == ([], [])
+    assert (harness.retention.finished_calls, harness.retention.task_calls) == ([], [])
 
 
 @in_virtual_time
 async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
-    bench = Bench(finished_process_retention=seconds(60))
-    bench.retention.finished["orders"] = 2 * LIMIT + 1
+    harness = Harness(finished_process_retention=seconds(60))
+    harness.retention.finished["orders"] = 2 * LIMIT + 1
 
-    await bench.round.scan()
+    await harness.round.scan()
 
-    assert len(bench.retention.finished_calls) == 3
-    assert bench.retention.finished["orders"] == 0
+    assert len(harness.retention.finished_calls) == 3
+    assert harness.retention.finished["orders"] == 0
 
 
 @in_virtual_time
 async def test_one_round_deletes_only_so_much() -> None:
-    bench = Bench(finished_process_retention=seconds(60))
-    bench.retention.finished["orders"] = 1000 * LIMIT
+    harness = Harness(finished_process_retention=seconds(60))
+    harness.retention.finished["orders"] = 1000 * LIMIT
 
-    await bench.round.scan()
+    await harness.round.scan()
 
-    assert len(bench.retention.finished_calls) == BATCHES_MAX
+    assert len(harness.retention.finished_calls) == BATCHES_MAX
 
 
 @in_virtual_time
 async def test_all_slots_have_their_turn() -> None:
-    bench = Bench(task_retention=seconds(60))
+    harness = Harness(task_retention=seconds(60))
 
     for _ in range(SLOT_COUNT // SLOTS_PER_ROUND):
-        await bench.round.scan()
+        await harness.round.scan()
 
-    assert bench.retention.task_calls == [(slot, "orders") for slot in range(SLOT_COUNT)]
+    assert harness.retention.task_calls == [(slot, "orders") for slot in range(SLOT_COUNT)]

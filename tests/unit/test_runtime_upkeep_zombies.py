@@ -35,9 +35,8 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.context import make_context, traced
-from tests.support.measured import counted, recorded
-from tests.support.memory import (
+from tests.support.runtime.context import make_context, traced
+from tests.support.runtime.memory import (
     MemoryAdmissions,
     MemoryClaims,
     MemoryListener,
@@ -47,14 +46,15 @@ from tests.support.memory import (
     MemorySettlements,
     away,
 )
-from tests.support.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
-from tests.support.virtual_time import LoopClock, in_virtual_time, settled
+from tests.support.runtime.virtual_time import LoopClock, in_virtual_time, settled
+from tests.support.telemetry.measured import counted, recorded
+from tests.support.telemetry.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
 
 REPLICA = Replica()
 STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
 
 
-class Bench:
+class Harness:
     """A scan among collaborators in memory."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Bench:
 @pytest.mark.parametrize("cause", [ZombieCause.SILENT, ZombieCause.OVERRUN])
 @in_virtual_time
 async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause) -> None:
-    bench = Bench()
+    harness = Harness()
     zombie = make_zombie(cause=cause, attempt=2)
-    bench.replicas.zombies = (zombie,)
+    harness.replicas.zombies = (zombie,)
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    (entry,) = bench.settlements.entries
+    (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Retry)
     assert entry.settlement.attempt_count == 2
     assert entry == Entry(
@@ -115,207 +115,207 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause
         settlement=entry.settlement,
         process=None,
         continues=False,
-        expires_after=bench.namespaces.known()[0].step_timeout,
+        expires_after=harness.namespaces.known()[0].step_timeout,
     )
 
 
 @in_virtual_time
 async def test_a_lost_lease_breaks_its_process_where_the_namespace_says_so() -> None:
-    bench = Bench()
-    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
-    bench.replicas.zombies = (make_zombie(),)
+    harness = Harness()
+    harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    harness.replicas.zombies = (make_zombie(),)
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert isinstance(bench.settlements.entries[0].settlement, Break)
+    assert isinstance(harness.settlements.entries[0].settlement, Break)
 
 
 @in_virtual_time
 async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
-    bench = Bench()
-    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
-    bench.replicas.zombies = (make_zombie(),)
+    harness = Harness()
+    harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    harness.replicas.zombies = (make_zombie(),)
     waiter: Waiter = asyncio.get_running_loop().create_future()
-    bench.replies.expect(7, make_key(), waiter)
+    harness.replies.expect(7, make_key(), waiter)
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
     assert waiter.result().status is TaskStatus.ERROR
-    assert bench.observers.counts == {"zombie_collected": 1}
-    assert counted(bench.metrics.zombies_collected) == {("orders", "silent", "fail", "break"): 1}
-    assert counted(bench.metrics.settled) == {("orders", "call", "break"): 1}
-    assert recorded(bench.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
+    assert harness.observers.counts == {"zombie_collected": 1}
+    assert counted(harness.metrics.zombies_collected) == {("orders", "silent", "fail", "break"): 1}
+    assert counted(harness.metrics.settled) == {("orders", "call", "break"): 1}
+    assert recorded(harness.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
 
 
 @in_virtual_time
 async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
-    bench = Bench()
-    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    harness = Harness()
+    harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
     leader = dataclasses.replace(make_key(), namespace="rollouts")
-    bench.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
+    harness.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert counted(bench.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
+    assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
 
 
 @in_virtual_time
 async def test_a_zombie_that_another_replica_collected_first_is_not_counted() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (make_zombie(),)
-    bench.settlements.script.append(LeaseLost())
+    harness = Harness()
+    harness.replicas.zombies = (make_zombie(),)
+    harness.settlements.script.append(LeaseLost())
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert bench.observers.counts == {}
-    assert counted(bench.metrics.zombies_collected) == {}
+    assert harness.observers.counts == {}
+    assert counted(harness.metrics.zombies_collected) == {}
 
 
 @in_virtual_time
 async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
-    bench = Bench()
+    harness = Harness()
     gone = make_zombie(key=make_key(namespace="void"), task_id=1)
-    bench.replicas.zombies = (gone, make_zombie(task_id=2))
+    harness.replicas.zombies = (gone, make_zombie(task_id=2))
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert [entry.task_id for entry in bench.settlements.entries] == [2]
+    assert [entry.task_id for entry in harness.settlements.entries] == [2]
 
 
 @in_virtual_time
 async def test_a_scan_asks_for_leases_that_nobody_here_carries() -> None:
-    bench = Bench()
-    bench.leases.take(make_task(token=70))
+    harness = Harness()
+    harness.leases.take(make_task(token=70))
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert bench.replicas.asked == [
+    assert harness.replicas.asked == [
         {"replica_id": 1, "lease_timeout": REPLICA.lease_timeout, "limit": 3, "known": (70,)}
     ]
 
 
 @in_virtual_time
 async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (STRAY,)
+    harness = Harness()
+    harness.replicas.zombies = (STRAY,)
 
-    await bench.scanning.scan()
-    once = len(bench.settlements.entries)
-    await bench.scanning.scan()
+    await harness.scanning.scan()
+    once = len(harness.settlements.entries)
+    await harness.scanning.scan()
 
-    (entry,) = bench.settlements.entries
+    (entry,) = harness.settlements.entries
     assert once == 0
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
 
 
 @in_virtual_time
 async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (STRAY,)
-    await bench.scanning.scan()
+    harness = Harness()
+    harness.replicas.zombies = (STRAY,)
+    await harness.scanning.scan()
 
-    bench.leases.take(make_task(token=STRAY.token))
-    await bench.scanning.scan()
+    harness.leases.take(make_task(token=STRAY.token))
+    await harness.scanning.scan()
 
-    assert bench.settlements.entries == []
+    assert harness.settlements.entries == []
 
 
 @pytest.mark.parametrize("writes", ["admissions", "settlements"])
 @in_virtual_time
 async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes: str) -> None:
-    bench = Bench()
-    bench.replicas.zombies = (STRAY,)
-    writing: set[ProcessKey] = getattr(bench, writes).writing
+    harness = Harness()
+    harness.replicas.zombies = (STRAY,)
+    writing: set[ProcessKey] = getattr(harness, writes).writing
     writing.add(STRAY.key)
     for _ in range(3):
-        await bench.scanning.scan()
-    meanwhile = len(bench.settlements.entries)
+        await harness.scanning.scan()
+    meanwhile = len(harness.settlements.entries)
 
     writing.clear()
     for _ in range(2):
-        await bench.scanning.scan()
+        await harness.scanning.scan()
 
-    assert (meanwhile, len(bench.settlements.entries)) == (0, 1)
+    assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
 @in_virtual_time
 async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (STRAY,)
-    bench.claims.begun_count, bench.claims.answered_count = 5, 3
+    harness = Harness()
+    harness.replicas.zombies = (STRAY,)
+    harness.claims.begun_count, harness.claims.answered_count = 5, 3
     for _ in range(3):
-        await bench.scanning.scan()
-    meanwhile = len(bench.settlements.entries)
+        await harness.scanning.scan()
+    meanwhile = len(harness.settlements.entries)
 
-    bench.claims.begun_count, bench.claims.answered_count = 9, 5
-    await bench.scanning.scan()
+    harness.claims.begun_count, harness.claims.answered_count = 9, 5
+    await harness.scanning.scan()
 
-    assert (meanwhile, len(bench.settlements.entries)) == (0, 1)
+    assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
 @in_virtual_time
 async def test_a_suspect_that_disappears_is_cleared() -> None:
-    bench = Bench()
+    harness = Harness()
     for zombies in ((STRAY,), (), (STRAY,)):
-        bench.replicas.zombies = zombies
-        await bench.scanning.scan()
+        harness.replicas.zombies = zombies
+        await harness.scanning.scan()
 
-    assert bench.settlements.entries == []
+    assert harness.settlements.entries == []
 
 
 @in_virtual_time
 async def test_an_outage_is_told_to_the_loop() -> None:
-    bench = Bench()
-    bench.replicas.outage.remaining = 1
+    harness = Harness()
+    harness.replicas.outage.remaining = 1
 
     with pytest.raises(errors.StorageUnavailableError):
-        await bench.scanning.scan()
+        await harness.scanning.scan()
 
 
 @in_virtual_time
 async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (make_zombie(),)
-    bench.settlements.script.append(away())
+    harness = Harness()
+    harness.replicas.zombies = (make_zombie(),)
+    harness.settlements.script.append(away())
 
     with pytest.raises(ExceptionGroup) as caught:
-        await bench.scanning.scan()
+        await harness.scanning.scan()
 
     assert caught.group_contains(errors.StorageUnavailableError)
 
 
 @in_virtual_time
 async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found_later() -> None:
-    bench = Bench()
+    harness = Harness()
     locked, later = make_zombie(task_id=1, token=11), make_zombie(task_id=2, token=12)
     held: list[asyncio.Future[Outcome]] = []
-    bench.settlements.held = held
-    bench.replicas.zombies = (locked,)
-    await bench.scanning.scan()
-    bench.settlements.held = None
-    bench.replicas.zombies = (locked, later)
+    harness.settlements.held = held
+    harness.replicas.zombies = (locked,)
+    await harness.scanning.scan()
+    harness.settlements.held = None
+    harness.replicas.zombies = (locked, later)
     for _ in range(3):
-        await bench.scanning.scan()
-        bench.replicas.zombies = (locked,)
-    meanwhile = [entry.task_id for entry in bench.settlements.entries]
-    collected = bench.observers.counts["zombie_collected"]
+        await harness.scanning.scan()
+        harness.replicas.zombies = (locked,)
+    meanwhile = [entry.task_id for entry in harness.settlements.entries]
+    collected = harness.observers.counts["zombie_collected"]
 
     held[0].set_result(make_written())
     await settled()
 
     assert (meanwhile, collected) == ([1, 2], 1)
-    assert bench.observers.counts == {"zombie_collected": 2}
-    await bench.scanning.scan()
-    assert [entry.task_id for entry in bench.settlements.entries] == [1, 2, 1]
+    assert harness.observers.counts == {"zombie_collected": 2}
+    await harness.scanning.scan()
+    assert [entry.task_id for entry in harness.settlements.entries] == [1, 2, 1]
 
 
 @in_virtual_time
 async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    bench = Bench()
-    bench.replicas.zombies = (make_zombie(task_id=7, attempt=2, replica_id=3),)
+    harness = Harness()
+    harness.replicas.zombies = (make_zombie(task_id=7, attempt=2, replica_id=3),)
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
     (told,) = (vars(it) for it in caplog.records if it.getMessage() == "lost lease collected")
     names = ("task_id", "attempt", "cause", "settlement", "lost_replica_id")
@@ -324,22 +324,22 @@ async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture
 
 @in_virtual_time
 async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
-    bench = Bench()
-    bench.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
-    bench.settlements.script.append(errors.StorageRefusedError("its page is broken"))
+    harness = Harness()
+    harness.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
+    harness.settlements.script.append(errors.StorageRefusedError("its page is broken"))
 
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert [entry.task_id for entry in bench.settlements.entries] == [1, 2]
-    assert bench.observers.counts == {"zombie_collected": 1}
+    assert [entry.task_id for entry in harness.settlements.entries] == [1, 2]
+    assert harness.observers.counts == {"zombie_collected": 1}
 
 
 @in_virtual_time
 async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
-    spans, bench = Spans(), Bench()
-    bench.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
+    spans, harness = Spans(), Harness()
+    harness.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
 
-    await traced(bench.scanning, spans.tracing).scan()
+    await traced(harness.scanning, spans.tracing).scan()
 
     span = spans.one("progressor.collect")
     assert parent_of(span) == SPAN_ID
@@ -351,11 +351,11 @@ async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
 
 @in_virtual_time
 async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> None:
-    spans, bench = Spans(), Bench()
-    bench.replicas.zombies = (make_zombie(trace_context=TRACED),)
-    bench.settlements.script.append(LeaseLost())
+    spans, harness = Spans(), Harness()
+    harness.replicas.zombies = (make_zombie(trace_context=TRACED),)
+    harness.settlements.script.append(LeaseLost())
 
-    await traced(bench.scanning, spans.tracing).scan()
+    await traced(harness.scanning, spans.tracing).scan()
 
     assert spans.ended() == ()
 
@@ -369,34 +369,34 @@ async def test_nothing_is_collected_for_a_lease_timeout_after_the_clock_has_jump
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    bench = Bench()
-    await bench.scanning.scan()
-    bench.replicas.ahead, bench.replicas.zombies = JUMP, (make_zombie(),)
+    harness = Harness()
+    await harness.scanning.scan()
+    harness.replicas.ahead, harness.replicas.zombies = JUMP, (make_zombie(),)
 
     await asyncio.sleep(1)
-    await bench.scanning.scan()
+    await harness.scanning.scan()
     await asyncio.sleep(LEASE - 0.1)
-    await bench.scanning.scan()
-    too_early = len(bench.settlements.entries)
+    await harness.scanning.scan()
+    too_early = len(harness.settlements.entries)
     await asyncio.sleep(0.2)
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert (too_early, len(bench.settlements.entries)) == (0, 1)
+    assert (too_early, len(harness.settlements.entries)) == (0, 1)
     [line] = [each for each in caplog.records if "clock has jumped" in each.message]
     assert line.__dict__["ahead_seconds"] == JUMP.total_seconds()
 
 
 @in_virtual_time
 async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
-    bench = Bench()
-    await bench.scanning.scan()
-    bench.replicas.ahead = JUMP
+    harness = Harness()
+    await harness.scanning.scan()
+    harness.replicas.ahead = JUMP
 
     await asyncio.sleep(1)
-    await bench.scanning.scan()
-    await bench.scanning.scan()
+    await harness.scanning.scan()
+    await harness.scanning.scan()
 
-    assert bench.replicas.jumps == [
+    assert harness.replicas.jumps == [
         (None, seconds(0)), (None, seconds(0)), (START + seconds(1) + JUMP, JUMP),
     ]  # fmt: skip
 
@@ -404,23 +404,23 @@ async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
 @pytest.mark.parametrize("ahead", [-60.0, 0.0, 0.4])
 @in_virtual_time
 async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(ahead: float) -> None:
-    bench = Bench()
-    await bench.scanning.scan()
-    bench.replicas.ahead, bench.replicas.zombies = seconds(ahead), (make_zombie(),)
+    harness = Harness()
+    await harness.scanning.scan()
+    harness.replicas.ahead, harness.replicas.zombies = seconds(ahead), (make_zombie(),)
 
     await asyncio.sleep(1)
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert len(bench.settlements.entries) == 1
+    assert len(harness.settlements.entries) == 1
 
 
 @in_virtual_time
 async def test_a_scan_that_was_held_up_for_long_sees_no_jump() -> None:
-    bench = Bench()
-    await bench.scanning.scan()
-    bench.replicas.zombies = (make_zombie(),)
+    harness = Harness()
+    await harness.scanning.scan()
+    harness.replicas.zombies = (make_zombie(),)
 
     await asyncio.sleep(3600)
-    await bench.scanning.scan()
+    await harness.scanning.scan()
 
-    assert len(bench.settlements.entries) == 1
+    assert len(harness.settlements.entries) == 1

@@ -20,7 +20,7 @@ from progressor.sdk import (
     TaskError,
 )
 from progressor.sdk.testing import JobRehearsal, running
-from tests.support.rehearsed import breaking, chain, processor_of
+from tests.support.processor.rehearsed import breaking, chain, processor_of
 
 
 async def test_followers_are_carried_out_by_their_namespaces() -> None:

@@ -19,7 +19,7 @@ from progressor.sdk import (
 )
 from progressor.sdk.testing import JobRehearsal, standing
 from progressor.sdk.testing.rehearsal import STARTS_AT
-from tests.support.rehearsed import chain
+from tests.support.processor.rehearsed import chain
 
 
 async def test_the_example_of_the_docstring() -> None:

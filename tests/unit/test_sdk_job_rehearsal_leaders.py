@@ -18,7 +18,7 @@ from progressor.sdk import (
 )
 from progressor.sdk.testing import JobRehearsal
 from progressor.sdk.testing.rehearsal import STARTS_AT
-from tests.support.rehearsed import breaking, chain, processor_of
+from tests.support.processor.rehearsed import breaking, chain, processor_of
 
 
 @pytest.mark.parametrize("seed", range(5))

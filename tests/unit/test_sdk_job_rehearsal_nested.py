@@ -17,7 +17,7 @@ from progressor.sdk import (
     TaskError,
 )
 from progressor.sdk.testing import JobRehearsal, carried_job
-from tests.support.rehearsed import chain, processor_of
+from tests.support.processor.rehearsed import chain, processor_of
 
 
 def leading() -> Processor[Any]:

@@ -12,7 +12,7 @@ from progressor.sdk import Processor, Step
 from progressor.sdk.transport.propagation import trace_metadata, under
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from tests.support.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
+from tests.support.telemetry.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
 
 
 def current() -> trace.SpanContext:

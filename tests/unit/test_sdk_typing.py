@@ -23,7 +23,7 @@ from progressor.sdk import (
 )
 from progressor.sdk.codec.kinds import admits_none
 from progressor.sdk.testing import JobRehearsal, Rehearsal
-from tests.support.rehearsed import chain
+from tests.support.processor.rehearsed import chain
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from grpc import aio
 
 from progressor.wire.stream_call import StreamCall
-from tests.support.virtual_time import in_virtual_time
+from tests.support.runtime.virtual_time import in_virtual_time
 
 OF_A_WRITE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 LOST = (grpc.StatusCode.UNAVAILABLE, "the connection was lost")

@@ -6,9 +6,9 @@ import datetime as dt
 from progressor.cli.top.overview import Meter, Overview, Pace, overview_of
 from progressor.sdk.values.activity import StepRate, StepTally
 from progressor.sdk.values.replicas import ReplicaState
-from tests.support.activities import a_namespace, a_queue, a_replica, an_activity
 from tests.support.builders import seconds
 from tests.support.clock import START
+from tests.support.engine.activities import a_namespace, a_queue, a_replica, an_activity
 
 RATE = StepRate(
     settled_per_second=4.0,

@@ -16,9 +16,9 @@ from progressor.cli.top.overview import Overview, overview_of
 from progressor.cli.top.screen import SLOWEST_MAX, Away, Screen, age_text
 from progressor.sdk.values.activity import NamespaceQueue, Rates, StepRate
 from progressor.sdk.values.replicas import ReplicaState
-from tests.support.activities import a_namespace, a_queue, a_replica, an_activity
 from tests.support.builders import seconds
 from tests.support.clock import START
+from tests.support.engine.activities import a_namespace, a_queue, a_replica, an_activity
 
 RATE = StepRate(
     settled_per_second=1234.5,

@@ -18,7 +18,7 @@ from progressor.telemetry.traces.spans import UNTRACED, tell_server
 from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import make_request, make_success, make_task, make_zombie, seconds
 from tests.support.clock import START
-from tests.support.spans import (
+from tests.support.telemetry.spans import (
     NOT_TRACED,
     SPAN_ID,
     TRACE_ID,

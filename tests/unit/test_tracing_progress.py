@@ -8,7 +8,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.telemetry.traces.progress import AGE_MAX, STEPS_MAX, Progress
 from tests.support.builders import make_task, seconds
 from tests.support.clock import START
-from tests.support.spans import TRACE_ID, TRACED, Spans, id_of, parent_of, trace_of
+from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, id_of, parent_of, trace_of
 
 STEP = "progressor.step"
 

@@ -25,7 +25,6 @@ from progressor.telemetry.traces.tracing import Tracing
 from progressor.v1 import gate_service_pb2 as gates_pb
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import schedule_service_pb2 as schedules_pb
-from tests.support import requests_bench, step_bench
 from tests.support.builders import (
     make_key,
     make_namespace,
@@ -36,8 +35,11 @@ from tests.support.builders import (
     make_task,
     make_written,
 )
-from tests.support.context import traced
-from tests.support.spans import (
+from tests.support.runtime import requests as requests_harness
+from tests.support.runtime import step as step_harness
+from tests.support.runtime.context import traced
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.telemetry.spans import (
     NOT_TRACED,
     SPAN_ID,
     TRACE_ID,
@@ -48,7 +50,6 @@ from tests.support.spans import (
     is_error,
     parent_of,
 )
-from tests.support.virtual_time import in_virtual_time, settled
 
 CALL = f"{names.PROCESSOR_SERVICE}/Process"
 SERVER = "progressor.v1.ProcessService/Call"
@@ -94,16 +95,16 @@ def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = N
     return gate.served(called or PROCESS_SERVICE.methods_by_name["Call"], method)
 
 
-def steps(spans: Spans) -> step_bench.Bench:
-    bench = step_bench.Bench()
-    bench.steps = traced(bench.steps, spans.tracing)
-    return bench
+def steps(spans: Spans) -> step_harness.Harness:
+    harness = step_harness.Harness()
+    harness.steps = traced(harness.steps, spans.tracing)
+    return harness
 
 
-def requests(spans: Spans) -> requests_bench.Bench:
-    bench = requests_bench.Bench()
-    bench.requests = traced(bench.requests, spans.tracing)
-    return bench
+def requests(spans: Spans) -> requests_harness.Harness:
+    harness = requests_harness.Harness()
+    harness.requests = traced(harness.requests, spans.tracing)
+    return harness
 
 
 async def test_a_request_is_stored_under_the_span_that_tells_of_it() -> None:
@@ -200,16 +201,16 @@ async def test_a_request_that_cannot_be_read_is_told_too() -> None:
 @in_virtual_time
 async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
     spans = Spans()
-    bench = requests(spans)
-    answer = await bench.ask(make_request(trace_context=TRACED))
-    (entry,) = bench.admissions.entries
+    harness = requests(spans)
+    answer = await harness.ask(make_request(trace_context=TRACED))
+    (entry,) = harness.admissions.entries
     assert entry.on_sent is not None
     entry.on_sent()
     assert spans.ended() == ()
 
-    bench.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7))
+    harness.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7))
     await settled()
-    bench.replies.deliver(make_result())
+    harness.replies.deliver(make_result())
     await answer
 
     span = spans.one("progressor.admit")
@@ -222,10 +223,10 @@ async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
 @in_virtual_time
 async def test_an_admission_that_storage_fails_says_so() -> None:
     spans = Spans()
-    bench = requests(spans)
-    answer = await bench.ask(make_request(trace_context=TRACED))
+    harness = requests(spans)
+    answer = await harness.ask(make_request(trace_context=TRACED))
 
-    bench.admissions.answer(errors.StorageUnavailableError(STORAGE_WORDS))
+    harness.admissions.answer(errors.StorageUnavailableError(STORAGE_WORDS))
 
     with pytest.raises(errors.StorageUnavailableError):
         await answer
@@ -235,11 +236,11 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
 @in_virtual_time
 async def test_an_admission_for_which_there_is_no_room_says_so() -> None:
     spans = Spans()
-    bench = requests(spans)
-    bench.admissions.refuses = errors.OverloadedError("9 writes wait", dt.timedelta(seconds=1))
+    harness = requests(spans)
+    harness.admissions.refuses = errors.OverloadedError("9 writes wait", dt.timedelta(seconds=1))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.requests.ask(make_request(trace_context=TRACED), timeout=None)
+        await harness.requests.ask(make_request(trace_context=TRACED), timeout=None)
 
     assert spans.one("progressor.admit").status.description == "OVERLOADED"
 
@@ -247,14 +248,14 @@ async def test_an_admission_for_which_there_is_no_room_says_so() -> None:
 @in_virtual_time
 async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
     spans = Spans()
-    bench = steps(spans)
-    bench.processor.script.append(make_success(SetTimer(after=dt.timedelta(hours=1))))
+    harness = steps(spans)
+    harness.processor.script.append(make_success(SetTimer(after=dt.timedelta(hours=1))))
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     step, call = spans.one("progressor.step"), spans.one(CALL)
-    (entry,) = bench.settlements.entries
-    (asked, _, _) = bench.processor.asked[0]
+    (entry,) = harness.settlements.entries
+    (asked, _, _) = harness.processor.asked[0]
     assert parent_of(step) == SPAN_ID
     assert entry.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(step)}-01"
     assert asked.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(call)}-01"
@@ -264,18 +265,18 @@ async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
 @in_virtual_time
 async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> None:
     spans = Spans()
-    bench = steps(spans)
+    harness = steps(spans)
     following = make_task(task_id=8, trace_context={})
     last = make_task(task_id=9, trace_context=TRACED)
     process = make_process()
-    bench.settlements.script.append(make_written(process=process, next=following))
-    bench.settlements.script.append(make_written(process=process, next=last))
+    harness.settlements.script.append(make_written(process=process, next=following))
+    harness.settlements.script.append(make_written(process=process, next=last))
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     told = [span for span in spans.ended() if span.name == "progressor.step"]
     assert [attributes_of(span)["progressor.task_id"] for span in told] == [7, 9]
-    first, second, third = bench.settlements.entries
+    first, second, third = harness.settlements.entries
     assert first.on_sent is not None
     assert second.on_sent is None
     assert third.on_sent is not None
@@ -285,17 +286,17 @@ async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> N
 @in_virtual_time
 async def test_a_task_that_a_worker_goes_on_with_names_the_one_that_it_waited_behind() -> None:
     spans = Spans()
-    bench = steps(spans)
+    harness = steps(spans)
     other = make_process(key=make_key(process_id="another"))
     elsewhere = make_task(task_id=9, trace_context=TRACED, process=other)
-    bench.settlements.script.extend(
+    harness.settlements.script.extend(
         [
             make_written(process=make_process(), next=make_task(task_id=8, trace_context=TRACED)),
             make_written(process=other, next=elsewhere),
         ]
     )
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     told = [span for span in spans.ended() if span.name == "progressor.step"]
     assert [attributes_of(it).get("progressor.behind_task_id") for it in told] == [None, 7, None]
@@ -314,10 +315,10 @@ async def test_an_attempt_says_how_it_ended(
     outcome: Failed | Rejected, settlement: str, failed: bool
 ) -> None:
     spans = Spans()
-    bench = steps(spans)
-    bench.processor.script.append(outcome)
+    harness = steps(spans)
+    harness.processor.script.append(outcome)
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     assert attributes_of(spans.one("progressor.settle"))["progressor.settlement"] == settlement
     assert [is_error(spans.one(name)) for name in ("progressor.step", CALL)] == [failed] * 2
@@ -327,10 +328,10 @@ async def test_an_attempt_says_how_it_ended(
 @in_virtual_time
 async def test_a_step_whose_lease_was_lost_has_failed() -> None:
     spans = Spans()
-    bench = steps(spans)
-    bench.settlements.script.append(LeaseLost())
+    harness = steps(spans)
+    harness.settlements.script.append(LeaseLost())
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
     assert [span.status.description for span in told] == ["LEASE_LOST"] * 2
@@ -344,11 +345,11 @@ async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
     refusals: int, reason: str
 ) -> None:
     spans = Spans()
-    bench = steps(spans)
+    harness = steps(spans)
     for _ in range(refusals):
-        bench.settlements.script.append(errors.StorageRefusedError(STORAGE_WORDS))
+        harness.settlements.script.append(errors.StorageRefusedError(STORAGE_WORDS))
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
     assert [span.status.description for span in told] == [reason] * 2
@@ -357,10 +358,10 @@ async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
 @in_virtual_time
 async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     spans = Spans()
-    bench = step_bench.Bench(make_namespace(name="other"))
-    bench.steps = traced(bench.steps, spans.tracing)
+    harness = step_harness.Harness(make_namespace(name="other"))
+    harness.steps = traced(harness.steps, spans.tracing)
 
-    await bench.carry(make_task(trace_context=TRACED))
+    await harness.carry(make_task(trace_context=TRACED))
 
     assert spans.one("progressor.step").status.description == "ABANDONED"
 
@@ -378,17 +379,17 @@ async def test_a_removal_that_was_due_asks_nobody() -> None:
 async def test_what_follows_a_request_is_not_logged_under_it() -> None:
     spans = Spans()
     current: list[int] = []
-    bench = requests(spans)
+    harness = requests(spans)
 
     async def carry(_task: object) -> None:
         current.append(trace.get_current_span().get_span_context().trace_id)
         await asyncio.get_running_loop().create_future()
 
-    bench.slots._carry = carry
-    async with bench.working():
+    harness.slots._carry = carry
+    async with harness.working():
         with spans.tracing.request("s", "m", TRACED):
-            asked = await bench.ask()
-        bench.admissions.answer(requests_bench.LEASED)
+            asked = await harness.ask()
+        harness.admissions.answer(requests_harness.LEASED)
         await settled()
         asked.cancel()
 

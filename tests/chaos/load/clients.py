@@ -8,7 +8,7 @@ from tests.chaos.load.connections import Connection, Connections
 from tests.chaos.load.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
 from tests.chaos.load.notes import Notes
 from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
-from tests.support.history import (
+from tests.support.models.history.history import (
     ENDING_DEEDS,
     GONE,
     Accepted,

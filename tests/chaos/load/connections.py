@@ -24,7 +24,7 @@ from progressor.sdk import (
 from tests.chaos.load.notes import Notes
 from tests.chaos.load.process_pool import Request, Subject
 from tests.chaos.load.processor import NAMESPACE
-from tests.support.history import (
+from tests.support.models.history.history import (
     Accepted,
     Appended,
     Done,

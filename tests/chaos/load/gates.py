@@ -29,7 +29,7 @@ from typing import Any
 import psycopg
 
 from progressor.sdk import Constraints, GateHold, Order
-from tests.support.history import Accepted, Deed, Done, Kind, Operation
+from tests.support.models.history.history import Accepted, Deed, Done, Kind, Operation
 
 CAPACITIES: Mapping[str, int] = MappingProxyType(
     {"mutex-a": 1, "mutex-b": 1, "three": 3, "elastic": 3}

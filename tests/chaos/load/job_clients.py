@@ -16,7 +16,7 @@ from progressor.sdk import (
     JobState,
 )
 from tests.chaos.load.connections import Connections
-from tests.support.job_graphs import random_graph
+from tests.support.models.jobs.graphs import random_graph
 
 JOB_CLIENTS = 3
 

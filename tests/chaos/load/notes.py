@@ -10,7 +10,7 @@ from typing import Any
 from progressor import errors
 from progressor.sdk import EngineUnavailableError, UnexpectedStatusError
 from tests.chaos.load.process_pool import Request
-from tests.support.history import (
+from tests.support.models.history.history import (
     Accepted,
     Done,
     Kind,

@@ -21,7 +21,7 @@ from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
 from tests.chaos.load import jobs
 from tests.chaos.load.gates import CAPACITIES, END
 from tests.chaos.load.jobs import NodeJournal
-from tests.support.history import TAIL, Asked, Deed
+from tests.support.models.history.history import TAIL, Asked, Deed
 
 NAMESPACE = "chaos"
 TORN = "torn"

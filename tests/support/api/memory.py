@@ -1,0 +1,377 @@
+"""What stands behind the API, in memory: requests, a process, namespaces and replicas."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from progressor import errors
+from progressor.api.calls.ports import Backend
+from progressor.domain.gates.gate import Gate, GateView
+from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.event import Event, HistoryRange
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.reply import Receipt, Reply
+from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.views.activity import Activity
+from progressor.domain.views.process import (
+    HistoryPage,
+    Listed,
+    ProcessPage,
+    ProcessQuery,
+    ProcessView,
+    TaskTrace,
+)
+from progressor.domain.views.replica import ReplicaView
+from progressor.domain.views.wait import Wait
+from progressor.telemetry.logs.level import Level
+from tests.support.api.memory_jobs import MemoryJobs
+from tests.support.api.memory_schedules import MemoryScheduleRuns, MemorySchedules
+from tests.support.builders import make_activity, make_replica_facts, make_replica_view
+
+if TYPE_CHECKING:
+    # The generated module has them in its stub alone.
+    pass
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+SECOND = dt.timedelta(seconds=1)
+PAYLOAD_MAX = 2 * 1024 * 1024
+
+
+class MemoryRequests:
+    """Answers with the args, with `raises` where set, and never to args of ``hang``."""
+
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
+        self.requests: list[Request | Import | ProcessKey] = []
+        self.cancelled = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.release = asyncio.Event()
+        self.raises: Exception | None = None
+
+    async def ask(self, request: Request, *, timeout: float | None) -> Reply:
+        """Answer with the args."""
+        self.requests.append(request)
+        await self._wait(request.args, timeout)
+        return Reply(task_id=1, task_type=request.task_type, response=request.args)
+
+    async def accept(self, request: Request) -> Receipt:
+        """Accept as task 2."""
+        self.requests.append(request)
+        await self._wait(b"", None)
+        return Receipt(task_id=2, deduplicated=True)
+
+    async def await_task(
+        self,
+        key: ProcessKey,
+        task: int | str,
+        *,
+        timeout: float | None,
+    ) -> Reply:
+        """Answer with the name of the task."""
+        self.requests.append(key)
+        await self._wait(b"", timeout)
+        return Reply(task_id=3, task_type=TaskType.CALL, response=str(task).encode())
+
+    async def simple_repair(self, key: ProcessKey) -> int | None:
+        """Run timer 4 again, unless the process is called plain."""
+        self.requests.append(key)
+        return None if key.process_id == "plain" else 4
+
+    async def put(self, process: Import) -> Receipt:
+        """Import as task 5."""
+        self.requests.append(process)
+        return Receipt(task_id=5)
+
+    async def remove(self, key: ProcessKey) -> None:
+        """Note the key."""
+        self.requests.append(key)
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel the task that is named, one with a key as task 6."""
+        self.requests.append(key)
+        if self.raises is not None:
+            raise self.raises
+        return task if isinstance(task, int) else 6
+
+    async def _wait(self, args: bytes, seconds: float | None) -> None:
+        self.asked.set()
+        if self.raises is not None:
+            raise self.raises
+        if args != b"hang":
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self.release.wait()
+        except TimeoutError:
+            raise errors.DeadlineExceededError(77) from None
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+class MemoryProcesses:
+    """One process of 10 events of 1 MiB, in namespace ``orders`` under ``1``."""
+
+    def __init__(self) -> None:
+        """Begin with a running process."""
+        self.status = ProcessStatus.RUNNING
+        self.ranges: list[HistoryRange] = []
+        self.init_ends_as = ProcessStatus.RUNNING
+        self.first: dict[str, Wait] = {}
+        """What the first task of a process waits for, by its id."""
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Return the process, which leaves init once it was looked at, and its events that fit."""
+        if key != process_key("orders", "1"):
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        status, self.status = self.status, self.init_ends_as
+        view = ProcessView(process=process(key.process_id, status), timer=None, waits=())
+        return view, self._history(wanted, view.process.last_event_id, bytes_max)
+
+    def _history(self, wanted: HistoryRange, last_event_id: int, bytes_max: int) -> HistoryPage:
+        if wanted.limit == 0 or wanted.after >= last_event_id:
+            return HistoryPage(events=(), next_after=None)
+        self.ranges.append(wanted)
+        count = min(bytes_max // 1024**2, last_event_id - wanted.after)
+        ids = range(wanted.after + 1, wanted.after + 1 + count)
+        is_cut = wanted.after + count < last_event_id
+        return HistoryPage(
+            events=tuple(event(event_id) for event_id in ids),
+            next_after=wanted.after + count if is_cut else None,
+        )
+
+    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Return some of five tasks of 1 MB."""
+        assert key.process_id == "1"
+        return tuple(trace(task_id) for task_id in range(after + 1, min(after + limit, 5) + 1))
+
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Return some of five processes, each with what it was given to wait for."""
+        found = [process(str(i), ProcessStatus.RUNNING) for i in range(5)]
+        if query.before is not None:
+            found = [p for p in found if p.key.process_id > query.before[2]]
+        page = found[: query.page_size]
+        return ProcessPage(
+            listed=tuple(
+                Listed(process=it, first_wait=self.first.get(it.key.process_id)) for it in page
+            ),
+            next_before=page[-1] if len(found) > len(page) else None,
+        )
+
+
+class MemoryNamespaces:
+    """Namespaces in a dict; ``orders`` is there from the start."""
+
+    def __init__(self) -> None:
+        """Begin with one."""
+        self.stored = {"orders": namespace("orders")}
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return what is stored."""
+        return await self.get(name)
+
+    async def create(self, namespace: Namespace) -> Namespace:
+        """Store at revision 1."""
+        if namespace.name in self.stored:
+            raise errors.NamespaceAlreadyExistsError(namespace.name)
+        self.stored[namespace.name] = dataclasses.replace(namespace, revision=1, created_at=NOW)
+        return self.stored[namespace.name]
+
+    async def update(
+        self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int
+    ) -> Namespace:
+        """Change and count the revision."""
+        current = await self.get(name)
+        if expected_revision not in (0, current.revision):
+            raise errors.NamespaceChangedError(name, expected_revision, current.revision)
+        self.stored[name] = dataclasses.replace(change(current), revision=current.revision + 1)
+        return self.stored[name]
+
+    async def get(self, name: str) -> Namespace:
+        """Return what is stored."""
+        if name not in self.stored:
+            raise errors.NamespaceNotFoundError(name)
+        return self.stored[name]
+
+    async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
+        """Return some in order."""
+        return tuple(self.stored[name] for name in sorted(self.stored) if name > after)[:limit]
+
+    async def delete(self, name: str) -> None:
+        """Forget it, unless it is orders."""
+        await self.get(name)
+        if name == "orders":
+            raise errors.NamespaceNotEmptyError(name)
+        del self.stored[name]
+
+
+class MemoryGates:
+    """Gates of the namespace ``orders`` in a dict."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.stored: dict[str, Gate] = {}
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
+        """Return some in order."""
+        assert namespace == "orders"
+        return tuple(self.stored[key] for key in sorted(self.stored) if key > after)[:limit]
+
+    async def get(self, namespace: str, gate: str) -> GateView:
+        """Return what is stored, with no replica at work on it."""
+        if gate not in self.stored:
+            raise errors.GateNotFoundError(namespace, gate)
+        return GateView(gate=self.stored[gate], holders=(), line=())
+
+    async def set(
+        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
+    ) -> Gate:
+        """Store it and count the revision."""
+        revision = self.stored[gate].revision if gate in self.stored else 0
+        if expected_revision not in (0, revision):
+            if not revision:
+                raise errors.GateNotFoundError(namespace, gate)
+            raise errors.GateChangedError(gate, expected_revision, revision)
+        self.stored[gate] = make_gate(gate=gate, capacity=capacity, revision=revision + 1)
+        return self.stored[gate]
+
+    async def delete(self, namespace: str, gate: str) -> None:
+        """Forget it, unless it is busy."""
+        await self.get(namespace, gate)
+        if gate == "busy":
+            raise errors.GateInUseError(namespace, gate)
+        del self.stored[gate]
+
+
+class MemoryRoster:
+    """Three replicas; the first one is silent."""
+
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
+        self.raises: Exception | None = None
+
+    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
+        """Return some in order."""
+        if self.raises is not None:
+            raise self.raises
+        views = (
+            make_replica_view(replica_id=number, heartbeat_age=9 * SECOND / number)
+            for number in (1, 2, 3)
+        )
+        return tuple(view for view in views if view.replica_id > after)[:limit]
+
+
+class MemoryActivities:
+    """Tells of a replica that has just beaten, in which nothing is done; nothing waits."""
+
+    async def read(self) -> Activity:
+        """Return it."""
+        return make_activity(make_replica_facts())
+
+
+class MemoryLogLevels:
+    """Remembers what it was asked; the level was info."""
+
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
+        self.asked: list[tuple[Level, dt.timedelta]] = []
+
+    def set(self, level: Level, lasting: dt.timedelta) -> Level:
+        """Note it."""
+        self.asked.append((level, lasting))
+        return "info"
+
+
+def namespace(name: str) -> Namespace:
+    return Namespace(
+        name=name, processor_targets=("a:1",), payload_bytes_max=PAYLOAD_MAX, revision=1
+    )
+
+
+def make_gate(*, gate: str, capacity: int, revision: int) -> Gate:
+    return Gate(
+        namespace="orders",
+        gate=gate,
+        capacity=capacity,
+        held=0,
+        waiting_count=0,
+        revision=revision,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+def process(process_id: str, status: ProcessStatus) -> Process:
+    return Process(
+        key=process_key("orders", process_id),
+        status=status,
+        previous_status=None,
+        detail=None,
+        aux_state=b"aux",
+        metadata=None,
+        corrupted_by=None,
+        created_at=NOW,
+        status_changed_at=NOW,
+        last_event_id=10,
+        init_task_id=42,
+        result=None,
+    )
+
+
+def event(event_id: int) -> Event:
+    return Event(
+        event_id=event_id,
+        occurred_at=NOW,
+        payload=b"x" * 1000**2,
+        format_version=1,
+        metadata=None,
+        task_id=1,
+    )
+
+
+def trace(task_id: int) -> TaskTrace:
+    return TaskTrace(
+        task_id=task_id,
+        task_type=TaskType.CALL,
+        status=TaskStatus.FINISHED,
+        created_at=NOW,
+        scheduled_at=None,
+        started_at=NOW,
+        finished_at=NOW,
+        attempt_count=1,
+        args=b"x" * 1000**2,
+        caller_context={"a": "b"},
+        idempotency_key=None,
+        response=b"r",
+        error=None,
+        events=(),
+    )
+
+
+def memory_backend(
+    *,
+    requests: MemoryRequests | None = None,
+    processes: MemoryProcesses | None = None,
+    namespaces: MemoryNamespaces | None = None,
+    jobs: MemoryJobs | None = None,
+    schedules: MemorySchedules | None = None,
+    roster: MemoryRoster | None = None,
+) -> Backend:
+    """Return a backend in memory."""
+    schedules = schedules or MemorySchedules()
+    return Backend(
+        requests=requests or MemoryRequests(),
+        processes=processes or MemoryProcesses(),
+        namespaces=namespaces or MemoryNamespaces(),
+        gates=MemoryGates(),
+        jobs=jobs or MemoryJobs(),
+        schedules=schedules,
+        schedule_runs=MemoryScheduleRuns(schedules),
+        roster=roster or MemoryRoster(),
+        activities=MemoryActivities(),
+    )

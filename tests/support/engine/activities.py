@@ -1,0 +1,144 @@
+"""What goes on, as the SDK tells it: made, every default valid; and awaited of an engine."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+from progressor.sdk import Client
+from progressor.sdk.values.activity import (
+    Activity,
+    NamespaceActivity,
+    NamespaceQueue,
+    ReplicaActivity,
+    StepTally,
+)
+from progressor.sdk.values.replicas import ReplicaState
+from tests.support.builders import seconds
+from tests.support.clock import START
+from tests.support.engine.points import PATIENCE_SECONDS
+
+_PAUSE_SECONDS = 0.05
+
+
+def a_namespace(
+    name: str = "orders",
+    *,
+    busy: int = 0,
+    workers: int = 10,
+    unreachable: float | None = None,
+    tally: StepTally | None = None,
+) -> NamespaceActivity:
+    """Return a namespace in which nothing was done."""
+    return NamespaceActivity(
+        namespace=name,
+        busy_count=busy,
+        worker_count=workers,
+        unreachable_for=None if unreachable is None else seconds(unreachable),
+        tally=tally or StepTally(),
+    )
+
+
+def a_replica(
+    replica_id: int,
+    *namespaces: NamespaceActivity,
+    at: dt.datetime = START,
+    state: ReplicaState = ReplicaState.SERVING,
+    callers: int | None = 0,
+    name: str = "",
+) -> ReplicaActivity:
+    """Return a replica that has just beaten."""
+    return ReplicaActivity(
+        replica_id=replica_id,
+        name=name or f"host-{replica_id}",
+        version="1.2.3",
+        state=state,
+        heartbeat_at=at,
+        heartbeat_age=dt.timedelta(),
+        step_count=sum(it.busy_count for it in namespaces),
+        caller_count=callers,
+        namespaces=namespaces,
+        is_partial=False,
+    )
+
+
+def a_queue(
+    name: str = "orders",
+    *,
+    due: int = 0,
+    oldest: float | None = None,
+    timers: int = 0,
+    retries: int = 0,
+    behind: int = 0,
+    **others: Any,
+) -> NamespaceQueue:
+    """Return an empty queue; `others` are fields as they are."""
+    return NamespaceQueue(
+        namespace=name,
+        due_count=due,
+        due_age=None if oldest is None else seconds(oldest),
+        timer_count=timers,
+        retry_count=retries,
+        retry_age=seconds(0) if retries else None,
+        behind_count=behind,
+        behind_age=seconds(0) if behind else None,
+        **others,
+    )
+
+
+def an_activity(
+    *replicas: ReplicaActivity,
+    queues: tuple[NamespaceQueue, ...] = (),
+    queues_age: float | None = 0.0,
+    uncounted: int = 0,
+    exact_below: int = 10_000,
+) -> Activity:
+    """Return what goes on in these replicas; what waits was just counted."""
+    return Activity(
+        read_at=START,
+        replicas=replicas,
+        queues=queues,
+        queues_age=None if queues_age is None else seconds(queues_age),
+        uncounted_namespace_count=uncounted,
+        exact_below=exact_below,
+    )
+
+
+async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activity:
+    """Wait until an engine tells of an activity that satisfies, and return it.
+
+    What it tells is up to a second old, and what replicas tell as old as their heartbeats.
+
+    Raises:
+        TimeoutError: It did not within 30 s.
+    """
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            activity = await client.replicas.activity()
+            if satisfied(activity):
+                return activity
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def replica_in(activity: Activity, replica_id: int) -> ReplicaActivity:
+    """Return the activity of a replica; an unknown one if there is none."""
+    unknown = a_replica(0, state=ReplicaState.UNSPECIFIED)
+    return next((it for it in activity.replicas if it.replica_id == replica_id), unknown)
+
+
+def namespace_in(activity: Activity, replica_id: int, name: str) -> NamespaceActivity:
+    """Return what a replica tells of a namespace."""
+    found = replica_in(activity, replica_id).namespaces
+    return next((it for it in found if it.namespace == name), a_namespace(name))
+
+
+def tally_in(activity: Activity, replica_id: int, namespace: str) -> StepTally:
+    """Return what a replica has done in a namespace."""
+    tally = namespace_in(activity, replica_id, namespace).tally
+    assert tally is not None, "a replica of this release tells it"
+    return tally
+
+
+def queue_in(activity: Activity, namespace: str) -> NamespaceQueue:
+    """Return what waits in a namespace."""
+    return next((it for it in activity.queues if it.namespace == namespace), a_queue(namespace))

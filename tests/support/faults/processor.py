@@ -1,0 +1,74 @@
+"""A processor in a process of its own, so that it can die in the middle of a step.
+
+As a module it is that process: ``python -m tests.support.faults.processor ADDRESS MODE DIRECTORY``.
+It answers each step with one event and its args. The first time that it sees args that begin with
+``die`` it ends by SIGKILL, and with ``hang`` it does not answer; the file of that name in the
+directory remembers it.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from progressor.sdk import BYTES, Processor, Step, running
+from tests.support.engine.points import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[3]
+STREAM, UNARY = "stream", "unary"
+
+
+def processor(directory: Path) -> Processor[Any]:
+    """Return the processor; `directory` is where it remembers its misdeeds."""
+    echo: Processor[Any] = Processor("echo", codec=BYTES)
+
+    @echo.init
+    @echo.call
+    async def answer(step: Step[Any]) -> bytes:
+        args = bytes(step.args or b"")
+        if args.startswith((b"die", b"hang")):
+            with contextlib.suppress(FileExistsError):
+                (directory / args.decode()).touch(exist_ok=False)
+                if args.startswith(b"die"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                await asyncio.Event().wait()
+        if args:
+            step.emit(args)
+        return args
+
+    return echo
+
+
+@contextlib.asynccontextmanager
+async def processor_process(
+    address: str, mode: str, directory: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the processor until the context is left; it is killed then, if it is still there."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__, address, mode, str(directory),
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None, "asked for a pipe"
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await process.stdout.readline() == b"serves\n"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _main(address: str, mode: str, directory: Path) -> None:
+    async with running(processor(directory), bind=address, streaming=mode == STREAM):
+        sys.stdout.write("serves\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

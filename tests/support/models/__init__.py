@@ -1,0 +1,1 @@
+"""Models that storage and clients are compared with."""

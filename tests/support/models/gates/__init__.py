@@ -1,0 +1,1 @@
+"""The model of gates, and storage beside it."""

@@ -1,0 +1,500 @@
+"""Gates as they should be, in memory: who waits for what, and who may pass.
+
+Source: DESIGN, section 8. A task with constraints stands apart until nothing is in its way; then it
+is *available*: it joins the line of its process, and its gates are held, all or none, until it has
+ended or waits for a retry.
+
+The model does not choose. It says what is in whose way, takes from storage whom that has let pass,
+and says whether that was right:
+
+- nothing was in the way of who has passed, and no gate has more holders than places for it;
+- it has passed no task that could have gone in its stead and comes first: a task that could have
+  run for longer than the patience, the oldest of them; then by priority; then by task id;
+- no task is left that could pass.
+
+What DESIGN leaves open, and the model therefore to storage:
+
+- of several things in the way of a task, which one its row names;
+- whether a task beyond the patience takes its place in the line of its process while that has a
+  step in hand, and which of its gates are reserved for it.
+"""
+
+import collections
+import dataclasses
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from progressor.domain.gates.constraint import Constraints, GatedState, GateHold, Order
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import Finish, Settlement
+from progressor.domain.processes.task import TIMER_TYPES, TaskStatus, TaskType
+from tests.support.models.processes import Model, ModelProcess, ModelTask
+from tests.support.storage.gate_trace import Passed
+
+PATIENCE = dt.timedelta(seconds=60)
+_GONE = frozenset({ProcessStatus.ERROR, ProcessStatus.FINISHED})
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class Passage:
+    """How far a task has come; ``attempts`` were behind it when it last began to wait.
+
+    ``named`` is what of all that is in its way storage names.
+    """
+
+    run_at: dt.datetime | None
+    ripe_at: dt.datetime
+    attempts: int = 0
+    is_available: bool = False
+    named: GatedState | None = None
+
+
+class GatedModel(Model):
+    """Processes, and the gates of their tasks."""
+
+    def __init__(self) -> None:
+        """Begin without gates."""
+        super().__init__()
+        self.capacities: dict[str, int] = {}
+        self.passages: dict[ModelTask, Passage] = {}
+        self.kept: dict[ModelProcess, set[str]] = collections.defaultdict(set)
+        """Gates that are held until the process ends."""
+        self.unseen: dict[ModelProcess, set[str]] = collections.defaultdict(set)
+        """Of these, what one has got and gone back since others of its process were looked at."""
+        self.reserved: dict[ModelProcess, dict[str, int]] = {}
+        """Gates, and the tasks for which they are."""
+
+    # Deeds.
+
+    def accept(self, process_id: str, task: ModelTask, *, run: bool, now: dt.datetime) -> bool:
+        """Take in an accepted request; return whether it is free to run, which none of these is."""
+        if task.constraints is None:
+            return super().accept(process_id, task, run=run, now=now)
+        if task.task_type is TaskType.INIT:
+            self.processes[process_id] = ModelProcess(status=ProcessStatus.INIT)
+        process = self.processes[process_id]
+        process.add(task)
+        self._constrain(process, task, task.constraints.run_at, now)
+        self.look(process, now)
+        return False
+
+    def settle(
+        self, process_id: str, settlement: Settlement, *, continues: bool, now: dt.datetime
+    ) -> ModelTask | None:
+        """Settle what runs; a worker does not go on by itself where gates are in it."""
+        process = self.processes[process_id]
+        was_gone = process.status in _GONE
+        is_gated = self.is_gated(process) or _sets_gated_timer(settlement)
+        following = super().settle(
+            process_id, settlement, continues=continues and not is_gated, now=now
+        )
+        if process.status in _GONE and not was_gone:
+            self.kept[process].clear()
+        process.line.sort(key=_turn)
+        if is_gated and process_id in self.processes:
+            self._constrain_timer(process, now)
+            self.look(process, now)
+        return following
+
+    def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
+        """Bring a process back without asking its processor."""
+        verdict = super().simple_repair(process_id, now)
+        if verdict is Verdict.ACCEPTED:
+            self._constrain_timer(self.processes[process_id], now)
+        return verdict
+
+    def cancel(self, process_id: str, task: ModelTask, now: dt.datetime) -> None:
+        """Cancel a task that waits; an init task takes its process with it."""
+        process = self.processes[process_id]
+        if task.task_type is TaskType.INIT:
+            self.remove(process_id)
+            return
+        task.end(TaskStatus.CANCELLED, "TASK_CANCELLED")
+        process.line = [other for other in process.line if other is not task]
+        process.apart = [other for other in process.apart if other is not task]
+        process.timer = None if process.timer is task else process.timer
+        self._line_up(process, now)
+        self.look(process, now)
+
+    def remove(self, process_id: str) -> ModelProcess | None:
+        """Forget a process, and what it holds with it."""
+        process = super().remove(process_id)
+        if process is not None:
+            self.kept.pop(process, None)
+        return process
+
+    def set_gate(self, gate: str, capacity: int, now: dt.datetime) -> None:
+        """Set a capacity; where it is too small, those give way who do not run yet.
+
+        First who has the gate reserved, then who waits for a worker, the youngest first.
+        """
+        self.capacities[gate] = capacity
+        for reserved in self.reserved.values():
+            if self.held(gate) > capacity:
+                reserved.pop(gate, None)
+        available = [
+            (process, task)
+            for process, task in self.gated()
+            if self.passages[task].is_available
+            and task is not process.running
+            and gate in self.wants(task)
+            and gate not in self.kept[process]
+        ]
+        available.sort(key=lambda each: (self.passages[each[1]].ripe_at, _id(each[1])))
+        while available and self.held(gate) > capacity:
+            process, task = available.pop()
+            self._set_apart(process, task, now)
+            self.unseen[process].clear()
+
+    def look(self, process: ModelProcess, now: dt.datetime) -> None:
+        """Take out of the line of a process what waits for a retry, or is not the first in it."""
+        for task in self.gated_of(process):
+            passage = self.passages[task]
+            if not passage.is_available or task is process.running:
+                continue
+            is_later = task.due_at is not None and task.due_at > now
+            if task.attempt > passage.attempts or is_later:
+                passage.run_at, passage.attempts = task.due_at, task.attempt
+                self._set_apart(process, task, now)
+        self._step_back(process, now)
+        self.unseen[process].clear()
+        if process.status in _GONE and not self._available(process):
+            self.kept[process].clear()
+
+    def look_at_all_that_is_due(self, now: dt.datetime) -> None:
+        """Do as the replicas when an instant has come."""
+        for process in self.processes.values():
+            if any(self._has_come(task, now) for task in process.apart):
+                self.look(process, now)
+
+    def reserve(self, reserved: dict[str, dict[str, int]]) -> None:
+        """Take from storage which gates are reserved for the tasks of which processes."""
+        self.reserved = {self.processes[name]: gates for name, gates in reserved.items()}
+
+    def pass_on(self, task: ModelTask, now: dt.datetime) -> None:
+        """Have a task pass that storage has let pass."""
+        process = self.process_of(task)
+        self.passages[task].is_available = True
+        process.apart.remove(task)
+        if _constraints(task).hold is GateHold.PROCESS:
+            self.kept[process] |= self.wants(task)
+        if task.task_type in TIMER_TYPES:
+            assert process.timer is None, "a process has two timers"
+            process.timer, task.due_at = task, now
+        else:
+            process.line.append(task)
+            process.line.sort(key=_turn)
+        self._line_up(process, now)
+        self._step_back(process, now)
+
+    def keep(self, trace: Iterable[Passed]) -> None:
+        """Note who has passed for its process, also if it has gone back in the same deed."""
+        for passage in trace:
+            task = self.find(passage.task_id)
+            if _constraints(task).hold is GateHold.PROCESS:
+                process, gates = self.process_of(task), self.wants(task)
+                self.kept[process] |= gates
+                self.unseen[process] |= set() if self.passages[task].is_available else gates
+
+    # Facts.
+
+    def gated(self) -> Iterator[tuple[ModelProcess, ModelTask]]:
+        """Yield the tasks with constraints that have not ended."""
+        for process in self.processes.values():
+            for task in self.gated_of(process):
+                yield process, task
+
+    def gated_of(self, process: ModelProcess) -> list[ModelTask]:
+        """Return those of a process."""
+        return [
+            task
+            for task in process.tasks
+            if task.constraints is not None and task in self.passages and not task.has_ended
+        ]
+
+    def apart(self) -> list[tuple[ModelProcess, ModelTask]]:
+        """Return those that wait for their constraints."""
+        return [(process, task) for process, task in self.gated() if task in process.apart]
+
+    def name_of(self, process: ModelProcess) -> str:
+        """Return the id of a process."""
+        return next(name for name, each in self.processes.items() if each is process)
+
+    def process_of(self, task: ModelTask) -> ModelProcess:
+        """Return the process of a task with constraints."""
+        return next(process for process, each in self.gated() if each is task)
+
+    def find(self, task_id: int) -> ModelTask:
+        """Return a task with constraints that has not ended."""
+        return next(task for _, task in self.gated() if task.task_id == task_id)
+
+    def is_gated(self, process: ModelProcess) -> bool:
+        """Tell whether a process has to do with gates."""
+        broken_by = process.broken_by
+        breaker_is_gated = (
+            broken_by is not None
+            and broken_by.task_type in TIMER_TYPES
+            and broken_by.constraints is not None
+        )
+        return bool(self.gated_of(process) or self.holds(process)) or breaker_is_gated
+
+    def wants(self, task: ModelTask) -> set[str]:
+        """Return the gates of a task."""
+        return set(_constraints(task).gates)
+
+    def holds(self, process: ModelProcess) -> set[str]:
+        """Return the gates that a process holds; it has one task at a time."""
+        own = set(self.kept[process])
+        for task in self._available(process):
+            own |= self.wants(task)
+        return own
+
+    def held(self, gate: str) -> int:
+        """Return how many hold a gate, or have it reserved."""
+        return sum(
+            gate in self.kept[process]
+            or gate in self.reserved.get(process, {})
+            or gate in self.holds(process)
+            for process in self.processes.values()
+        )
+
+    def has_waited_long(self, task: ModelTask, now: dt.datetime) -> bool:
+        """Tell whether a task could have run, but for its gates, for longer than the patience."""
+        return self.passages[task].ripe_at <= now - PATIENCE
+
+    def in_the_way(
+        self, process: ModelProcess, task: ModelTask, now: dt.datetime
+    ) -> set[GatedState]:
+        """Return all that a task waits for."""
+        found = set()
+        run_at = self.passages[task].run_at
+        if run_at is not None and run_at > now:
+            found.add(GatedState.TIME)
+        if self.smaller_versions(task):
+            found.add(GatedState.ORDER)
+        if self._is_behind(process, task) or process.running is not None:
+            found.add(GatedState.PROCESS)
+        if self.older_in_line(process, task):
+            found.add(GatedState.PROCESS)
+        if self.full(task, set() if found else self.own(process, task)):
+            found.add(GatedState.GATES)
+        return found
+
+    def smaller_versions(self, task: ModelTask) -> list[tuple[ModelProcess, ModelTask]]:
+        """Return those before which a task must not go by its order."""
+        order = _constraints(task).order
+        return [
+            (process, other)
+            for process, other in self.gated()
+            if order is not None and _is_smaller(other.constraints, order)
+        ]
+
+    def older_in_line(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
+        """Return the older calls of its process that stand in line for the same gates."""
+        return [
+            other
+            for other in process.apart
+            if self.passages[other].named is GatedState.GATES
+            and TIMER_TYPES.isdisjoint({task.task_type, other.task_type})
+            and _id(other) < _id(task)
+            and self.wants(other) == self.wants(task)
+        ]
+
+    def before(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
+        """Return who keeps a task from its process, at rest and not being in its line."""
+        starts = [
+            other
+            for other in process.apart
+            if other.task_type is TaskType.INIT and other is not task
+        ]
+        return starts + self.older_in_line(process, task)
+
+    def own(self, process: ModelProcess, task: ModelTask) -> set[str]:
+        """Return the gates that do not hinder a task: its process has them, unused.
+
+        What is reserved for another of its process it may come to use too, but only if it is the
+        first of its line when that is looked at: so far that gate is full. So is what its process
+        has got by another that has gone back: when who took its turn has ended, that is looked at.
+        """
+        used = {gate for other in self._available(process) for gate in self.wants(other)}
+        return (self.kept[process] - used - self.unseen[process]) | self.reserved_for(process, task)
+
+    def reserved_for(self, process: ModelProcess, task: ModelTask | None = None) -> set[str]:
+        """Return which gates are reserved for a task, or for any of its process."""
+        return {
+            gate
+            for gate, task_id in self.reserved.get(process, {}).items()
+            if task is None or task_id == task.task_id
+        }
+
+    def full(self, task: ModelTask, own: set[str]) -> set[str]:
+        """Return the gates of a task that are full, but for those that it has."""
+        return {gate for gate in self.wants(task) - own if self.held(gate) >= self.capacities[gate]}
+
+    # What is right.
+
+    def assert_may_pass(self, task: ModelTask, now: dt.datetime) -> None:
+        """Assert that nothing is in the way of one that passes, but for its gates."""
+        process = self.process_of(task)
+        run_at = self.passages[task].run_at
+        assert run_at is None or run_at <= now, "before its time"
+        assert not self.smaller_versions(task), "before a smaller version"
+        assert not self._is_behind(process, task), "out of turn"
+        may_stand_behind = self.has_waited_long(task, now) and task.task_type not in TIMER_TYPES
+        assert process.running is None or may_stand_behind, "two tasks of a process"
+
+    def assert_passages(
+        self, trace: Iterable[Passed], now: dt.datetime, *, by_rank: bool = True
+    ) -> None:
+        """Assert that each task that passed had all its gates and overtook no other task."""
+        for passage in trace:
+            task = self.find(passage.task_id)
+            assert self.wants(task) <= passage.holders, "some of its gates, and not all"
+            self._assert_version(task, passage)
+            if by_rank:
+                self._assert_rank(task, passage, now)
+
+    def _assert_version(self, task: ModelTask, passage: Passed) -> None:
+        order = _constraints(task).order
+        smaller = [
+            other.task_id
+            for process in self.processes.values()
+            for other in process.tasks
+            if order is not None
+            and other.task_id in passage.states
+            and _is_smaller(other.constraints, order)
+        ]
+        assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
+
+    def _assert_rank(self, task: ModelTask, passage: Passed, now: dt.datetime) -> None:
+        """Assert that no task was passed that could have gone instead and comes first.
+
+        That is one who stood in line for gates that all had a place, and did not get them: a place
+        that it lacks was taken before its eyes. Nothing but gates is in its way now, and nothing
+        has happened in its process since.
+        """
+        for process, waiting in self.apart():
+            name = self.name_of(process)
+            has = passage.has(name, _id(waiting)) - self._used(process, passage)
+            lacks = self.wants(waiting) - has
+            could_go = (
+                passage.states.get(_id(waiting)) == GatedState.GATES
+                and name not in passage.stirred
+                and all(passage.held(gate) < self.capacities[gate] for gate in lacks)
+                and self.in_the_way(process, waiting, now) == {GatedState.GATES}
+            )
+            assert (
+                not could_go
+                or not lacks & passage.taken
+                or self.rank(task, now) <= self.rank(waiting, now)
+            ), (
+                f"{task.task_id}, wanting {self.wants(task)}, has passed {waiting.task_id},"
+                f" wanting {self.wants(waiting)}"
+            )
+
+    def _used(self, process: ModelProcess, passage: Passed) -> set[str]:
+        """Return what tasks of a process that were available went on with."""
+        return {
+            gate
+            for other in self.gated_of(process)
+            if passage.states.get(_id(other)) == GatedState.AVAILABLE
+            for gate in self.wants(other)
+        }
+
+    def rank(self, task: ModelTask, now: dt.datetime) -> tuple[Any, ...]:
+        """Return what tasks are let pass by: the smaller first."""
+        if self.has_waited_long(task, now):
+            return (0, self.passages[task].ripe_at, _id(task))
+        return (1, _constraints(task).priority, _id(task))
+
+    def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
+        timer = process.timer
+        if timer is not None and timer.constraints is not None and timer not in self.passages:
+            self._constrain(process, timer, timer.due_at, now)
+
+    def _constrain(
+        self, process: ModelProcess, task: ModelTask, run_at: dt.datetime | None, now: dt.datetime
+    ) -> None:
+        for gate, capacity in _constraints(task).gates.items():
+            self.capacities.setdefault(gate, 1 if capacity is None else capacity)
+        self.passages[task] = Passage(run_at=run_at, ripe_at=max(now, run_at or now))
+        self._set_apart(process, task, now)
+
+    def _set_apart(self, process: ModelProcess, task: ModelTask, now: dt.datetime) -> None:
+        process.line = [other for other in process.line if other is not task]
+        process.timer = None if process.timer is task else process.timer
+        process.apart.append(task)
+        task.status, task.due_at = TaskStatus.WAITING, None
+        self.passages[task].is_available = False
+        self._line_up(process, now)
+
+    def _line_up(self, process: ModelProcess, now: dt.datetime) -> None:
+        """See to it that the first in line is due and nothing else, if no step is in hand."""
+        is_new = process.status is ProcessStatus.INIT
+        ready = [task for task in process.line if task.task_type is TaskType.INIT or not is_new]
+        first = None if process.running is not None else next(iter(ready), process.timer)
+        for task in process.line:
+            task.due_at = (task.due_at or now) if task is first else None
+        if process.timer is not None:
+            is_first = process.timer is first
+            process.timer.status = TaskStatus.WAITING if is_first else TaskStatus.BLOCKED
+
+    def _step_back(self, process: ModelProcess, now: dt.datetime) -> None:
+        """Set those apart that are available and not the first in the line of their process."""
+        line = [*process.line, *([] if process.timer is None else [process.timer])]
+        for task in line[1:]:
+            if task in self.passages and self.passages[task].is_available:
+                self._set_apart(process, task, now)
+                if _constraints(task).hold is GateHold.PROCESS:
+                    self.unseen[process] |= self.wants(task)
+
+    def _available(self, process: ModelProcess) -> list[ModelTask]:
+        return [task for task in self.gated_of(process) if self.passages[task].is_available]
+
+    def _has_come(self, task: ModelTask, now: dt.datetime) -> bool:
+        passage = self.passages[task]
+        waits = passage.named is GatedState.TIME
+        return waits and passage.run_at is not None and passage.run_at <= now
+
+    def _is_behind(self, process: ModelProcess, task: ModelTask) -> bool:
+        """Tell whether another task of the process comes first that is in line."""
+        if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
+            return True
+        if task.task_type in TIMER_TYPES:
+            return bool(process.line)
+        return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
+
+
+def _is_smaller(constraints: Constraints | None, order: Order) -> bool:
+    other = None if constraints is None else constraints.order
+    return other is not None and other.key == order.key and other.version < order.version
+
+
+def _constraints(task: ModelTask) -> Constraints:
+    assert task.constraints is not None, "it carries none"
+    return task.constraints
+
+
+def _id(task: ModelTask) -> int:
+    """Return a task's id; the newest, of which it is not known yet, comes last."""
+    return 2**63 if task.task_id is None else task.task_id
+
+
+def _has_begun(task: ModelTask) -> bool:
+    return task.attempt > 0 and task.due_at is not None
+
+
+def _turn(task: ModelTask) -> tuple[bool, int]:
+    """Return what the line of a process is sorted by: who waits for its retry keeps its turn."""
+    return (not _has_begun(task), _id(task))
+
+
+def _sets_gated_timer(settlement: Settlement) -> bool:
+    return (
+        isinstance(settlement, Finish)
+        and isinstance(settlement.intent.timer, SetTimer)
+        and settlement.intent.timer.constraints is not None
+    )

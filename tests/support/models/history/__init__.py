@@ -1,0 +1,1 @@
+"""Histories of what clients saw, and whether some order explains them."""

@@ -1,0 +1,73 @@
+"""Storage driven from a test without a loop of its own: one runner, kept from step to step."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from tests.support.clock import ManualClock
+from tests.support.storage.store import Store, create_namespace, running_stores
+
+T = TypeVar("T")
+
+_PROCESSES: LiteralString = """
+    SELECT process_id, status::text, detail, corrupted_by, last_event_id, aux_state
+    FROM progressor.processes
+    ORDER BY process_id COLLATE "C" """
+_TASKS: LiteralString = """
+    SELECT t.task_id, t.process_id, t.task_type::text, coalesce(s.status, t.status)::text,
+        t.attempt_count, s.due_at, t.error_reason, t.response, t.idempotency_key
+    FROM progressor.tasks t
+    LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+    ORDER BY t.task_id"""
+
+
+class Machinery:
+    """Two replicas, their clock, and a connection to look at the tables with."""
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        observer: psycopg.Connection[Any],
+        stores: tuple[Store, ...],
+        clock: ManualClock,
+    ) -> None:
+        """Take what `machinery` has opened."""
+        self._runner = runner
+        self.observer = observer
+        self.stores = stores
+        self.clock = clock
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end; what the replicas do in the background goes on meanwhile."""
+        return self._runner.run(work)
+
+    def processes(self) -> list[tuple[Any, ...]]:
+        """Return what the tables say of processes, as Model.process_rows does."""
+        return self.observer.execute(_PROCESSES).fetchall()
+
+    def tasks(self) -> list[tuple[Any, ...]]:
+        """Return what the tables say of tasks, as Model.task_rows does."""
+        return self.observer.execute(_TASKS).fetchall()
+
+
+@contextlib.contextmanager
+def machinery(conninfo: str) -> Iterator[Machinery]:
+    """Open two replicas on a database with the schema."""
+    # What a crash would lose, no test of this kind looks for.
+    quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
+    create_namespace(quick)
+    clock = ManualClock()
+    with (
+        asyncio.Runner() as runner,
+        psycopg.connect(quick, autocommit=True) as observer,
+    ):
+        stack = contextlib.AsyncExitStack()
+        stores = runner.run(stack.enter_async_context(running_stores(quick, count=2, clock=clock)))
+        try:
+            yield Machinery(runner, observer, stores, clock)
+        finally:
+            runner.run(stack.aclose())

@@ -1,0 +1,431 @@
+"""Storage and its model side by side: each operation is done to both, and compared."""
+
+import asyncio
+import collections
+import dataclasses
+import datetime as dt
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from progressor import errors
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Import, Verdict
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.views.wait import (
+    BehindTask,
+    NoFreeWorker,
+    NoReplica,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    TimerNotDue,
+    Wait,
+)
+from progressor.storage.processes.claims import Claimed, Room, Wanted
+from progressor.storage.processes.settlements import Due, LeaseLost, Written
+from progressor.storage.replicas.queues import Queues
+from tests.support.models.machine import Machinery
+from tests.support.models.processes import Model, ModelProcess, ModelTask
+from tests.support.storage.doctor.invariants import Past, broken_invariants
+from tests.support.storage.store import (
+    EXPIRES_AFTER,
+    LEASE_TIMEOUT,
+    NAMESPACE,
+    STATEMENT_TIMEOUT,
+    a_request,
+    dump,
+    empty,
+)
+
+T = TypeVar("T")
+
+
+def key_of(process_id: str) -> ProcessKey:
+    """Return the key of a process of the model."""
+    return process_key(NAMESPACE.name, process_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A task in the hands of a replica."""
+
+    task: RunningTask
+    store: int
+
+
+class ModelledStorage:
+    """Two replicas at work, of which any may fall silent; every answer must be the model's."""
+
+    def __init__(self, machinery: Machinery) -> None:
+        """Begin with empty tables, and both replicas alive."""
+        self.machinery = machinery
+        self.clock = machinery.clock
+        self.stores = machinery.stores
+        self.model = self.a_model()
+        self.past = Past()
+        self.alive = {0, 1}
+        self.beaten = dict.fromkeys((0, 1), self.clock.now())
+        self.held: dict[int, Held] = {}
+        self.stale: list[Held] = []
+        empty(machinery.observer)
+        self.beat()
+
+    def a_model(self) -> Model:
+        """Return the model to compare with."""
+        return Model()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        return self.machinery.run(work)
+
+    def beat(self) -> None:
+        """Let those that live write a heartbeat."""
+        for number in self.alive:
+            self.do(self.stores[number].beat())
+            self.beaten[number] = self.clock.now()
+
+    def request(
+        self,
+        task_type: TaskType,
+        process_id: str,
+        store: int,
+        *,
+        run: bool,
+        key: str | None,
+        args: bytes,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Admit a request, with a worker to run it or without."""
+        verdict, joined = self.model.admit(process_id, task_type, args, key, constraints)
+
+        admission = self.do(
+            self.stores[store].admit(
+                a_request(
+                    key_of(process_id),
+                    task_type,
+                    args=args,
+                    idempotency_key=key,
+                    constraints=constraints,
+                ),
+                run=run,
+            )
+        )
+
+        assert admission.verdict is verdict
+        if joined is not None:
+            assert admission.task_id == joined.task_id
+            ended = admission.ended
+            assert (ended is not None) == (joined.status not in {"waiting", "running", "blocked"})
+            assert ended is None or ended.response == (joined.response or b"")
+        if verdict is not Verdict.ACCEPTED:
+            return
+        task = ModelTask(
+            task_id=admission.task_id,
+            task_type=task_type,
+            idempotency_key=key,
+            args=args,
+            constraints=constraints,
+        )
+        is_free = self.model.accept(process_id, task, run=run, now=self.clock.now())
+        assert (admission.running is not None) == (is_free and run)
+        assert admission.due_now == (is_free and not run)
+        if admission.running is not None:
+            self.hold(admission.running, store)
+        self.follow()
+
+    def simple_repair(self, process_id: str, store: int) -> None:
+        """Bring a process back without asking its processor."""
+        expected = self.model.simple_repair(process_id, self.clock.now())
+
+        repaired = self.do(self.stores[store].processes.simple_repair(key_of(process_id)))
+
+        assert repaired.verdict is expected
+        if repaired.due is not None:
+            assert repaired.due.due_at == self.clock.now()
+        self.follow()
+
+    def put(
+        self,
+        process_id: str,
+        status: ProcessStatus,
+        *,
+        event_count: int = 0,
+        after: dt.timedelta | None = None,
+        broken_by: TaskType | None = None,
+    ) -> None:
+        """Import a process."""
+        is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
+        put = self.do(
+            self.stores[0].processes.put(
+                Import(
+                    key=key_of(process_id),
+                    status=status,
+                    detail="imported" if is_broken else None,
+                    corrupted_by_type=broken_by if is_broken else None,
+                    history=(NewEvent(payload=b"old"),) * event_count,
+                    timer=SetTimer(after=after) if is_running and after is not None else None,
+                )
+            )
+        )
+
+        if process_id in self.model.processes:
+            assert put.verdict is Verdict.PROCESS_ALREADY_EXISTS
+            return
+        assert put.verdict is Verdict.ACCEPTED
+        process = ModelProcess(status=status, event_count=event_count)
+        self.model.processes[process_id] = process
+        finished = TaskStatus.FINISHED
+        process.add(ModelTask(task_id=put.task_id, task_type=TaskType.INIT, status=finished))
+        if is_broken:
+            process.detail = "imported"
+        if is_broken and broken_by is not None:
+            process.broken_by = process.add(
+                ModelTask(
+                    task_id=None,
+                    task_type=broken_by,
+                    status=TaskStatus.ERROR,
+                    attempt=1,
+                    error_reason="IMPORTED",
+                )
+            )
+        if is_running and after is not None:
+            process.timer = process.add(
+                ModelTask(task_id=None, task_type=TaskType.TIMEOUT, due_at=self.clock.now() + after)
+            )
+
+    def remove(self, process_id: str) -> None:
+        """Remove a process, even while a replica works on it."""
+        process = self.model.remove(process_id)
+        unended = [] if process is None else [*process.waiting()]
+        if process is not None and process.running is not None:
+            unended.append(process.running)
+            self.lose(process.running)
+
+        try:
+            cancelled = self.do(self.stores[0].processes.remove(key_of(process_id)))
+        except errors.ProcessNotFoundError:
+            assert process is None
+        else:
+            assert {each.task_id for each in cancelled} == {task.task_id for task in unended}
+        self.follow()
+
+    def settle(self, held: Held, outcome: Outcome, *, continues: bool) -> None:
+        """Settle a task under its lease, and go on with the next if the worker may."""
+        task, now = held.task, self.clock.now()
+        self.held.pop(task.token)
+        self.stale.append(held)
+        settlement = settle(task, outcome, namespace=NAMESPACE, now=now, spread=0.0)
+        following = self.model.settle(task.key.process_id, settlement, continues=continues, now=now)
+
+        written = self.do(self.stores[held.store].settle(task, outcome, continues=continues))
+
+        assert isinstance(written, Written)
+        assert (written.next is None) == (following is None)
+        if written.next is not None and following is not None:
+            following.task_id = following.task_id or written.next.task_id
+            assert written.next.task_id == following.task_id
+            assert written.next.attempt == following.attempt
+            self.hold(written.next, held.store)
+        if written.process is not None:
+            assert written.process == self.process(task.key)
+        self.follow()
+
+    def settle_too_late(self, which: int, outcome: Outcome) -> None:
+        """Settle under a lease that is lost: nothing changes."""
+        if not self.stale:
+            return
+        late = self.stale[which % len(self.stale)]
+        before = dump(self.machinery.observer)
+
+        settled = self.do(self.stores[late.store].settle(late.task, outcome))
+
+        assert settled == LeaseLost()
+        assert dump(self.machinery.observer) == before
+
+    def claim(self, *, wait: bool, limit: int) -> None:
+        """Let both replicas claim what is due, at once."""
+        due = self.due()
+
+        claimed = self._take(
+            {
+                number: store.claim_due(wait=wait, limit=limit)
+                for number, store in enumerate(self.stores)
+            }
+        )
+
+        if wait and limit >= len(due):
+            assert claimed == due
+
+    def claim_overdue(self, store: int, *, since: dt.timedelta, wait: bool) -> set[int]:
+        """Let a replica claim all that has been due for so long; return the tasks."""
+        return self._take({store: self.stores[store].claim_due(overdue=since, wait=wait)})
+
+    def claim_by_id(self, store: int, upcoming: Iterable[Due]) -> set[int]:
+        """Let a replica claim those of its agenda that are due; return the tasks."""
+        wanted = [
+            Wanted(key=each.key, task_id=each.task_id, expires_after=EXPIRES_AFTER)
+            for each in upcoming
+            if each.due_at <= self.clock.now()
+        ]
+        own = self.stores[store]
+        return self._take({store: own.claims.claim_tasks(own.pool, wanted)}) if wanted else set()
+
+    def upcoming(self, store: int, horizon: dt.timedelta) -> list[Due]:
+        """Return what a replica puts on its agenda: its own tasks due soon, and unowned ones."""
+        own = self.stores[store]
+        room = Room(namespace=NAMESPACE.name, limit=100, expires_after=EXPIRES_AFTER)
+        found, _ = self.do(
+            own.claims.find_upcoming(own.pool, [room], horizon=horizon, lease_timeout=LEASE_TIMEOUT)
+        )
+        return found
+
+    def due(self) -> set[int]:
+        """Return the tasks that a claim must find."""
+        self.adopt()
+        return set(self.model.due(self.clock.now()))
+
+    def _take(self, claims: Mapping[int, Coroutine[Any, Any, list[Claimed]]]) -> set[int]:
+        self.adopt()
+        due = self.model.due(self.clock.now())
+
+        async def at_once() -> list[tuple[int, RunningTask]]:
+            async with asyncio.TaskGroup() as group:
+                tasks = {number: group.create_task(claim) for number, claim in claims.items()}
+            return [
+                (number, claimed.task)
+                for number, task in tasks.items()
+                for claimed in task.result()
+            ]
+
+        claimed = self.do(at_once())
+
+        ids = [task.task_id for _, task in claimed]
+        assert len(ids) == len(set(ids))
+        assert set(ids) <= due.keys()
+        for number, task in claimed:
+            expected = self.model.claim(due[task.task_id], task.task_id)
+            assert (task.task_type, task.attempt) == (expected.task_type, expected.attempt)
+            self.hold(task, number)
+        return set(ids)
+
+    def collect(self, store: int) -> None:
+        """Let a replica collect the leases that are lost."""
+        now = self.clock.now()
+        silent = {number for number in (0, 1) if self.beaten[number] < now - LEASE_TIMEOUT}
+        expected = {
+            token
+            for token, held in self.held.items()
+            if held.store in silent or held.task.started_at < now - EXPIRES_AFTER
+        }
+
+        zombies = self.do(self.stores[store].find_zombies())
+
+        assert {zombie.token for zombie in zombies} == expected
+        for zombie in zombies:
+            self.stale.append(self.held.pop(zombie.token))
+            settlement = settle(zombie, Lost(), namespace=NAMESPACE, now=now, spread=0.0)
+            self.model.settle(zombie.key.process_id, settlement, continues=False, now=now)
+            assert isinstance(self.do(self.stores[store].collect(zombie, Lost())), Written)
+            self.follow()
+
+    def follow(self) -> None:
+        """See to what a deed brings about elsewhere: here, to nothing."""
+
+    def a_held_task(self, which: int) -> Held | None:
+        """Return a task in some replica's hands; None if there is nothing to do at all."""
+        if not self.held:
+            self.claim(wait=True, limit=100)
+        tokens = sorted(self.held)
+        return self.held[tokens[which % len(tokens)]] if tokens else None
+
+    def tables_are_as_the_model_says(self) -> None:
+        """Compare everything."""
+        self.adopt()
+        for rows, modelled in (
+            (self.machinery.processes(), self.model.process_rows()),
+            (self.machinery.tasks(), self.model.task_rows()),
+        ):
+            assert rows == modelled, (
+                f"in the tables {set(rows) - set(modelled)},"
+                f" in the model {set(modelled) - set(rows)}"
+            )
+
+    def laws_hold(self) -> None:
+        """Ask for what breaks an invariant, and for what of the past has changed."""
+        broken = broken_invariants(self.machinery.observer, at_rest=True, now=self.clock.now())
+        changed = self.past.look(self.machinery.observer)
+        assert broken == {}, broken
+        assert changed == [], changed
+
+    def what_waits_is_told(self) -> None:
+        """Each task has one cause: the one that Get names, List, the metrics and the scan go by."""
+        processes = self.stores[0].processes
+        keys = [key_of(row[0]) for row in self.machinery.processes()]
+        waits = {key: self.do(processes.get(key)).waits for key in keys}
+        told = [wait for found in waits.values() for wait in found]
+
+        firsts = self.do(processes.first_waits(keys))
+
+        assert sorted(wait.task_id for wait in told) == [
+            row[0] for row in self.machinery.tasks() if row[3] in {"waiting", "running", "blocked"}
+        ]
+        assert firsts == {key: found[0] for key, found in waits.items() if found}
+        self._is_counted(told)
+        self._is_collected(told)
+
+    def _is_counted(self, told: Iterable[Wait]) -> None:
+        store = self.stores[0]
+        queues = Queues(pool=store.pool, clock=self.clock, statement_timeout=STATEMENT_TIMEOUT)
+        [queue] = self.do(queues.count([NAMESPACE.name]))
+        causes = collections.Counter(type(wait.cause) for wait in told)
+        assert queue.due == causes[NoFreeWorker] + causes[NoReplica]
+        assert queue.timers == causes[TimerNotDue]
+        assert queue.retries == causes[RetryNotDue]
+        assert queue.behind == causes[BehindTask]
+
+    def _is_collected(self, told: Iterable[Wait]) -> None:
+        zombies = self.do(self.stores[0].find_zombies())
+        # Here a silent replica may lease, which then is news: it must have spoken up just now.
+        news = self.machinery.observer.execute(
+            "SELECT task_id FROM progressor.running WHERE leased_at >= %s", [self.clock.now()]
+        ).fetchall()
+        lost = {wait.task_id for wait in told if isinstance(wait.cause, PresumedDead | Overrun)}
+        assert lost == {zombie.task_id for zombie in zombies} - {row[0] for row in news}
+
+    def hold(self, task: RunningTask, store: int) -> None:
+        """Put a task that was leased into a replica's hands."""
+        keys = {held.task.key for held in self.held.values()}
+        assert task.key not in keys, "the processor is asked twice at the same time"
+        assert task.process == self.process(task.key)
+        self.held[task.token] = Held(task, store)
+
+    def process(self, key: ProcessKey) -> Process:
+        """Return a process as storage has it."""
+        stored = self.do(self.stores[0].processes.get(key)).process
+        return dataclasses.replace(stored, result=None)
+
+    def lose(self, running: ModelTask) -> None:
+        """Take from its replica what runs no more."""
+        for token, held in tuple(self.held.items()):
+            if held.task.task_id == running.task_id:
+                self.stale.append(self.held.pop(token))
+
+    def adopt(self) -> None:
+        """Learn the ids that storage did not tell: of timers, and of what an import brought."""
+        for process_id, process in self.model.processes.items():
+            unknown = [task for task in process.tasks if task.task_id is None]
+            if not unknown:
+                continue
+            known = [task.task_id for task in process.tasks if task.task_id is not None]
+            found = self.machinery.observer.execute(
+                "SELECT task_id FROM progressor.tasks WHERE process_id = %s"
+                " AND task_id <> ALL (%s) ORDER BY task_id",
+                [process_id, known],
+            ).fetchall()
+            assert len(found) == len(unknown)
+            for task, row in zip(unknown, found, strict=True):
+                task.task_id = row[0]

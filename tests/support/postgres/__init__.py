@@ -1,0 +1,1 @@
+"""PostgreSQL servers, what stands in front of them, and what their statements cost."""

@@ -1,0 +1,1 @@
+"""Processors that follow a script, and the streams to them."""

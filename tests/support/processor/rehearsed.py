@@ -1,0 +1,58 @@
+"""For tests of rehearsals: graphs, processors that follow a script, and patience."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from progressor.sdk import Fail, Graph, Processor, ProcessStatus, Step
+from tests.support.engine.points import Points
+
+Seen = TypeVar("Seen")
+
+_CATCHES_UP_SECONDS = 10.0
+
+
+async def comes_to(expected: Seen, look: Callable[[], Awaitable[Seen]], points: Points) -> Seen:
+    """Look at an engine each time that it passes a point, for 10 s; return what was seen last."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CATCHES_UP_SECONDS):
+            while True:
+                news = points.news
+                if await look() == expected:
+                    return expected
+                await news.wait()
+    return await look()
+
+
+def chain(*names: str) -> Graph:
+    """Return a graph in which each node comes after the one before."""
+    graph = Graph()
+    before: Any = ()
+    for name in names:
+        before = graph.node(name, after=before, wants_results=True)
+    return graph
+
+
+def processor_of(name: str = "jobs", **handlers: Any) -> Processor[Any]:
+    """Return a processor with handlers by what they handle: init, call, join and so on."""
+    processor = Processor(name)
+    for handler_name, handler in handlers.items():
+        getattr(processor, handler_name)(handler)
+    return processor
+
+
+def breaking() -> Processor[Any]:
+    """Return a processor whose processes break at their timer, and can be repaired."""
+
+    def tick(step: Step[Any]) -> None:
+        if step.status is ProcessStatus.RUNNING:
+            raise Fail("at the timer")
+        step.complete("by the timer")
+
+    return processor_of(
+        init=lambda step: step.set_timer(after=1),
+        timeout=tick,
+        repair=lambda step: step.unset_timer(),
+        call=lambda step: step.complete("by a call"),
+    )

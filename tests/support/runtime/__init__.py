@@ -1,0 +1,1 @@
+"""The runtime over collaborators in memory, in virtual time."""

@@ -1,0 +1,468 @@
+"""Storage, a processor and a database connection that answer from memory, as told by a test.
+
+Each stands for one collaborator of worker, scanner or group commit, keeps what it was asked, and
+can be away. They tell no more than their scripts: what storage really answers, contract/ says.
+"""
+
+import asyncio
+import collections
+import contextlib
+import datetime as dt
+import itertools
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import psycopg
+
+from progressor import errors
+from progressor.domain.processes.admission import Admission, Import, Verdict
+from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.intent import Outcome
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskResult
+from progressor.domain.views.process import HistoryPage
+from progressor.storage.postgres.pools import Connection, Pool
+from progressor.storage.processes import admissions
+from progressor.storage.processes import settlements as storage_settlements
+from progressor.storage.processes.claims import Claimed, Room, Wanted
+from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
+from progressor.storage.processes.results import Word
+from progressor.storage.processes.settlements import Due, Entry
+from progressor.storage.replicas.replicas import Zombie
+from progressor.storage.rows.cancelled import Cancelled
+from tests.support.builders import make_namespace, make_success, make_written
+from tests.support.clock import START
+from tests.support.runtime.virtual_time import LoopClock
+
+AWAY = "it is away, says the test"
+
+
+def away() -> errors.StorageUnavailableError:
+    """Return what storage raises while PostgreSQL is away."""
+    return errors.StorageUnavailableError(AWAY)
+
+
+class Outage:
+    """How often the next questions find PostgreSQL away."""
+
+    def __init__(self) -> None:
+        self.remaining = 0
+
+    def strike(self) -> None:
+        """Raise, if there is an outage."""
+        if self.remaining:
+            self.remaining -= 1
+            raise away()
+
+
+class MemoryNamespaces:
+    """Namespaces; those not given do not exist."""
+
+    def __init__(self, *namespaces: Namespace) -> None:
+        self.by_name = {each.name: each for each in namespaces or (make_namespace(),)}
+        self.outage = Outage()
+        self.refresh_count = 0
+
+    async def lookup(self, name: str) -> Namespace:
+        self.outage.strike()
+        if name not in self.by_name:
+            raise errors.NamespaceNotFoundError(name)
+        return self.by_name[name]
+
+    def known(self) -> tuple[Namespace, ...]:
+        return tuple(self.by_name.values())
+
+    async def refresh(self) -> None:
+        self.outage.strike()
+        self.refresh_count += 1
+
+
+class MemorySettlements:
+    """Answers settlements from a script, then: written, and nothing follows."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.script: collections.deque[storage_settlements.Outcome | Exception] = (
+            collections.deque()
+        )
+        self.held: list[asyncio.Future[storage_settlements.Outcome]] | None = None
+        """A list holds answers back."""
+        self.writing: set[ProcessKey] = set()
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        return key in self.writing
+
+    def submit(self, entry: Entry) -> asyncio.Future[storage_settlements.Outcome]:
+        self.entries.append(entry)
+        future = asyncio.get_running_loop().create_future()
+        if self.held is not None:
+            self.held.append(future)
+            return future
+        answer = self.script.popleft() if self.script else make_written(process=entry.process)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+
+class MemoryProcessor:
+    """Answers from a script, then with success; a None in it hangs until cut off."""
+
+    def __init__(self) -> None:
+        self.script: collections.deque[Outcome | None] = collections.deque()
+        self.asked: list[tuple[RunningTask, tuple[Event, ...], dt.timedelta]] = []
+        self.hanging = asyncio.Event()
+
+    async def ask(
+        self,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        *,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> Outcome:
+        assert namespace.name == task.key.namespace
+        self.asked.append((task, history, timeout))
+        answer = self.script.popleft() if self.script else make_success()
+        if answer is None:
+            self.hanging.set()
+            await asyncio.get_running_loop().create_future()
+        assert answer is not None
+        return answer
+
+
+class MemoryHistories:
+    """The history of one process, read as storage does."""
+
+    def __init__(self, events: Sequence[Event] = ()) -> None:
+        self.events = tuple(events)
+        self.reads: list[HistoryRange] = []
+        self.outage = Outage()
+        self.cut = False
+        """Whether a read tells that there is more than fits."""
+        self.refuses = False
+        """Whether PostgreSQL cannot read what it has."""
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        assert bytes_max > 0
+        assert key.process_id
+        self.outage.strike()
+        if self.refuses:
+            raise errors.StorageRefusedError("a page is broken")
+        self.reads.append(wanted)
+        events = expected_history(self.events[:last_event_id], wanted)
+        if self.cut:
+            return HistoryPage(events=events[:1], next_after=1)
+        return HistoryPage(events=events, next_after=None)
+
+
+def expected_history(events: Sequence[Event], wanted: HistoryRange) -> tuple[Event, ...]:
+    """Return the piece of a whole history that a range means, the plain way."""
+    if wanted.direction is Direction.FORWARD:
+        found = [event for event in events if event.event_id > wanted.after]
+    else:
+        before = wanted.after or len(events) + 1
+        found = [event for event in reversed(events) if event.event_id < before]
+    return tuple(found[: wanted.limit])
+
+
+class MemoryAdmissions:
+    """Keeps what is submitted until a test answers it."""
+
+    def __init__(self) -> None:
+        self.pending: collections.deque[tuple[admissions.Entry, asyncio.Future[Admission]]] = (
+            collections.deque()
+        )
+        self.entries: list[admissions.Entry] = []
+        self.writing: set[ProcessKey] = set()
+        self.refuses: errors.ProgressorError | None = None
+
+    def submit(self, entry: admissions.Entry) -> asyncio.Future[Admission]:
+        if self.refuses is not None:
+            raise self.refuses
+        future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        self.entries.append(entry)
+        self.pending.append((entry, future))
+        return future
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        return key in self.writing
+
+    def answer(self, admission: Admission | Exception) -> None:
+        """Answer the oldest that waits."""
+        _, future = self.pending.popleft()
+        if isinstance(admission, Exception):
+            future.set_exception(admission)
+        else:
+            future.set_result(admission)
+
+
+class MemoryResults:
+    """How tasks ended, and what was told to other replicas."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, TaskResult] = {}
+        self.fetches: list[tuple[int, ...]] = []
+        self.notified: list[Mapping[int, list[int]]] = []
+        self.awaited: TaskResult | int = 7
+        self.outage = Outage()
+        self.replies_deleted: list[dt.timedelta] = []
+
+    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
+        self.fetches.append(tuple(tasks))
+        self.outage.strike()
+        return [self.ended[task_id] for task_id in tasks if task_id in self.ended]
+
+    async def notify(self, ended: Mapping[int, list[int]]) -> None:
+        self.outage.strike()
+        self.notified.append(ended)
+
+    async def await_task(self, _key: ProcessKey, _task: int | str) -> TaskResult | int:
+        self.outage.strike()
+        return self.awaited
+
+    async def delete_old_replies(self, *, age: dt.timedelta) -> int:
+        self.replies_deleted.append(age)
+        return 0
+
+
+class MemoryListener:
+    """Notifications, as a connection would hear them."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._heard: asyncio.Queue[Word | BaseException] = asyncio.Queue()
+
+    def notify(self, *task_ids: int) -> None:
+        """Tell that tasks have ended."""
+        self._heard.put_nowait(Word(task_ids=task_ids))
+
+    def call(self) -> None:
+        """Tell that another replica leaves due tasks to this one."""
+        self._heard.put_nowait(Word(work_is_due=True))
+
+    def cut(self) -> None:
+        """Break the connection."""
+        self._heard.put_nowait(away())
+
+    def hang_up(self) -> None:
+        """Close the connection in good order."""
+        self._heard.put_nowait(StopAsyncIteration())
+
+    async def listen(self) -> AsyncIterator[Word]:
+        """Yield an empty word, and then what is heard."""
+        self.connections += 1
+        yield Word()
+        while isinstance(word := await self._heard.get(), Word):
+            yield word
+        if not isinstance(word, StopAsyncIteration):
+            raise word
+
+
+class MemoryProcesses:
+    """The rare writes, answered as told."""
+
+    def __init__(self) -> None:
+        self.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=None, told_at=START)
+        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=None, due=None)
+        self.removed: tuple[Cancelled, ...] = ()
+        self.cancelled = CancelledByRequest(task_id=7, removed=False, cancelled=())
+
+    async def put(self, _process: Import) -> Put:
+        return self.put_answer
+
+    async def remove(self, _key: ProcessKey) -> tuple[Cancelled, ...]:
+        return self.removed
+
+    async def halt(self, _key: ProcessKey, _detail: str) -> tuple[Cancelled, ...]:
+        return self.removed
+
+    async def cancel(self, _key: ProcessKey, _task: int | str) -> CancelledByRequest:
+        return self.cancelled
+
+    async def simple_repair(self, _key: ProcessKey) -> SimpleRepair:
+        return self.repair_answer
+
+
+class MemoryClaims:
+    """Due tasks by their ids; a claim takes the lowest, and the lowest of a request, by turns."""
+
+    def __init__(self) -> None:
+        self.due: dict[int, Claimed] = {}
+        self.begun_count = 0
+        self.answered_count = 0
+        self.upcoming: list[Due] = []
+        """In the order of their times."""
+        self.asked: list[str] = []
+        self.rooms: list[tuple[Room, ...]] = []
+        self.outage = Outage()
+        self.hangs = False
+        self.hangs_at = ""
+        self.fails_at = "-"
+        self.hanging = asyncio.Event()
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called while a claim is on its way."""
+        self.misses = 0
+        """So many next claims choose tasks that another replica takes first."""
+
+    def add(self, *claimed: Claimed) -> None:
+        """Make tasks due."""
+        self.due.update({each.task.task_id: each for each in claimed})
+
+    async def claim_tasks(self, _pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
+        await self._travel("claim_tasks")
+        return [self.due.pop(each.task_id) for each in wanted if each.task_id in self.due]
+
+    async def claim_due(
+        self, _pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
+    ) -> list[Claimed]:
+        self.rooms.append(tuple(rooms))
+        await self._travel(f"claim_due overdue={overdue.total_seconds():g} wait={wait}")
+        taken: list[Claimed] = []
+        if self.misses:
+            self.misses -= 1
+            return taken
+        for room in rooms:
+            here = [
+                each.task
+                for _, each in sorted(self.due.items())
+                if each.task.key.namespace == room.namespace
+            ]
+            requests = [task for task in here if task.task_type not in TIMER_TYPES]
+            lines = (requests, here) if room.requests_first else (here, requests)
+            by_turns = [
+                task.task_id
+                for turn in itertools.zip_longest(*lines)
+                for task in turn
+                if task is not None
+            ]
+            first = list(dict.fromkeys(by_turns))[: room.limit]
+            taken.extend(self.due.pop(task_id) for task_id in first)
+        return taken
+
+    async def find_overdue(
+        self, _pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
+    ) -> Collection[str]:
+        assert overdue >= dt.timedelta()
+        await self._travel("find_overdue")
+        found = {each.task.key.namespace for each in self.due.values()}
+        return found.intersection(namespaces)
+
+    async def find_upcoming(
+        self,
+        _pool: Pool,
+        rooms: Sequence[Room],
+        *,
+        horizon: dt.timedelta,
+        lease_timeout: dt.timedelta,
+    ) -> tuple[list[Due], dt.datetime | None]:
+        assert horizon > lease_timeout * 0
+        self.rooms.append(tuple(rooms))
+        await self._travel("find_upcoming")
+        found: list[Due] = []
+        for room in rooms:
+            here = [
+                due
+                for due in self.upcoming
+                if due.key.namespace == room.namespace
+                and (room.after is None or (due.due_at, due.task_id) > room.after)
+            ]
+            found.extend(here[: room.limit])
+        return found, START if found else None
+
+    async def _travel(self, name: str) -> None:
+        self.asked.append(name)
+        self.outage.strike()
+        if name.startswith(self.fails_at):
+            raise away()
+        self.meanwhile()
+        if self.hangs and name.startswith(self.hangs_at):
+            self.hanging.set()
+            await asyncio.get_running_loop().create_future()
+
+
+class MemoryReplicas:
+    """Lost leases, as told."""
+
+    def __init__(self) -> None:
+        self.zombies: tuple[Zombie, ...] = ()
+        self.asked: list[dict[str, Any]] = []
+        self.outage = Outage()
+        self.dead_deleted: list[dt.timedelta] = []
+        self.ahead = dt.timedelta()
+        self.jumps: list[tuple[dt.datetime | None, dt.timedelta]] = []
+
+    async def find_zombies(
+        self,
+        *,
+        replica_id: int,
+        lease_timeout: dt.timedelta,
+        limit: int,
+        known: Collection[int] | None,
+        jumped_at: dt.datetime | None = None,
+        jump: dt.timedelta = dt.timedelta(),
+    ) -> tuple[Zombie, ...]:
+        self.asked.append(
+            {
+                "replica_id": replica_id,
+                "lease_timeout": lease_timeout,
+                "limit": limit,
+                "known": None if known is None else tuple(known),
+            }
+        )
+        self.jumps.append((jumped_at, jump))
+        self.outage.strike()
+        return self.zombies
+
+    async def read_clock(self) -> dt.datetime:
+        return LoopClock().now() + self.ahead
+
+    async def delete_dead(self, *, retention: dt.timedelta) -> int:
+        self.dead_deleted.append(retention)
+        return 0
+
+
+class MemoryRetention:
+    """Counts of what could be deleted."""
+
+    def __init__(self) -> None:
+        self.finished: dict[str, int] = {}
+        self.finished_calls: list[str] = []
+        self.task_calls: list[tuple[int, str]] = []
+
+    async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
+        assert age > dt.timedelta()
+        self.finished_calls.append(namespace)
+        count = min(limit, self.finished.get(namespace, 0))
+        self.finished[namespace] = self.finished.get(namespace, 0) - count
+        return count
+
+    async def delete_old_tasks(
+        self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
+    ) -> int:
+        assert age > dt.timedelta()
+        assert limit > 0
+        self.task_calls.append((slot, namespace))
+        return 0
+
+
+class MemoryPool:
+    """A pool that lends the same connection to everybody, or is away."""
+
+    def __init__(self) -> None:
+        self.outages = 0
+        self.outage: type[psycopg.Error] = psycopg.OperationalError
+        self.lent = 0
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend the connection."""
+        if self.outages:
+            self.outages -= 1
+            raise self.outage(AWAY)
+        self.lent += 1
+        yield cast("Connection", object())

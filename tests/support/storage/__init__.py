@@ -1,0 +1,1 @@
+"""Storage as replicas use it, and rows to begin with."""

@@ -1,0 +1,1 @@
+"""What the doctor finds, and what breaks each invariant."""

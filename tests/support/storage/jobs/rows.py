@@ -1,0 +1,205 @@
+"""Rows of jobs as the engine would have left them, written by hand for those who judge it.
+
+Leaders and followers are real processes, made by a store; what makes a job of them is not.
+"""
+
+import dataclasses
+
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
+from tests.support.storage.store import BROKEN, Store, a_request, fresh_key, success
+
+_JOB = """
+    INSERT INTO progressor.jobs (slot, namespace, process_id, state, node_count, waiting, ready,
+        running, failed, skipped, cancelled, beginning, join_task_id, created_at, updated_at,
+        ended_at)
+    SELECT %(slot)s, %(namespace)s, %(process_id)s, %(state)s::text::progressor.job_state, count(*),
+        count(*) FILTER (WHERE n.state = 'waiting'), count(*) FILTER (WHERE n.state = 'ready'),
+        count(*) FILTER (WHERE n.state = 'running'), count(*) FILTER (WHERE n.state = 'failed'),
+        count(*) FILTER (WHERE n.state = 'skipped'), count(*) FILTER (WHERE n.state = 'cancelled'),
+        count(*) FILTER (WHERE n.state = 'running' AND NOT n.begun), %(join)s::bigint, '2000-01-01',
+        now(),
+        CASE WHEN %(state)s::text <> 'running' THEN now() END
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+"""
+_NODE = """
+    INSERT INTO progressor.job_nodes (slot, namespace, process_id, ordinal, state, begun, waits_for,
+        skipped_because_of, revision, follower_slot, created_at, started_at, ended_at, name,
+        follower_namespace, follower_id, predecessors, successors, error_reason)
+    VALUES (%(slot)s, %(namespace)s, %(process_id)s, %(ordinal)s,
+        %(state)s::text::progressor.node_state, %(begun)s,
+        %(waits_for)s, %(because_of)s, 1, %(follower_slot)s, now(),
+        CASE WHEN %(started)s THEN now() END,
+        CASE WHEN %(state)s::text NOT IN ('waiting', 'ready', 'running') THEN now() END,
+        %(name)s, %(follower_namespace)s, %(follower_id)s, %(before)s, %(behind)s, %(error)s)
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A node to be written: its ``follower`` is what was made for it, or none."""
+
+    state: str
+    follower: ProcessKey | None = None
+    before: tuple[int, ...] = ()
+    begun: bool = True
+    waits_for: int = 0
+    because_of: int | None = None
+    error: str | None = None
+
+
+async def populate_jobs(store: Store) -> None:
+    """Make a job for each state of a job, with a node in every state but ready.
+
+    A node that is ready waits for room, which takes a window full of others.
+    """
+    await _at_work(store)
+    await _joined(store)
+    await _asked_once_more(store)
+    await write_job(
+        store,
+        await finished(store),
+        "done",
+        Row(state="done", follower=await finished(store)),
+        Row(state="failed", follower=await broken(store), before=(1,)),
+    )
+    await write_job(
+        store,
+        await broken(store),
+        "failed",
+        Row(state="failed", follower=await broken(store)),
+        Row(state="skipped", before=(1,), waits_for=1, because_of=1),
+    )
+    await write_job(
+        store,
+        await finished(store),
+        "cancelled",
+        Row(state="running", follower=await busy(store)),
+        Row(state="cancelled", before=(1,), waits_for=1),
+    )
+
+
+async def _at_work(store: Store) -> None:
+    await write_job(
+        store,
+        await idle(store),
+        "running",
+        Row(state="done", follower=await finished(store)),
+        Row(state="done", before=(1,)),
+        Row(state="running", follower=await idle(store), before=(2,)),
+        Row(state="running", follower=await beginning(store), begun=False),
+        Row(state="waiting", before=(1, 3, 4), waits_for=2),
+        Row(state="failed", follower=await broken(store)),
+        Row(state="skipped", before=(3, 6), waits_for=2, because_of=6),
+        Row(state="skipped", before=(7,), waits_for=1, because_of=6),
+        Row(state="failed", error="NAMESPACE_NOT_FOUND"),
+    )
+
+
+async def _joined(store: Store) -> None:
+    leader = await idle(store)
+    admission = await store.admit(a_request(leader), run=False)
+    await _make_join(store, admission.task_id)
+    row = Row(state="done", follower=await finished(store))
+    await write_job(store, leader, "running", row, join=admission.task_id)
+
+
+async def _asked_once_more(store: Store) -> None:
+    leader = await idle(store)
+    call = await store.run_task(a_request(leader))
+    await store.settled(call)
+    await _make_join(store, call.task_id)
+    row = Row(state="done", follower=await finished(store))
+    await write_job(store, leader, "running", row, join=call.task_id, led_by="processor")
+
+
+async def write_job(
+    store: Store,
+    leader: ProcessKey,
+    state: str,
+    *rows: Row,
+    join: int | None = None,
+    led_by: str = "engine",
+) -> None:
+    """Make a process the leader of a job in this state, and those of the rows its followers."""
+    of_leader = _named(leader)
+    async with store.pool.connection() as connection, connection.transaction():
+        await connection.execute(
+            "UPDATE progressor.processes SET led_by = %s WHERE process_id = %s",
+            [led_by, leader.process_id],
+        )
+        for ordinal, row in enumerate(rows, start=1):
+            follower = row.follower or fresh_key()
+            behind = [n for n, other in enumerate(rows, start=1) if ordinal in other.before]
+            await connection.execute(
+                _NODE,
+                {
+                    **of_leader,
+                    **{f"follower_{name}": value for name, value in _named(follower).items()},
+                    "follower_id": follower.process_id,
+                    "started": row.state == "running" or row.follower is not None,
+                    "ordinal": ordinal,
+                    "name": f"n{ordinal}",
+                    "state": row.state,
+                    "begun": row.begun,
+                    "waits_for": row.waits_for,
+                    "because_of": row.because_of,
+                    "before": list(row.before),
+                    "behind": behind,
+                    "error": row.error,
+                },
+            )
+            await connection.execute(
+                "UPDATE progressor.processes SET (leader_slot, leader_namespace, leader_id, node)"
+                " = (%s, %s, %s, %s) WHERE process_id = %s",
+                [*of_leader.values(), ordinal, follower.process_id],
+            )
+        await connection.execute(_JOB, {**of_leader, "state": state, "join": join})
+
+
+async def idle(store: Store) -> ProcessKey:
+    """Return a process that runs, with nothing to do."""
+    key = fresh_key()
+    await store.started(key)
+    return key
+
+
+async def beginning(store: Store) -> ProcessKey:
+    """Return a process in init, whose task is leased."""
+    return (await store.start(fresh_key())).key
+
+
+async def busy(store: Store) -> ProcessKey:
+    """Return a process that runs, and has a call in hand."""
+    key = await idle(store)
+    await store.run_task(a_request(key, TaskType.CALL))
+    return key
+
+
+async def finished(store: Store) -> ProcessKey:
+    """Return a process that has finished."""
+    key = fresh_key()
+    await store.started(key, success(Complete(b"end")))
+    return key
+
+
+async def broken(store: Store) -> ProcessKey:
+    """Return a process whose init has broken."""
+    key = fresh_key()
+    await store.started(key, BROKEN)
+    return key
+
+
+async def _make_join(store: Store, task_id: int | None) -> None:
+    async with store.pool.connection() as connection:
+        for table in ("tasks", "schedule"):
+            await connection.execute(
+                f"UPDATE progressor.{table} SET task_type = 'join' WHERE task_id = %s".encode(),  # noqa: S608  ours
+                [task_id],
+            )
+
+
+def _named(key: ProcessKey) -> dict[str, object]:
+    return {"slot": key.slot, "namespace": key.namespace, "process_id": key.process_id}

@@ -1,0 +1,160 @@
+"""Schedules as one or two replicas fire them, on PostgreSQL, under a clock that tests move."""
+
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from progressor import job_errors
+from progressor.domain.jobs.job import Job
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.schedules.schedule import (
+    CronTimes,
+    Firing,
+    Schedule,
+    ScheduleKey,
+    ScheduleSpec,
+    StartTarget,
+    Target,
+    Times,
+    Timing,
+    schedule_key,
+)
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.schedules.runs import ScheduleRuns
+from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.schedules.runs import Firings
+from progressor.storage.schedules.schedules import Schedules
+from progressor.telemetry.metrics.registry import Metrics
+from tests.support.runtime.context import make_context
+from tests.support.storage.store import LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Store
+
+MINUTE = dt.timedelta(minutes=1)
+MINUTELY = CronTimes("* * * * *", "UTC")
+
+_numbers = itertools.count(1)
+
+
+def fresh_schedule_key(namespace: str = NAMESPACE.name) -> ScheduleKey:
+    """Return the key of a schedule that no test has used before."""
+    return schedule_key(namespace, f"s{next(_numbers)}")
+
+
+def a_spec(target: Target | None = None, times: Times = MINUTELY, **timing: Any) -> ScheduleSpec:
+    """Return a spec: each minute, a process, unless said otherwise."""
+    return ScheduleSpec(timing=Timing(times=times, **timing), target=target or StartTarget())
+
+
+def process_of(firing: Firing) -> ProcessKey:
+    """Return the process that a firing was about."""
+    assert firing.process_id is not None
+    return process_key(NAMESPACE.name, firing.process_id)
+
+
+class NoJobs:
+    """Jobs where there are none."""
+
+    async def cancel(self, key: ProcessKey, reason: str) -> Job:
+        """Find none."""
+        del reason
+        raise job_errors.JobNotFoundError(key.namespace, key.process_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ender:
+    """Ends what an earlier firing has started, as a client does."""
+
+    store: Store
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task."""
+        return (await self.store.processes.cancel(key, task)).task_id
+
+    async def halt(self, key: ProcessKey, detail: str) -> None:
+        """Put a process into error."""
+        await self.store.processes.halt(key, detail)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleStore:
+    """One replica's schedules."""
+
+    store: Store
+    schedules: Schedules
+    firings: Firings
+    schedule_runs: ScheduleRuns
+    scan: ScheduleScan
+    metrics: Metrics
+    fired: list[dict[str, object]]
+    """What was fired, oldest first."""
+
+    async def create(self, spec: ScheduleSpec | None = None, *, paused: bool = False) -> Schedule:
+        """Make a schedule."""
+        return await self.schedules.create(
+            fresh_schedule_key(), spec or a_spec(), paused=paused, note=""
+        )
+
+    async def fire_due(self) -> list[str]:
+        """Fire all that is due, and return what became of it, in order."""
+        before = len(self.fired)
+        while await self.scan.fire_due():
+            pass
+        return [str(each["verdict"]) for each in self.fired[before:]]
+
+    async def look_at_queue(self) -> list[str]:
+        """Start what is queued and may start, and return what became of it."""
+        before = len(self.fired)
+        await self.scan.scan()
+        return [str(each["verdict"]) for each in self.fired[before:]]
+
+    async def last(self, schedule: Schedule) -> Sequence[Firing]:
+        """Return the firings of a schedule, the oldest first."""
+        return (await self.firings.last(schedule.key, limit=1000))[::-1]
+
+    async def states(self, schedule: Schedule) -> list[str]:
+        """Return where the firings of a schedule are, the oldest first."""
+        return [each.state.value for each in await self.last(schedule)]
+
+
+def schedule_store(store: Store) -> ScheduleStore:
+    """Return a replica's schedules."""
+    functions, metrics, observers = Functions(), Metrics(), Observers()
+    fired: list[dict[str, object]] = []
+    observers.add(lambda point, facts: fired.append(facts) if point == "fired" else None)
+    schedules = Schedules(
+        pool=store.pool, functions=functions, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT
+    )
+    firings = Firings(
+        pool=store.pool,
+        functions=functions,
+        clock=store.clock,
+        replica_id=lambda: store.replica_id,
+        statement_timeout=STATEMENT_TIMEOUT,
+        on_promoted=store.told.append,
+    )
+    context = make_context(observers=observers, metrics=metrics)
+    schedule_runs = ScheduleRuns(
+        firings=firings,
+        schedules=schedules,
+        requests=Ender(store=store),
+        jobs=NoJobs(),
+        context=context,
+    )
+    scan = ScheduleScan(
+        firings=firings,
+        schedule_runs=schedule_runs,
+        interval=dt.timedelta(seconds=1),
+        lease=LEASE_TIMEOUT,
+        context=context,
+    )
+    return ScheduleStore(
+        store=store,
+        schedules=schedules,
+        firings=firings,
+        schedule_runs=schedule_runs,
+        scan=scan,
+        metrics=metrics,
+        fired=fired,
+    )

@@ -1,0 +1,445 @@
+"""Storage as one or two replicas use it, on a real PostgreSQL, under a clock that tests move."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import psycopg
+from psycopg import sql
+
+from progressor.clock import Clock
+from progressor.domain.processes.admission import Admission, Request
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.settings.sections import Commit, Database
+from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
+from progressor.storage.gates.gates import Gates
+from progressor.storage.namespaces.namespaces import Namespaces, _config
+from progressor.storage.postgres import arrays
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection, Pool, open_pools
+from progressor.storage.processes import admissions, claims
+from progressor.storage.processes.admissions import Admissions
+from progressor.storage.processes.claims import Claimed, Claims, Room
+from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.results import Results
+from progressor.storage.processes.retention import Retention
+from progressor.storage.processes.settlements import Entry as Settled
+from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.processes.settlements import Settlements, Written
+from progressor.storage.replicas.replicas import Replicas, Zombie
+from progressor.storage.replicas.status import Watch
+from progressor.storage.rows.gate_effects import PATIENCE, LoweredGate, Promoted
+from tests.support.builders import Decision, decisions
+from tests.support.clock import ManualClock
+
+NAMESPACE = Namespace(
+    name="orders",
+    processor_targets=("127.0.0.1:1",),
+    retry_policy=RetryPolicy(
+        initial_interval=dt.timedelta(seconds=1), coefficient=1.0, jitter=0.0, attempts_max=3
+    ),
+)
+EXPIRES_AFTER = dt.timedelta(seconds=30)
+GRACE = dt.timedelta(seconds=5)
+LEASE_TIMEOUT = dt.timedelta(seconds=5)
+COLLECTING = dt.timedelta(seconds=1)
+STATEMENT_TIMEOUT = dt.timedelta(seconds=10)
+NO_TIME = dt.timedelta()
+
+BROKEN = Failed(code=13, reason="BUG", message="it broke", retryable=False)
+UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused", retryable=True)
+
+TABLES = (
+    "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
+    "gated", "gates", "gate_holders", "gate_lines", "orders", "jobs", "job_nodes", "schedules",
+    "firings",
+    "orphans",
+)  # fmt: skip
+
+Dump = Mapping[str, Sequence[tuple[Any, ...]]]
+
+_numbers = itertools.count(1)
+
+
+def fresh_key(namespace: str = NAMESPACE.name) -> ProcessKey:
+    """Return the key of a process that no test has used before."""
+    return process_key(namespace, f"p{next(_numbers)}")
+
+
+def a_request(key: ProcessKey, task_type: TaskType = TaskType.CALL, **fields: Any) -> Request:
+    """Return a request on a process; a call unless said otherwise."""
+    return Request(key=key, task_type=task_type, **fields)
+
+
+def success(
+    *decided: Decision, events: int = 0, response: bytes = b"done", **fields: Any
+) -> Succeeded:
+    """Return an answer with an action, a timer or both, and a number of events."""
+    return Succeeded(
+        Intent(
+            events=tuple(NewEvent(payload=b"event") for _ in range(events)),
+            response=response,
+            **decisions(*decided),
+            **fields,
+        )
+    )
+
+
+class LentConnection:
+    """A pool of one connection that the caller opened, possibly within a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.lent = connection
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend it."""
+        yield self.lent
+
+
+def lent(connection: Connection) -> Pool:
+    """Return a connection as the pool that storage asks for."""
+    return cast("Pool", LentConnection(connection))
+
+
+async def connect(conninfo: str) -> Connection:
+    """Return a connection as the pools open them."""
+    connection = await psycopg.AsyncConnection.connect(
+        conninfo, autocommit=True, prepare_threshold=None
+    )
+    arrays.register(connection)
+    return connection
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """One replica's storage: what it admits, claims and settles bears its id."""
+
+    replica_id: int
+    namespace: Namespace
+    clock: Clock
+    pool: Pool
+    context: StorageContext
+    admissions: Admissions
+    settlements: Settlements
+    claims: Claims
+    processes: Processes
+    namespaces: Namespaces
+    results: Results
+    replicas: Replicas
+    retention: Retention
+    gates: Gates
+    told: list[Promoted]
+    """What statements have told of gates, oldest first."""
+
+    async def admit(self, request: Request, *, run: bool = True) -> Admission:
+        """Admit a request, with a worker reserved or not."""
+        return await self.admissions.submit(admissions.Entry(request, run, EXPIRES_AFTER))
+
+    async def run_task(self, request: Request) -> RunningTask:
+        """Admit a request that is accepted and runs at once."""
+        admission = await self.admit(request)
+        assert admission.running is not None, f"it does not run: {admission}"
+        return admission.running
+
+    async def start(self, key: ProcessKey, **fields: Any) -> RunningTask:
+        """Start a process; its init task runs."""
+        return await self.run_task(a_request(key, TaskType.INIT, **fields))
+
+    async def started(self, key: ProcessKey, answer: Outcome | None = None) -> Written:
+        """Start a process and answer its init task."""
+        return await self.settled(await self.start(key), answer)
+
+    async def broken(self, key: ProcessKey) -> int:
+        """Bring a process to error by a call; return the task that broke it."""
+        await self.started(key)
+        call = await self.run_task(a_request(key))
+        await self.settled(call, BROKEN)
+        return call.task_id
+
+    async def timed(
+        self, after: dt.timedelta = dt.timedelta(hours=1), **fields: Any
+    ) -> tuple[ProcessKey, int]:
+        """Return a process that waits for a timer, and the timer's task."""
+        init = await self.start(fresh_key())
+        timer = success(SetTimer(after=after, **fields))
+        written = await self.settled(init, timer, continues=False)
+        assert written.due is not None, "a timer is due at some time"
+        return init.key, written.due.task_id
+
+    async def task_status(self, key: ProcessKey, task_id: int) -> TaskStatus:
+        """Return the status that a trace shows."""
+        [traced] = await self.processes.trace(key, after=task_id - 1, limit=1)
+        return traced.status
+
+    def entry(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> Settled:
+        """Return the settlement of a task for an outcome; None: success."""
+        return Settled(
+            key=task.key,
+            task_id=task.task_id,
+            task_type=task.task_type,
+            attempt=task.attempt,
+            token=task.token,
+            settlement=settle(
+                task,
+                success() if outcome is None else outcome,
+                namespace=self.namespace,
+                now=self.clock.now(),
+                spread=0.0,
+            ),
+            process=task.process,
+            continues=continues,
+            expires_after=EXPIRES_AFTER,
+            trace_context=task.trace_context,
+            is_gated=task.spent is not None,
+        )
+
+    async def settle(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> SettlementOutcome:
+        """Settle a task."""
+        return await self.settlements.submit(self.entry(task, outcome, continues=continues))
+
+    async def settled(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> Written:
+        """Settle a task whose lease holds."""
+        written = await self.settle(task, outcome, continues=continues)
+        assert isinstance(written, Written), "the lease was lost"
+        return written
+
+    async def collect(self, zombie: Zombie, outcome: Outcome) -> SettlementOutcome:
+        """Settle a lost lease as the zombie scanner does."""
+        return await self.settlements.submit(
+            Settled(
+                key=zombie.key,
+                task_id=zombie.task_id,
+                task_type=zombie.task_type,
+                attempt=zombie.attempt,
+                token=zombie.token,
+                settlement=settle(
+                    zombie, outcome, namespace=self.namespace, now=zombie.found_at, spread=0.0
+                ),
+                process=None,
+                continues=False,
+                expires_after=EXPIRES_AFTER,
+            )
+        )
+
+    async def claim_due(
+        self,
+        *,
+        limit: int = 100,
+        overdue: dt.timedelta = NO_TIME,
+        wait: bool = True,
+        requests_first: bool = False,
+    ) -> list[Claimed]:
+        """Claim what is due in the namespace."""
+        room = Room(
+            namespace=self.namespace.name,
+            limit=limit,
+            expires_after=EXPIRES_AFTER,
+            requests_first=requests_first,
+        )
+        return await self.claims.claim_due(self.pool, [room], overdue=overdue, wait=wait)
+
+    async def claim(self, key: ProcessKey, task_id: int | None) -> list[Claimed]:
+        """Claim a task by its id."""
+        assert task_id is not None, "there is nothing to claim"
+        wanted = claims.Wanted(key=key, task_id=task_id, expires_after=EXPIRES_AFTER)
+        return await self.claims.claim_tasks(self.pool, [wanted])
+
+    async def find_zombies(
+        self, *, known: Sequence[int] | None = None, limit: int = 100
+    ) -> tuple[Zombie, ...]:
+        """Find lost leases; `known` is what this replica carries, None: all that it holds."""
+        if known is None:
+            async with self.pool.connection() as connection:
+                cursor = await connection.execute("SELECT token FROM progressor.running")
+                known = [row[0] for row in await cursor.fetchall()]
+        return await self.replicas.find_zombies(
+            replica_id=self.replica_id, lease_timeout=LEASE_TIMEOUT, limit=limit, known=known
+        )
+
+    async def set_gate(self, gate: str, capacity: int) -> None:
+        """Set a capacity, and have those give way who hold the gate beyond it."""
+        name = self.namespace.name
+        await self.gates.set(name, gate, capacity=capacity, expected_revision=0)
+        while not (await self.gates.give_way(LoweredGate(name, gate))).is_done:
+            pass
+
+    async def beat(self) -> None:
+        """Write a heartbeat at the clock's instant."""
+        async with self.pool.connection() as connection:
+            await connection.execute(
+                """
+                INSERT INTO progressor.replicas
+                    (replica_id, name, version, functions, started_at, heartbeat_at)
+                SELECT %(id)s, 'test', '0', '', now.at, now.at
+                FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS at) now
+                ON CONFLICT (replica_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+                """,
+                {"id": self.replica_id, "now": self.clock.pinned()},
+            )
+
+
+def store(
+    pool: Pool,
+    *,
+    clock: Clock,
+    replica_id: int = 1,
+    namespace: Namespace = NAMESPACE,
+    commit: Commit | None = None,
+    on_batch: BatchObserver = ignore_batch,
+    patience: dt.timedelta = PATIENCE,
+) -> Store:
+    """Return a replica's storage on a pool; its group commits do not run yet."""
+    context = StorageContext(
+        pool=pool,
+        functions=Functions(),
+        clock=clock,
+        replica_id=replica_id,
+        statement_timeout=STATEMENT_TIMEOUT,
+        starvation_timeout=patience,
+    )
+    settings = commit or Commit(gather=NO_TIME)
+    gathering = CommitContext(on_batch=on_batch)
+    namespaces = Namespaces(pool=pool, functions=context.functions)
+    told: list[Promoted] = []
+    return Store(
+        replica_id=replica_id,
+        namespace=namespace,
+        clock=clock,
+        pool=pool,
+        context=context,
+        admissions=Admissions(
+            context, settings=settings, commit=gathering, on_promoted=told.append
+        ),
+        settlements=Settlements(
+            context,
+            settings=settings,
+            commit=gathering,
+            step_grace=GRACE,
+            on_promoted=told.append,
+        ),
+        claims=Claims(context, step_grace=GRACE),
+        processes=Processes(
+            context,
+            namespaces=namespaces,
+            watch=Watch(
+                pool=pool,
+                clock=clock,
+                lease_timeout=LEASE_TIMEOUT,
+                collecting=COLLECTING,
+                statement_timeout=STATEMENT_TIMEOUT,
+                age_max=dt.timedelta(),
+            ),
+            on_promoted=told.append,
+        ),
+        namespaces=namespaces,
+        results=Results(context),
+        replicas=Replicas(pool=pool, clock=clock),
+        retention=Retention(context),
+        gates=Gates(
+            pool=pool,
+            functions=context.functions,
+            clock=clock,
+            replica_id=lambda: replica_id,
+            statement_timeout=STATEMENT_TIMEOUT,
+            on_promoted=told.append,
+            patience=patience,
+        ),
+        told=told,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_stores(
+    conninfo: str,
+    *,
+    count: int = 1,
+    clock: Clock | None = None,
+    namespace: Namespace = NAMESPACE,
+    commit: Commit | None = None,
+    on_batch: BatchObserver = ignore_batch,
+    patience: dt.timedelta = PATIENCE,
+) -> AsyncIterator[tuple[Store, ...]]:
+    """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
+    pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)
+    try:
+        stores = tuple(
+            store(
+                pools.worker,
+                clock=clock or ManualClock(),
+                replica_id=number,
+                namespace=namespace,
+                commit=commit,
+                on_batch=on_batch,
+                patience=patience,
+            )
+            for number in range(1, count + 1)
+        )
+        async with asyncio.TaskGroup() as group:
+            for each in stores:
+                group.create_task(each.admissions.run(), name="admissions")
+                group.create_task(each.settlements.run(), name="settlements")
+                group.create_task(each.processes.run(), name="reads")
+            try:
+                yield stores
+            finally:
+                for each in stores:
+                    each.admissions.close()
+                    each.settlements.close()
+                    each.processes.close()
+    finally:
+        await pools.close()
+
+
+def create_namespace(conninfo: str, namespace: Namespace = NAMESPACE) -> None:
+    """Create a namespace, if it is not there."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO progressor.namespaces VALUES (%s, 1, %s, now(), now())"
+            " ON CONFLICT DO NOTHING",
+            [namespace.name, _config(namespace)],
+        )
+
+
+def dump(connection: psycopg.Connection[Any]) -> Dump:
+    """Return every row of every table, in an order of their own."""
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return {
+            table: connection.execute(
+                f"SELECT t::text FROM progressor.{table} t ORDER BY 1".encode()  # noqa: S608  ours
+            ).fetchall()
+            for table in TABLES
+        }
+
+
+def empty(connection: psycopg.Connection[Any], *, keep: Collection[str] = ("namespaces",)) -> None:
+    """Delete every row of the other tables: cheaper than TRUNCATE where there are few."""
+    emptied = (table for table in TABLES if table not in keep)
+    deletes = [f"DELETE FROM progressor.{table}" for table in emptied]  # noqa: S608  our names
+    connection.execute(";".join(deletes).encode())
+
+
+def count(connection: psycopg.Connection[Any], table: str) -> int:
+    """Return how many rows a table has."""
+    query = sql.SQL("SELECT count(*) FROM progressor.{}").format(sql.Identifier(table))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])

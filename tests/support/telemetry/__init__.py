@@ -1,0 +1,1 @@
+"""Metrics, traces and spans as their receivers see them."""
