@@ -39,6 +39,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from progressor.domain.gates.gate import Gate as Gate
+    from progressor.domain.processes.policy import RetryPolicy as RetryPolicy
     from progressor.errors import (
         DeadlineExceededError as DeadlineExceededError,
         EventNotFoundError as EventNotFoundError,
@@ -155,7 +157,6 @@ if TYPE_CHECKING:
         TimeSpent as TimeSpent,
     )
     from progressor.sdk.values.gates import (
-        Gate as Gate,
         GateView as GateView,
         GateWaiter as GateWaiter,
     )
@@ -179,7 +180,6 @@ if TYPE_CHECKING:
     )
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig,
-        RetryPolicy as RetryPolicy,
         ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
@@ -235,6 +235,8 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
+    "progressor.domain.gates.gate": "Gate",
+    "progressor.domain.processes.policy": "RetryPolicy",
     "progressor.errors": """
         DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
         GateNotFoundError IdempotencyKeyReusedError InvalidRequestError
@@ -273,13 +275,13 @@ _MODULES = {
     "progressor.sdk.values.constraints": """
         Constraints GateHold GateHolder Order TimeSpent
     """,
-    "progressor.sdk.values.gates": "Gate GateView GateWaiter",
+    "progressor.sdk.values.gates": "GateView GateWaiter",
     "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
     "progressor.sdk.values.jobs": """
         Job JobCancelledError JobFailedError JobRetried JobState JobSubmitted JobView Node
         NodeCounts NodeOutcome NodeState
     """,
-    "progressor.sdk.values.namespaces": "NamespaceConfig RetryPolicy ZombiePolicy",
+    "progressor.sdk.values.namespaces": "NamespaceConfig ZombiePolicy",
     "progressor.sdk.values.processes": """
         Accepted Answer Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
         NO_HISTORY NewEvent NewTimer OrderWait Process ProcessStatus SimpleRepaired Snapshot

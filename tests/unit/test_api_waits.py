@@ -41,7 +41,7 @@ from progressor.domain.views.wait import (
 )
 from progressor.sdk import WaitCause
 from progressor.sdk.values.constraints import spent_from_wire
-from progressor.sdk.values.results import read_wait
+from progressor.sdk.values.process_wire import read_wait
 from progressor.v1 import types_pb2
 from progressor.wire import processes as process_wire
 from tests.support.api.memory import trace

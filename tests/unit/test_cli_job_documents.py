@@ -10,8 +10,9 @@ import pytest
 from progressor import errors
 from progressor.cli.input.job_documents import JobDocument, deadline_of, read_job
 from progressor.cli.jobs.format import JOB_FORMAT
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.constraints import Constraints
-from progressor.sdk.values.namespaces import RetryPolicy, ZombiePolicy
+from progressor.sdk.values.namespaces import ZombiePolicy
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -152,7 +153,7 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
         ),
         (
             f'{{"nodes": {{"a": {{}}}}, "metadata": {{"a": {"[" * 600}{"]" * 600}}}}}',
-            "metadata: is nested deeper than 30",
+            "metadata: must not be nested deeper than 30",
         ),
     ],
 )

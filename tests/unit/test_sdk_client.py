@@ -280,7 +280,7 @@ async def test_await_task_refuses_none_or_both(task: dict[str, Any]) -> None:
 
 async def test_a_naive_instant_is_refused_before_anything_is_sent() -> None:
     async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="no time zone"):
+        with pytest.raises(ValueError, match="must have a time zone"):
             await client.put("p", created_at=NOON.replace(tzinfo=None))
 
 

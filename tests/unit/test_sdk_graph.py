@@ -107,7 +107,9 @@ def test_a_name_that_the_graph_has_not_is_of_a_node_that_the_job_has() -> None:
     built.node("more", after="old")
 
     assert built.present == ("old",)
-    with pytest.raises(ValueError, match="'old' was named as a node that the job has"):
+    with pytest.raises(
+        ValueError, match="'old' was used as the name of a node that the job already has"
+    ):
         built.node("old")
 
 
@@ -129,13 +131,19 @@ FOREIGN = OTHER.node("theirs")
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda it: it.node("a"), "the graph has a node 'a' already"),
-        (lambda it: it.node(""), "a node's name has 1 .. 128 bytes, not 0: ''"),
-        (lambda it: it.node("é" * 65), "a node's name has 1 .. 128 bytes, not 130"),
-        (lambda it: it.node("x\n"), "a node's name has no control characters: 'x\\n'"),
-        (lambda it: it.node("x\x85"), "a node's name has no control characters: 'x\\x85'"),
-        (lambda it: it.node(7), "a node's name is text, not 7"),
-        (lambda it: it.node("b", after=""), "a node's name has 1 .. 128 bytes, not 0: ''"),
+        (lambda it: it.node("a"), "the graph already has a node 'a'"),
+        (lambda it: it.node(""), "the name of a node must be 1 to 128 bytes, got 0: ''"),
+        (lambda it: it.node("é" * 65), "the name of a node must be 1 to 128 bytes, got 130"),
+        (
+            lambda it: it.node("x\n"),
+            "the name of a node must not contain control characters, got 'x\\n'",
+        ),
+        (
+            lambda it: it.node("x\x85"),
+            "the name of a node must not contain control characters, got 'x\\x85'",
+        ),
+        (lambda it: it.node(7), "the name of a node must be a string, got 7"),
+        (lambda it: it.node("b", after=""), "the name of a node must be 1 to 128 bytes, got 0: ''"),
         (lambda it: it.node("b", after="b"), "node 'b' cannot come after itself"),
         (
             lambda it: it.node("b", after=FOREIGN),
@@ -143,7 +151,7 @@ FOREIGN = OTHER.node("theirs")
         ),
         (
             lambda it: it.fan_out("b", [1, 2], process_id="p"),
-            "nodes 'b' cannot all be process 'p'",
+            "nodes 'b' cannot share the process_id 'p'",
         ),
     ],
 )
@@ -168,12 +176,12 @@ def test_a_graph_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     built = Graph()
     built.fan_out("a", range(2))
 
-    with pytest.raises(ValueError, match="2 nodes at most"):
+    with pytest.raises(ValueError, match="at most 2 nodes"):
         built.node("b")
 
 
 def test_an_empty_graph_cannot_be_sent() -> None:
-    with pytest.raises(ValueError, match="one node at least"):
+    with pytest.raises(ValueError, match="at least one node"):
         nodes_to_wire(Graph(), JSON)
 
 

@@ -142,7 +142,7 @@ async def test_submit_is_repeated_with_a_key_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "words"), [(Graph(), "one node at least"), (None, "the graph has no node 'old'")]
+    ("graph", "words"), [(Graph(), "at least one node"), (None, "the graph has no node 'old'")]
 )
 async def test_submit_refuses_what_is_no_whole_graph(graph: Graph | None, words: str) -> None:
     if graph is None:

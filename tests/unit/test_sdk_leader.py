@@ -142,7 +142,7 @@ async def test_the_last_action_stands(threads: Executor) -> None:
 async def test_an_empty_graph_fails_the_step(threads: Executor) -> None:
     response = await joined(lambda step: step.start_nodes(Graph()), join_of(), threads)
 
-    assert response.failure.message == "a graph has one node at least"
+    assert response.failure.message == "the graph must have at least one node"
 
 
 async def test_a_leader_without_a_join_handler_is_told_so(threads: Executor) -> None:

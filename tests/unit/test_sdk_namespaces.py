@@ -73,7 +73,7 @@ async def test_update_masks_what_is_named() -> None:
 
 async def test_update_refuses_a_field_that_does_not_exist() -> None:
     async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="no field 'revision'"):
+        with pytest.raises(ValueError, match="cannot update field 'revision'"):
             await client.namespaces.update(FULL, fields=("revision",))
 
 

@@ -109,7 +109,9 @@ def test_a_spec_comes_back_as_it_was_sent(times: Times, target: Target) -> None:
 
 
 def test_what_the_wire_leaves_out_is_what_it_stands_for() -> None:
-    spec = read_spec(pb.ScheduleSpec(cron=pb.CronTimes(expression="@daily")), JSON)
+    times, target = pb.CronTimes(expression="@daily"), pb.ScheduledStart()
+
+    spec = read_spec(pb.ScheduleSpec(cron=times, start=target), JSON)
 
     assert spec == ScheduleSpec(
         times=Cron("@daily"), target=ScheduledStart(), jitter=dt.timedelta()
@@ -159,8 +161,8 @@ def test_a_graph_is_read_in_whatever_order_it_comes() -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (ScheduledJob(Graph()), "one node at least"),
-        (ScheduledJob(diamond()), "no node 'old': each firing has a new one"),
+        (ScheduledJob(Graph()), "at least one node"),
+        (ScheduledJob(diamond()), "no node 'old': each firing submits a new job"),
     ],
 )
 def test_a_scheduled_job_is_a_whole_graph(target: ScheduledJob, words: str) -> None:

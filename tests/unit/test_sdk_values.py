@@ -25,7 +25,7 @@ from progressor.sdk.codec.wire import (
     object_from_wire,
     object_to_wire,
 )
-from progressor.sdk.values.requests import timer_to_wire
+from progressor.sdk.values.process_wire import timer_to_wire
 from progressor.v1 import types_pb2 as types
 
 
@@ -95,8 +95,8 @@ def test_durations_keep_their_microseconds(duration: float | dt.timedelta) -> No
         ({"a": [{"b": 2**53 + 1}]}, r"a\[0\]\.b: an integer beyond 2\*\*53"),
         ({"a": -(2**64)}, "a: an integer beyond"),
         ({"a": float("nan")}, "a: nan is not a JSON number"),
-        (nested(31), "is nested deeper than 30"),
-        (nested(2000), "is nested deeper than 30"),
+        (nested(31), "must not be nested deeper than 30"),
+        (nested(2000), "must not be nested deeper than 30"),
     ],
 )
 def test_metadata_that_would_change_on_the_way_is_refused(
@@ -116,7 +116,7 @@ def test_a_timer_without_an_instant_is_due_now() -> None:
 
 
 def test_a_timer_is_due_in_one_way_only() -> None:
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="at most one"):
         timer_to_wire(NewTimer(after=1, at=dt.datetime.now(dt.UTC)), JSON)
 
 

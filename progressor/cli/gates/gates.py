@@ -11,8 +11,9 @@ from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, option
 from progressor.cli.input.options import DEFAULT_TARGET, Target
 from progressor.cli.output.output import Column, Output, facts, instant_text, one_line, table
+from progressor.domain.gates.gate import Gate
 from progressor.sdk.values.constraints import GateHolder
-from progressor.sdk.values.gates import Gate, GateView, GateWaiter
+from progressor.sdk.values.gates import GateView, GateWaiter
 
 _COUNTED_MAX = 1000
 """Up to how many waiting tasks an engine counts."""

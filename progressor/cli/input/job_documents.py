@@ -19,9 +19,10 @@ from cyclopts import CycloptsError, convert
 from progressor import errors
 from progressor.cli.input.file_tables import FileTable, read_table
 from progressor.cli.input.inputs import ConstraintsInput, checked_metadata, instant_of
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Graph, NodeOptions
-from progressor.sdk.values.namespaces import RetryPolicy, ZombiePolicy
+from progressor.sdk.values.namespaces import ZombiePolicy
 
 Deadline: TypeAlias = dt.datetime | dt.timedelta
 

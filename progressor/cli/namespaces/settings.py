@@ -7,7 +7,8 @@ from typing import Any
 from progressor.cli.input.inputs import pairs
 from progressor.domain.processes import namespace as domain
 from progressor.domain.processes import policy as policies
-from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.sdk.values.namespaces import NamespaceConfig, ZombiePolicy
 from progressor.settings.decoding import Given
 from progressor.settings.namespaces import decode_namespace
 

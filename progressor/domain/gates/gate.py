@@ -14,7 +14,11 @@ LINE_MAX = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """So many processes of a namespace may hold it; ``waiting_count`` up to COUNTED_MAX."""
+    """A gate; at most ``capacity`` processes of its namespace may hold it at once.
+
+    ``held`` exceeds ``capacity`` only after that was lowered. ``waiting_count`` is counted up to
+    1,000. ``revision`` counts the changes of the capacity, from 1.
+    """
 
     namespace: str
     gate: str

@@ -14,10 +14,11 @@ class ZombiePolicy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Waits: initial_interval * coefficient ** (attempt - 1), at most interval_max.
+    """How often a step is tried, and the waits between the attempts.
 
-    Each is spread by +/- ``jitter`` (0 .. 1) of itself. ``attempts_max`` counts all attempts, 1:
-    never retried. ``elapsed_max`` counts from the first attempt; None: no limit.
+    A wait is ``initial_interval * coefficient ** (attempt - 1)``, at most ``interval_max``, plus or
+    minus a random part of up to ``jitter`` (0 to 1) of itself. ``attempts_max`` counts all
+    attempts; 1: never retried. ``elapsed_max`` counts from the first attempt; None: no limit.
     """
 
     initial_interval: dt.timedelta = dt.timedelta(milliseconds=100)

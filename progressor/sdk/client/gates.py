@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from progressor.domain.gates.gate import Gate
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
@@ -12,7 +13,7 @@ from progressor.sdk.transport.methods import (
     iterated,
     sent,
 )
-from progressor.sdk.values.gates import Gate, GateView, gate_from_wire, view_from_wire
+from progressor.sdk.values.gates import GateView, gate_from_wire, view_from_wire
 from progressor.v1 import gate_service_pb2 as pb
 
 

@@ -43,7 +43,7 @@ from progressor.sdk.values.jobs import (
     read_job,
     read_view,
 )
-from progressor.sdk.values.requests import metadata_to_wire
+from progressor.sdk.values.process_wire import metadata_to_wire
 from progressor.v1 import job_service_pb2 as pb
 
 

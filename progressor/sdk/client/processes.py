@@ -20,6 +20,18 @@ from progressor.sdk.transport.methods import (
     sent,
 )
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
+from progressor.sdk.values.process_wire import (
+    event_to_wire,
+    metadata_to_wire,
+    range_to_wire,
+    read_accepted,
+    read_answer,
+    read_process,
+    read_snapshot,
+    read_task_answer,
+    read_trace,
+    timer_to_wire,
+)
 from progressor.sdk.values.processes import (
     Accepted,
     Answer,
@@ -34,20 +46,6 @@ from progressor.sdk.values.processes import (
     TaskType,
     Trace,
     WaitCause,
-)
-from progressor.sdk.values.requests import (
-    event_to_wire,
-    metadata_to_wire,
-    range_to_wire,
-    timer_to_wire,
-)
-from progressor.sdk.values.results import (
-    read_accepted,
-    read_answer,
-    read_process,
-    read_snapshot,
-    read_task_answer,
-    read_trace,
 )
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -107,7 +105,7 @@ class ProcessRequests:
             request=pb.StartRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 metadata=metadata_to_wire(metadata),
-                constraints=constraints_to_wire(constraints),
+                constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
             parse=lambda message: read_answer(
@@ -141,7 +139,7 @@ class ProcessRequests:
         return Exchange(
             request=pb.CallRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                constraints=constraints_to_wire(constraints),
+                constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
             parse=lambda message: read_answer(
@@ -167,7 +165,7 @@ class ProcessRequests:
         return Exchange(
             request=pb.NotifyRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                constraints=constraints_to_wire(constraints),
+                constraints=_optional(constraints),
             ),
             parse=read_accepted,
             repeatable=bool(idempotency_key),
@@ -458,6 +456,10 @@ class ProcessRequests:
             "idempotency_key": idempotency_key,
             "history_range": range_to_wire(history),
         }
+
+
+def _optional(constraints: Constraints | None) -> types.Constraints | None:
+    return None if constraints is None else constraints_to_wire(constraints)
 
 
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:

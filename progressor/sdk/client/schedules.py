@@ -24,6 +24,7 @@ from progressor.sdk.transport.methods import (
 )
 from progressor.sdk.values.schedule_wire import (
     policy_to_wire,
+    read_backfilled,
     read_firing,
     read_schedule,
     read_view,
@@ -305,9 +306,7 @@ class ScheduleRequests:
                 until=instant_to_wire(until),
                 overlap_policy=policy_to_wire(overlap_policy),
             ),
-            parse=lambda message: Backfilled(
-                instant_count=message.instant_count, queued_count=message.queued_count
-            ),
+            parse=read_backfilled,
             # An instant fires only once, even if it is requested again.
             repeatable=True,
             timeout=timeout,

@@ -1,27 +1,28 @@
-"""Instants, durations, enums and JSON objects between Python and protobuf."""
+"""Instants, durations, enums, JSON objects and payloads between Python and protobuf."""
 
 import datetime as dt
 import enum
 import math
 from collections.abc import Iterable, Mapping
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.sdk.codec.codecs import Payload
+from progressor.wire import fields
+from progressor.wire.shapes import Field
 
 _EXACT_MAX = 2**53
-_DEPTH_MAX = 30
-"""Of an engine, for metadata."""
+_DEPTH_MAX = fields.METADATA_DEPTH_MAX
 
 Seconds: TypeAlias = float | dt.timedelta
-"""A duration as users write it: seconds, or a timedelta."""
+"""A duration: seconds, or a timedelta."""
 
 
 class WireEnum(enum.StrEnum):
-    """An enum whose members stand in the order of their numbers on the wire, from 0."""
+    """An enum whose members are in the order of their numbers on the wire, from 0."""
 
     @property
     def number(self) -> int:
@@ -30,109 +31,96 @@ class WireEnum(enum.StrEnum):
 
     @classmethod
     def from_number(cls, number: int) -> Self:
-        """Return the member of `number`, the first where this release knows of none."""
+        """Return the member of `number`; the first member if this release does not know it."""
         members = tuple(cls)
         return members[number] if 0 <= number < len(members) else members[0]
 
 
 def timedelta_of(duration: Seconds) -> dt.timedelta:
-    """Return `duration`, a number being seconds, as a timedelta."""
+    """Return a duration as a timedelta."""
     return duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
 
 
-def optional_timedelta(duration: Seconds | None) -> dt.timedelta | None:
-    """Return `duration` as a timedelta, None as None."""
-    return None if duration is None else timedelta_of(duration)
-
-
 def duration_to_wire(duration: Seconds) -> Duration:
-    """Return `duration` as a protobuf Duration, to the microsecond."""
-    message = Duration()
-    message.FromTimedelta(timedelta_of(duration))
-    return message
+    """Return a duration as a message, to the microsecond."""
+    return fields.timedelta_to_duration(timedelta_of(duration))
 
 
 def duration_from_wire(message: Duration) -> dt.timedelta:
-    """Return a protobuf Duration as a timedelta."""
-    return message.ToTimedelta()
+    """Return a duration as a timedelta."""
+    return fields.duration_to_timedelta(message, "duration")
 
 
 def instant_to_wire(instant: dt.datetime) -> Timestamp:
-    """Return `instant` as a protobuf Timestamp.
+    """Return an instant as a message.
 
     Raises:
         ValueError: `instant` has no time zone.
     """
     if instant.tzinfo is None:
-        message = f"{instant!r} has no time zone; progressor takes aware datetimes"
+        message = f"datetimes must have a time zone, got {instant!r}"
         raise ValueError(message)
-    timestamp = Timestamp()
-    timestamp.FromDatetime(instant)
-    return timestamp
+    return fields.datetime_to_timestamp(instant)
 
 
 def optional_instant_to_wire(instant: dt.datetime | None) -> Timestamp | None:
-    """Return `instant` as a protobuf Timestamp, None as None."""
+    """Return an instant as a message; None: None."""
     return None if instant is None else instant_to_wire(instant)
 
 
 def instant_from_wire(timestamp: Timestamp) -> dt.datetime:
-    """Return a protobuf Timestamp as an aware datetime, UTC."""
-    return timestamp.ToDatetime(tzinfo=dt.UTC)
+    """Return an instant as an aware datetime in UTC."""
+    return fields.timestamp_to_datetime(timestamp, "timestamp")
 
 
 def object_to_wire(value: Mapping[str, Payload]) -> Struct:
-    """Return a JSON object as a protobuf Struct.
+    """Return a JSON object as a message.
 
     Raises:
-        ValueError: It cannot be one: a whole number beyond 2**53, which would be rounded; no finite
-            number; or nested deeper than an engine takes. The message names the place.
-    """
-    struct = Struct()
-    fill_object(struct, value)
-    return struct
-
-
-def fill_object(struct: Struct, value: Mapping[str, Payload]) -> None:
-    """Write a JSON object into an empty protobuf Struct.
-
-    Raises:
-        ValueError: As `object_to_wire`.
+        ValueError: It contains an integer beyond 2**53, which would be rounded, a number that is
+            not finite, a value that is not JSON, or more than 30 levels; the message names where.
     """
     _check(value, "", depth=1)
-    struct.update(value)
+    return fields.mapping_to_struct(value)
 
 
 def _check(value: Payload, place: str, *, depth: int) -> None:
     """Refuse a value that JSON would change or cannot represent."""
     if isinstance(value, Mapping | list | tuple) and depth > _DEPTH_MAX:
-        message = f"is nested deeper than {_DEPTH_MAX}"
+        message = f"must not be nested deeper than {_DEPTH_MAX} levels"
         raise ValueError(message)
     children: Iterable[tuple[str, Payload]] = ()
     match value:
-        case bool():
+        case bool() | str() | None:
             pass
-        case int() if abs(value) > _EXACT_MAX:
-            message = f"{place}: an integer beyond 2**53 would be rounded; use a string"
-            raise ValueError(message)
-        case float() if not math.isfinite(value):
-            message = f"{place}: {value} is not a JSON number"
-            raise ValueError(message)
+        case int() | float():
+            _check_number(value, place)
         case Mapping():
             children = ((f"{place}.{key}" if place else str(key), it) for key, it in value.items())
         case list() | tuple():
             children = ((f"{place}[{number}]", it) for number, it in enumerate(value))
         case _:
-            pass
+            message = f"{place}: {type(value).__name__} is not a JSON type"
+            raise ValueError(message)
     for inner, child in children:
         _check(child, inner, depth=depth + 1)
 
 
-def object_from_wire(struct: Struct) -> dict[str, Payload]:
-    """Return a protobuf Struct as a JSON object, whole numbers as int.
+def _check_number(value: float, place: str) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            message = f"{place}: {value} is not a JSON number"
+            raise ValueError(message)
+    elif abs(value) > _EXACT_MAX:
+        message = f"{place}: an integer beyond 2**53 would be rounded; use a string"
+        raise ValueError(message)
 
-    Struct knows only doubles: a client that does not check, as this one does, may have rounded
-    integers beyond 2**53.
+
+def object_from_wire(struct: Struct) -> dict[str, Payload]:
+    """Return a JSON object, with whole numbers as int.
+
+    Struct has only doubles: a client without the check of `object_to_wire` may have rounded an
+    integer beyond 2**53.
     """
     return {name: _value_from_wire(value) for name, value in struct.fields.items()}
 
@@ -156,3 +144,39 @@ def _value_from_wire(value: Value) -> Payload:
 
 def _list_from_wire(values: ListValue) -> list[Payload]:
     return [_value_from_wire(value) for value in values.values]
+
+
+def payload(name: str) -> Field:
+    """Describe a field with a payload; the context of its shape is the codec."""
+
+    def write(message: Any, value: Payload, codec: Any) -> None:  # noqa: ANN401  # of any shape
+        setattr(message, name, codec.encode(value))
+
+    return Field(read=lambda message, _, codec: codec.decode(getattr(message, name)), write=write)
+
+
+def metadata(name: str = "metadata") -> Field:
+    """Describe a field with a JSON object."""
+
+    def write(message: Any, value: Mapping[str, Payload], _: object) -> None:  # noqa: ANN401
+        getattr(message, name).CopyFrom(object_to_wire(value))
+
+    return Field(name=name, write=write)
+
+
+def instant(name: str) -> Field:
+    """Describe a field with an instant, which must have a time zone."""
+
+    def write(message: Any, value: dt.datetime, _: object) -> None:  # noqa: ANN401
+        getattr(message, name).CopyFrom(instant_to_wire(value))
+
+    return Field(name=name, write=write)
+
+
+def duration(name: str) -> Field:
+    """Describe a field with a duration, in seconds or a timedelta."""
+
+    def write(message: Any, value: Seconds, _: object) -> None:  # noqa: ANN401
+        getattr(message, name).CopyFrom(duration_to_wire(value))
+
+    return Field(name=name, write=write)

@@ -11,7 +11,6 @@ from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Asked, name_of
 from progressor.sdk.codec.wire import (
     Seconds,
-    fill_object,
     instant_from_wire,
     object_from_wire,
     object_to_wire,
@@ -20,9 +19,8 @@ from progressor.sdk.processor.verdicts import Reject
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
+from progressor.sdk.values.process_wire import metadata_to_wire, read_event, timer_to_wire
 from progressor.sdk.values.processes import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
-from progressor.sdk.values.requests import timer_to_wire
-from progressor.sdk.values.results import read_event
 from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -232,9 +230,11 @@ class Step(Generic[State]):
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
         """Append `event` to the history, behind those emitted before."""
-        message = types.NewEvent(payload=self._codec.encode(event), format_version=format_version)
-        if metadata is not None:
-            fill_object(message.metadata, metadata)
+        message = types.NewEvent(
+            payload=self._codec.encode(event),
+            format_version=format_version,
+            metadata=metadata_to_wire(metadata),
+        )
         self._response.events.append(message)
 
     def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from progressor.sdk.codec.wire import Seconds, duration_to_wire, optional_timedelta, timedelta_of
+from progressor.sdk.codec.wire import Seconds, duration_to_wire, timedelta_of
 from progressor.v1 import processor_service_pb2 as pb
 
 
@@ -89,18 +89,18 @@ class Retry(Verdict):
         """
         _check_words(self, message, reason)
         try:
-            optional_timedelta(after)
+            wait = None if after is None else max(timedelta_of(after), dt.timedelta(0))
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(_wrong(self, "after", "seconds or a timedelta", after)) from error
         super().__init__(message)
         self.message, self.after, self.reason = message, after, reason
+        self._wait = wait
 
     def to_wire(self) -> pb.ProcessResponse:
         """Return the answer that asks for another attempt."""
         response = failure(grpc.StatusCode.UNAVAILABLE, self.message, self.reason)
-        if self.after is not None:
-            wait = max(timedelta_of(self.after), dt.timedelta(0))
-            response.failure.retry_after.CopyFrom(duration_to_wire(wait))
+        if self._wait is not None:
+            response.failure.retry_after.CopyFrom(duration_to_wire(self._wait))
         return response
 
 

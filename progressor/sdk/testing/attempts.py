@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.codec.codecs import Codec
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
-from progressor.sdk.values.jobs import NodeOutcome
-from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy
+from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
+from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import TaskError, TaskType
-from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2
 
 _RETRYABLE = frozenset(
     status_number(it)
@@ -113,22 +114,6 @@ def delay_after(
     if policy.elapsed_max is not None and now - task.first_at + delay > policy.elapsed_max:
         return None
     return delay
-
-
-def outcome_to_wire(outcome: NodeOutcome, codec: Codec) -> nodes_pb2.NodeOutcome:
-    """Return how a node has ended as a message, its result encoded."""
-    error = outcome.error
-    return nodes_pb2.NodeOutcome(
-        name=outcome.name,
-        state=nodes_pb2.NodeState.ValueType(outcome.state.number),
-        result=codec.encode(outcome.result),
-        error=(
-            None
-            if error is None
-            else types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message)
-        ),
-        skipped_because_of=outcome.skipped_because_of,
-    )
 
 
 def _interval(policy: RetryPolicy, attempt: int) -> dt.timedelta:

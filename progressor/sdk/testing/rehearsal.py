@@ -17,9 +17,8 @@ from progressor.sdk.testing.attempts import Task
 from progressor.sdk.testing.carried import Carried, Ended, Observer
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
+from progressor.sdk.values.process_wire import metadata_to_wire, read_event
 from progressor.sdk.values.processes import Answer, Event, ProcessStatus, TaskError, TaskType
-from progressor.sdk.values.requests import metadata_to_wire
-from progressor.sdk.values.results import read_event
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""What goes on in an engine, as one answer tells it, and the rates that two of them make."""
+"""What an engine is doing, and the rates between two reports of it."""
 
 import dataclasses
 import datetime as dt
@@ -14,11 +14,10 @@ _NO_TIME = dt.timedelta()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
-    """What a replica has done in a namespace since it started; only grows.
+    """What a replica has done in a namespace since it started; the values only grow.
 
-    ``settled_count`` are attempts whose outcome was written, ``attempt_count`` those that the
-    processor answered or failed, ``failed_count`` of these the failures, and ``processor_time`` is
-    what they took in all.
+    ``settled_count``: attempts whose outcome was written. ``attempt_count``: attempts that the
+    processor has ended, ``failed_count`` of them by a failure, ``processor_time`` in total.
     """
 
     settled_count: int = 0
@@ -29,10 +28,10 @@ class StepTally:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceActivity:
-    """A namespace in one replica: workers busy, of how many.
+    """A namespace in one replica: how many of its workers are busy.
 
-    ``unreachable_for`` is how long its processor had not been reached; None: it was, or nobody
-    tried. ``tally`` is None where the replica's release does not tell it.
+    ``unreachable_for``: how long its processor has been unreachable; None: it was reached, or there
+    was no attempt. ``tally`` is None if the replica's release does not report it.
     """
 
     namespace: str
@@ -44,10 +43,10 @@ class NamespaceActivity:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaActivity:
-    """A replica, as its last heartbeat told of it.
+    """A replica, as its last heartbeat reported.
 
-    ``step_count`` and ``caller_count`` are None where its release does not tell them. A namespace
-    that is not among ``namespaces`` has had no step there, unless ``is_partial``.
+    ``step_count`` and ``caller_count`` are None if its release does not report them. A namespace
+    that is not in ``namespaces`` has had no step there, unless ``is_partial``.
     """
 
     replica_id: int
@@ -66,20 +65,19 @@ class ReplicaActivity:
 class NamespaceQueue:
     """What waits in a namespace, over all replicas.
 
-    ``due_count`` are tasks to which nothing but a worker is missing; timers and retries wait for
-    their time, ``behind_count`` for another task of their process. With constraints,
-    ``run_at_count`` wait for their instant, ``order_count`` for a smaller version, ``gate_count``
-    for a place in their gates, and ``available_count``, not among ``due_count``, for nothing but a
-    worker. Ages are of the oldest of them, a retry's from its first attempt, with constraints from
-    when they came to wait for that; None: there is none.
+    Tasks without constraints: ``due_count`` wait only for a worker, ``timer_count`` and
+    ``retry_count`` for their time, ``behind_count`` for another task of their process. With
+    constraints: ``run_at_count`` wait for their instant, ``order_count`` for a smaller version,
+    ``gate_count`` for a gate, ``available_count`` only for a worker. Each age is that of the oldest
+    such task; None: there is none. The age of a retry begins with its first attempt, that of a task
+    with constraints when it began to wait for this cause.
 
-    ``held_count`` places of gates are taken, and ``full_gate_count`` gates have none left for their
-    lines.
+    ``held_count``: places of gates that are held. ``full_gate_count``: gates that are full and have
+    a queue.
 
-    ``job_count`` jobs run, of 10,000 at most in all namespaces, with so many nodes that wait for
-    others, are ready but not started, run, or have failed. ``schedule_count`` schedules have an
-    instant to come, ``late_schedule_count`` of them one that was due more than 5 s ago; others are
-    paused.
+    ``job_count``: running jobs, counted up to 10,000 over all namespaces; the node counts are
+    theirs. ``schedule_count``: schedules with a next instant, of which ``late_schedule_count`` were
+    due more than 5 s ago. ``paused_schedule_count``: paused ones.
     """
 
     namespace: str
@@ -119,9 +117,9 @@ class NamespaceQueue:
 class Activity:
     """What the replicas do and what waits, at ``read_at`` by PostgreSQL's clock.
 
-    ``queues_age`` is how long ago the queues were counted; None: they could not be, and there are
-    none. ``uncounted_namespace_count`` are namespaces whose queues are left out. Numbers of queues
-    less than ``exact_below`` are exact, the others may be of more.
+    ``queues_age``: how long ago the queues were counted; None: counting failed, and ``queues`` is
+    empty. ``uncounted_namespace_count``: namespaces whose queues are left out. A count in a queue
+    is exact if it is less than ``exact_below``, otherwise a minimum.
     """
 
     read_at: dt.datetime
@@ -134,7 +132,7 @@ class Activity:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepRate:
-    """What is done in a second; rates of different replicas or namespaces can be added."""
+    """Work per second; the rates of different replicas or namespaces can be added."""
 
     settled_per_second: float = 0.0
     attempts_per_second: float = 0.0
@@ -143,13 +141,13 @@ class StepRate:
 
     @property
     def mean_processor_time(self) -> dt.timedelta | None:
-        """What an attempt took the processor on average; None: there was none."""
+        """The average time of an attempt in the processor; None: there was no attempt."""
         if not self.attempts_per_second:
             return None
         return dt.timedelta(seconds=self.processor_seconds_per_second / self.attempts_per_second)
 
     def __add__(self, other: "StepRate") -> "StepRate":
-        """Return both together."""
+        """Return the sum of both rates."""
         return StepRate(
             settled_per_second=self.settled_per_second + other.settled_per_second,
             attempts_per_second=self.attempts_per_second + other.attempts_per_second,
@@ -161,19 +159,19 @@ class StepRate:
 
 
 Rates: TypeAlias = Mapping[int, Mapping[str, StepRate]]
-"""By the replica's id and by namespace; a replica of which none are known is not there."""
+"""Step rates by the id of the replica and by namespace; a replica without known rates is absent."""
 
 
 def rates_between(before: Activity, after: Activity, *, known: Rates | None = None) -> Rates:
-    """Return what each replica did in a second, between its heartbeats in two answers.
+    """Return the work per second of each replica between its heartbeats in two activities.
 
-    Nothing is known of a replica that is in one of them only, nor of one without a heartbeat in
-    between: for that one holds what was `known`, until it is silent. No rate is negative.
+    A replica that is in only one of them has no rates. One without a heartbeat in between keeps the
+    rates in `known` until it is silent. No rate is negative.
 
     Args:
-        before: What was told first.
-        after: What was told later.
-        known: The rates until `before`.
+        before: The earlier activity.
+        after: The later activity.
+        known: The rates before `before`.
     """
     then = {replica.replica_id: replica for replica in before.replicas}
     found: dict[int, Mapping[str, StepRate]] = {}
@@ -189,7 +187,7 @@ def rates_between(before: Activity, after: Activity, *, known: Rates | None = No
 
 
 def rates_by_namespace(rates: Rates) -> Mapping[str, StepRate]:
-    """Return what all replicas together do in each namespace."""
+    """Return the rates of each namespace, over all replicas."""
     found: dict[str, StepRate] = {}
     for of_replica in rates.values():
         for name, rate in of_replica.items():
@@ -199,7 +197,7 @@ def rates_by_namespace(rates: Rates) -> Mapping[str, StepRate]:
 
 def _rates_of(before: ReplicaActivity, after: ReplicaActivity) -> Mapping[str, StepRate]:
     seconds = (after.heartbeat_at - before.heartbeat_at).total_seconds()
-    # Where all was told, what was not told had not been used.
+    # In a complete report, an absent namespace has not been used.
     unused = None if before.is_partial else StepTally()
     then = {it.namespace: it.tally for it in before.namespaces}
     found = {}

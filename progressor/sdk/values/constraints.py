@@ -1,25 +1,21 @@
-"""Constraints: what a task must pass before it may run, and where its time went meanwhile."""
+"""Constraints: what must hold before a task may run, and how long it waited for that."""
 
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from progressor.sdk.codec.wire import (
-    WireEnum,
-    instant_from_wire,
-    optional_instant_to_wire,
-)
+from progressor.sdk.codec.wire import WireEnum, instant
 from progressor.v1 import types_pb2 as types
-from progressor.wire.shapes import Shape
+from progressor.wire.shapes import Field, Shape
 
 PRIORITY_DEFAULT = 3
 
 
 class GateHold(WireEnum):
-    """Until when gates are held. UNSPECIFIED: one that only a newer SDK knows.
+    """How long gates are held. UNSPECIFIED: a value that only a newer SDK knows.
 
-    TASK: until the task is settled, cancelled, or waits for a retry. PROCESS: until the process is
+    TASK: until the task is settled, cancelled or waits for a retry. PROCESS: until the process is
     finished, removed or in error.
     """
 
@@ -30,9 +26,9 @@ class GateHold(WireEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """A task waits while one of the same key with a smaller version has not ended.
+    """A position among the tasks of one key: a task waits until all smaller versions have ended.
 
-    Versions are dotted numbers, compared as numbers: "1.9" is smaller than "1.10".
+    Versions are dotted numbers, compared as numbers: "1.9" is less than "1.10".
     """
 
     key: str
@@ -41,10 +37,10 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class Constraints:
-    """What a task must pass before it may run.
+    """What must hold before a task may run.
 
-    One schema change at a time on a database, in the order of versions, at most five databases of
-    the rollout at once, and not before ten in the evening::
+    One schema change at a time on a database, in the order of versions, on at most five databases
+    of the rollout at once, and not before ten in the evening::
 
         Constraints(
             gates={"database/orders": 1, "rollout/7": 5},
@@ -52,8 +48,8 @@ class Constraints:
             run_at=ten_in_the_evening,
         )
 
-    ``gates`` are by key: the capacity is for one that is not there yet; with None, or where only
-    keys are given, as in ``gates=["database/orders"]``, it must be there.
+    ``gates`` maps the key of each gate to the capacity with which it is created if it does not
+    exist. With None, or with keys only, as in ``gates=["database/orders"]``, it must exist.
     """
 
     run_at: dt.datetime | None
@@ -71,21 +67,21 @@ class Constraints:
         priority: int = PRIORITY_DEFAULT,
         hold: GateHold | Literal["task", "process"] = GateHold.TASK,
     ) -> None:
-        """Take what must be passed, all of it; nothing: the task passes at once.
+        """Create constraints, all of which must hold; without arguments, none.
 
         Args:
-            run_at: Not before then, an aware datetime.
+            run_at: The earliest instant, an aware datetime.
             order: A key and a version; see `Order`.
-            gates: At most 8, held all or none; see the class.
-            priority: Who goes first through a gate: 1, the highest, to 5.
-            hold: Until when the gates are held; see `GateHold`.
+            gates: At most 8; the task holds all of them or none.
+            priority: Which task gets a free gate first: 1, the highest, to 5.
+            hold: How long the gates are held; see `GateHold`.
 
         Raises:
-            ValueError: A hold that there is not.
-            TypeError: One text in place of a list of keys.
+            ValueError: Unknown hold.
+            TypeError: `gates` is a string.
         """
         if isinstance(gates, str):
-            message = f"gates are a mapping or a list of keys, as [{gates!r}]"
+            message = f"gates must be a mapping or a list of keys, as [{gates!r}], got a string"
             raise TypeError(message)
         named = gates if isinstance(gates, Mapping) else dict.fromkeys(gates)
         object.__setattr__(self, "run_at", run_at)
@@ -97,9 +93,9 @@ class Constraints:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateHolder:
-    """A process that holds a gate, by the task that took it.
+    """A process that holds a gate, and the task that acquired it.
 
-    ``reserved``: kept for a task that has waited for long, and cannot have its other gates yet.
+    ``reserved``: the gate is kept for a task that has waited long and lacks its other gates.
     """
 
     process_id: str
@@ -111,10 +107,10 @@ class GateHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """How long a task with constraints has been in which state; together they are its life.
+    """How long a task with constraints waited for what, and ran; the sum is its whole life.
 
-    ``time``: until its instant, or that of a retry; ``order``: for a smaller version; ``process``:
-    behind another task of its process; ``gates``: for these; ``available``: for a worker.
+    ``time``: for `run_at` or a retry; ``order``: for smaller versions; ``process``: behind another
+    task of its process; ``gates``: for gates; ``available``: for a worker.
     """
 
     time: dt.timedelta
@@ -125,37 +121,39 @@ class TimeSpent:
     running: dt.timedelta
 
 
-def constraints_to_wire(constraints: Constraints | None) -> types.Constraints | None:
-    """Return constraints as a message, None as None.
-
-    Raises:
-        ValueError: `run_at` has no time zone.
-    """
-    if constraints is None:
-        return None
-    order = constraints.order
-    return types.Constraints(
-        run_at=optional_instant_to_wire(constraints.run_at),
-        order=None if order is None else types.Order(key=order.key, version=order.version),
-        gates=[
-            types.GateUse(gate=gate, capacity=capacity)
-            for gate, capacity in constraints.gates.items()
-        ],
-        priority=constraints.priority,
-        hold=types.GateHold.ValueType(constraints.hold.number),
-    )
+def _read_gates(
+    message: types.Constraints, _path: str, _context: object
+) -> Mapping[str, int | None]:
+    return {it.gate: it.capacity if it.HasField("capacity") else None for it in message.gates}
 
 
-def constraints_from_wire(message: types.Constraints) -> Constraints:
-    """Return a Constraints message as its value, what was not said as what it stands for."""
-    order = message.order
-    return Constraints(
-        run_at=instant_from_wire(message.run_at) if message.HasField("run_at") else None,
-        order=Order(order.key, order.version) if message.HasField("order") else None,
-        gates={it.gate: it.capacity if it.HasField("capacity") else None for it in message.gates},
-        priority=message.priority or PRIORITY_DEFAULT,
-        hold=GateHold.from_number(message.hold or GateHold.TASK.number),
-    )
+def _write_gates(
+    message: types.Constraints, gates: Mapping[str, int | None], _context: object
+) -> None:
+    for gate, capacity in gates.items():
+        message.gates.add(gate=gate, capacity=capacity)
 
 
+_CONSTRAINTS = Shape(
+    Constraints,
+    types.Constraints,
+    run_at=instant("run_at"),
+    gates=Field(read=_read_gates, write=_write_gates),
+    priority=Field(
+        read=lambda message, _path, _context: message.priority or PRIORITY_DEFAULT,
+        write=lambda message, value, _context: setattr(message, "priority", value),
+    ),
+    hold=Field(
+        read=lambda message, _path, _context: (
+            GateHold.from_number(message.hold) if message.hold else GateHold.TASK
+        ),
+        write=lambda message, value, _context: setattr(message, "hold", value.number),
+    ),
+)
+
+constraints_to_wire = _CONSTRAINTS.message
+constraints_from_wire = _CONSTRAINTS.read
 spent_from_wire = Shape(TimeSpent, types.TimeSpent).read
+
+CONSTRAINTS = Field(shape=_CONSTRAINTS)
+"""The field of a message with constraints."""

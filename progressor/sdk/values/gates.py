@@ -1,8 +1,9 @@
-"""Gates as operators see them, and their form on the wire."""
+"""Gates as operators see them."""
 
 import dataclasses
 import datetime as dt
 
+from progressor.domain.gates.gate import Gate
 from progressor.sdk.values.constraints import GateHolder
 from progressor.v1 import gate_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -10,29 +11,11 @@ from progressor.wire.shapes import Shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """How many processes of a namespace may hold it at once; 0: none may.
-
-    ``held`` is above ``capacity`` only where that was lowered; ``waiting_count`` is counted up to
-    1,000; ``revision`` counts the changes of the capacity, from 1.
-    """
-
-    namespace: str
-    gate: str
-    capacity: int
-    held: int
-    waiting_count: int
-    revision: int
-    created_at: dt.datetime
-    updated_at: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWaiter:
-    """A task in the line of a gate; from ``since`` on it could have run without its gates.
+    """A task in the queue of a gate.
 
-    ``gates`` are all that it wants. ``aged``: it has waited for so long that it goes before all
-    others.
+    ``since``: when its gates became the only thing it waits for. ``gates``: all that it needs.
+    ``aged``: it has waited so long that it precedes all others.
     """
 
     process_id: str
@@ -45,9 +28,9 @@ class GateWaiter:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateView:
-    """A gate, who holds it, the longest first, and who comes next, in order; 100 of each at most.
+    """A gate with its holders, the longest first, and its queue, in order; at most 100 of each.
 
-    A task that wants several gates stands in the line of the one that is full.
+    A task that needs several gates is in the queue of the one that is full.
     """
 
     gate: Gate

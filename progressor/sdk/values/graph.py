@@ -1,4 +1,4 @@
-"""A graph of nodes to be started, built in a few lines: for a job, or for a leader's step.
+"""Graphs of nodes, for a job or for a step of its leader.
 
 ::
 
@@ -7,18 +7,19 @@
     tests = graph.fan_out("test", ["unit", "system"], after=build)
     graph.node("deploy", after=tests, wants_results=True)
 
-A node comes after nodes that are there already: no name is unknown, and nothing goes in a circle.
+A node can only come after nodes that were added before it, so a graph has no cycles.
 """
 
 import dataclasses
 import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import Seconds, duration_to_wire, instant_to_wire
 from progressor.sdk.values.constraints import (
@@ -26,20 +27,14 @@ from progressor.sdk.values.constraints import (
     constraints_from_wire,
     constraints_to_wire,
 )
-from progressor.sdk.values.namespaces import (
-    RetryPolicy,
-    ZombiePolicy,
-    policy_from_wire,
-    policy_to_wire,
-)
-from progressor.v1 import namespace_service_pb2 as namespaces
+from progressor.sdk.values.namespaces import ZombiePolicy, policy_from_wire, policy_to_wire
 from progressor.v1 import nodes_pb2 as pb
 
 Item = TypeVar("Item")
 
 NAME_BYTES_MAX = 128
 NODES_MAX = 10_000
-"""Nodes of one graph; a leader may add another one in its next step, up to 50,000."""
+"""Nodes of one graph; a leader may add more graphs in later steps, up to 50,000 nodes in all."""
 
 Deadline: TypeAlias = dt.datetime | Seconds
 """When a job fails if it has not ended: an aware datetime, or seconds or a timedelta from now."""
@@ -48,13 +43,14 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class NodeOptions(TypedDict, total=False):
-    """What a node may have besides its name, its args and what it comes after.
+    """Options of a node.
 
-    ``namespace``: whose processor carries it; left out: the leader's. ``process_id``: of its
-    follower; left out: the leader's, a slash, and the name. ``wants_results``: its first step gets
-    what it comes after as `Step.nodes` and `Step.results`. ``constraints``: what that step must
-    pass. ``retry_policy``, ``zombie_policy``: in place of its namespace's. ``target``: the one of
-    the namespace's processor targets where it must run, spelt as there.
+    ``namespace``: the namespace whose processor carries it out; default: the leader's.
+    ``process_id``: the id of its process; default: the leader's id, a slash, and the node's name.
+    ``wants_results``: its first step gets the outcomes of its predecessors as `Step.nodes` and
+    `Step.results`. ``constraints``: what must hold before that step may run. ``retry_policy``,
+    ``zombie_policy``: in place of the namespace's. ``target``: the one of the namespace's processor
+    targets on which it must run, written as in the namespace.
     """
 
     namespace: str
@@ -68,7 +64,7 @@ class NodeOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NewNode:
-    """A node of a graph, to be named as what others come after; ``after`` are names."""
+    """A node of a graph; ``after`` has the names of its predecessors."""
 
     name: str
     args: Payload = dataclasses.field(repr=False)
@@ -78,14 +74,11 @@ class NewNode:
 
 
 After: TypeAlias = NewNode | str | Iterable[NewNode | str]
-"""What a node comes after: nodes of its graph, or names of nodes that the job has already."""
+"""Predecessors of a node: nodes of its graph, or names of nodes that the job already has."""
 
 
 class Graph:
-    """Nodes in the order in which they were added; it is used up by nothing, so it can be reused.
-
-    ``len(graph)`` counts them, and iteration goes through them.
-    """
+    """Nodes in the order in which they were added. A graph can be submitted several times."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NewNode] = {}
@@ -94,27 +87,27 @@ class Graph:
     def node(
         self, name: str, args: Payload = None, *, after: After = (), **options: Unpack[NodeOptions]
     ) -> NewNode:
-        """Add a node, and return it, so that others can come after it.
+        """Add a node, and return it, so that other nodes can come after it.
 
         Args:
-            name: Unique within the job: 1 .. 128 bytes of UTF-8 without control characters.
-            args: For its first step, encoded by the codec of who submits it.
-            after: What must be done before. The name of a node that the graph has not is taken
-                for one that the job has, which a leader may add to.
+            name: Unique within the job, 1 to 128 bytes of UTF-8 without control characters.
+            args: For its first step; the codec of the client or processor encodes them.
+            after: The nodes that must be done first. A name that is not in the graph is that of a
+                node which the job already has; only a leader can use one.
             options: See `NodeOptions`.
 
         Raises:
-            ValueError: The name is taken, or is none; `after` has a node of another graph.
+            ValueError: The name is invalid or taken, or `after` has a node of another graph.
         """
         _check_name(name)
         if name in self._nodes:
-            message = f"the graph has a node {name!r} already"
+            message = f"the graph already has a node {name!r}"
             raise ValueError(message)
         if name in self._present:
-            message = f"{name!r} was named as a node that the job has already"
+            message = f"{name!r} was used as the name of a node that the job already has"
             raise ValueError(message)
         if len(self._nodes) == NODES_MAX:
-            message = f"a graph has {NODES_MAX} nodes at most"
+            message = f"a graph can have at most {NODES_MAX} nodes"
             raise ValueError(message)
         before = tuple(dict.fromkeys(self._name_of(it, name) for it in _listed(after)))
         self._present.update(dict.fromkeys(it for it in before if it not in self._nodes))
@@ -132,21 +125,21 @@ class Graph:
         after: After = (),
         **options: Unpack[NodeOptions],
     ) -> tuple[NewNode, ...]:
-        """Add a node for each item, and return them in order; none of them waits for another.
+        """Add a node for each item, and return the nodes; they do not wait for each other.
 
         Args:
-            name: What their names begin with: "test" gives "test-1", "test-2" ...
+            name: The prefix of their names: "test" gives "test-1", "test-2" ...
             items: One for each node.
-            args: Makes a node's args of its item; None: they are the item.
-            named: Makes what follows the dash in a node's name, in place of its number.
-            after: What each of them comes after.
-            options: See `NodeOptions`; without ``process_id``, which cannot be that of several.
+            args: Returns the args of a node for its item; None: the item itself.
+            named: Returns the suffix of a node's name for its item; None: a number from 1.
+            after: The nodes that must be done first.
+            options: See `NodeOptions`; without ``process_id``.
 
         Raises:
             ValueError: As for `node`.
         """
         if "process_id" in options:
-            message = f"nodes {name!r} cannot all be process {options['process_id']!r}"
+            message = f"nodes {name!r} cannot share the process_id {options['process_id']!r}"
             raise ValueError(message)
         before = tuple(_listed(after))
         return tuple(
@@ -161,32 +154,32 @@ class Graph:
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
-        """All pairs of names, of which the second comes after the first."""
+        """All pairs of names: a predecessor and its successor."""
         return tuple((before, it.name) for it in self._nodes.values() for before in it.after)
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The names that only the job has, and not this graph."""
+        """The predecessors that the job already has, which are not in this graph."""
         return tuple(self._present)
 
     def __getitem__(self, name: str) -> NewNode:
-        """Return the node of a name, or raise KeyError."""
+        """Return the node of this name, or raise KeyError."""
         return self._nodes[name]
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether the graph has a node of this name."""
+        """Return whether the graph has a node of this name."""
         return name in self._nodes
 
     def __iter__(self) -> Iterator[NewNode]:
-        """Go through the nodes in the order in which they were added."""
+        """Iterate over the nodes in the order in which they were added."""
         return iter(tuple(self._nodes.values()))
 
     def __len__(self) -> int:
-        """Count the nodes."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     def __repr__(self) -> str:
-        """Count nodes and edges."""
+        """Return the numbers of nodes and edges."""
         return f"Graph({len(self)} nodes, {len(self.edges)} edges)"
 
     def _name_of(self, before: NewNode | str, name: str) -> str:
@@ -199,7 +192,7 @@ class Graph:
         if before.graph is not self:
             message = (
                 f"node {name!r} cannot come after {before.name!r}, a node of another graph; "
-                "say the name of one that the job has already"
+                "use the name of a node that the job already has"
             )
             raise ValueError(message)
         return before.name
@@ -213,18 +206,18 @@ def nodes_to_wire(graph: Graph, codec: Codec) -> list[pb.NodeSpec]:
         TypeError: The codec has no form for a node's args.
     """
     if not graph:
-        message = "a graph has one node at least"
+        message = "the graph must have at least one node"
         raise ValueError(message)
     return [_node_to_wire(it, codec) for it in graph]
 
 
 def graph_from_wire(specs: Iterable[pb.NodeSpec], codec: Codec) -> Graph:
-    """Return the graph of messages, each node behind those that it comes after."""
+    """Return the graph of messages, each node after its predecessors."""
     left = {it.name: it for it in specs}
     graph = Graph()
-    while left:  # each round takes one out at least: what was taken once has no cycle
+    while left:  # each round removes at least one node: an accepted graph has no cycle
         ready = [it for it in left.values() if not any(name in left for name in it.predecessors)]
-        assert ready, "an engine has no graph with a cycle"
+        assert ready, "the engine has accepted a graph with a cycle"
         for spec in ready:
             del left[spec.name]
             graph.node(
@@ -256,44 +249,32 @@ def due_to_wire(deadline: Deadline | None) -> _Due:
     return {"timeout": duration_to_wire(deadline)}
 
 
+_PLAIN = ("namespace", "process_id", "wants_results", "target")
+"""Options that a message holds as they are."""
+
+
 def _options_from_wire(spec: pb.NodeSpec) -> NodeOptions:
-    options: NodeOptions = {}
-    if spec.namespace:
-        options["namespace"] = spec.namespace
-    if spec.process_id:
-        options["process_id"] = spec.process_id
-    if spec.wants_results:
-        options["wants_results"] = True
+    options: dict[str, Any] = {it: getattr(spec, it) for it in _PLAIN if getattr(spec, it)}
     if spec.HasField("constraints"):
         options["constraints"] = constraints_from_wire(spec.constraints)
     if spec.HasField("retry_policy"):
         options["retry_policy"] = policy_from_wire(spec.retry_policy)
     if spec.zombie_policy:
         options["zombie_policy"] = ZombiePolicy.from_number(spec.zombie_policy)
-    if spec.target:
-        options["target"] = spec.target
-    return options
+    return cast("NodeOptions", options)
 
 
 def _node_to_wire(node: NewNode, codec: Codec) -> pb.NodeSpec:
-    options = node.options
-    retry_policy, zombie_policy = options.get("retry_policy"), options.get("zombie_policy")
-    return pb.NodeSpec(
-        name=node.name,
-        namespace=options.get("namespace", ""),
-        process_id=options.get("process_id", ""),
-        predecessors=node.after,
-        args=codec.encode(node.args),
-        wants_results=options.get("wants_results", False),
-        constraints=constraints_to_wire(options.get("constraints")),
-        retry_policy=None if retry_policy is None else policy_to_wire(retry_policy),
-        zombie_policy=(
-            namespaces.ZOMBIE_POLICY_UNSPECIFIED
-            if zombie_policy is None
-            else namespaces.ZombiePolicy.ValueType(zombie_policy.number)
-        ),
-        target=options.get("target", ""),
-    )
+    options: dict[str, Any] = dict(node.options)
+    fields = {it: options[it] for it in _PLAIN if it in options}
+    if options.get("constraints") is not None:
+        fields["constraints"] = constraints_to_wire(options["constraints"])
+    if options.get("retry_policy") is not None:
+        fields["retry_policy"] = policy_to_wire(options["retry_policy"])
+    if options.get("zombie_policy") is not None:
+        fields["zombie_policy"] = ZombiePolicy(options["zombie_policy"]).number
+    args = codec.encode(node.args)
+    return pb.NodeSpec(name=node.name, predecessors=node.after, args=args, **fields)
 
 
 def _listed(after: After) -> Sequence[NewNode | str]:
@@ -302,12 +283,14 @@ def _listed(after: After) -> Sequence[NewNode | str]:
 
 def _check_name(name: Any) -> None:  # noqa: ANN401  # callers without a type checker
     if not isinstance(name, str):
-        message = f"a node's name is text, not {name!r}"
+        message = f"the name of a node must be a string, got {name!r}"
         raise TypeError(message)
     size = len(name.encode())
     if not 1 <= size <= NAME_BYTES_MAX:
-        message = f"a node's name has 1 .. {NAME_BYTES_MAX} bytes, not {size}: {name[:40]!r}"
+        message = (
+            f"the name of a node must be 1 to {NAME_BYTES_MAX} bytes, got {size}: {name[:40]!r}"
+        )
         raise ValueError(message)
     if _CONTROL_CHARACTER.search(name):
-        message = f"a node's name has no control characters: {name!r}"
+        message = f"the name of a node must not contain control characters, got {name!r}"
         raise ValueError(message)

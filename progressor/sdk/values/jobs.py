@@ -1,4 +1,4 @@
-"""Jobs as clients and leaders see them, and their form on the wire.
+"""Jobs as clients and leaders see them.
 
 Instants are aware datetimes in UTC. Payloads (args, result) are decoded.
 """
@@ -13,8 +13,8 @@ from typing_extensions import TypeForm
 from progressor import errors
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Asked
-from progressor.sdk.codec.wire import WireEnum
-from progressor.sdk.values.constraints import Constraints, constraints_from_wire
+from progressor.sdk.codec.wire import WireEnum, payload
+from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
 from progressor.sdk.values.processes import TaskError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
@@ -22,10 +22,10 @@ from progressor.wire.shapes import Field, Shape
 
 
 class JobState(WireEnum):
-    """Where a job is. UNSPECIFIED: a state that only a newer SDK knows.
+    """The state of a job. UNSPECIFIED: a state that only a newer SDK knows.
 
-    RUNNING: nodes are at work, or the leader is; DONE: its leader has finished; FAILED: its leader
-    is in error; CANCELLED: by `cancel`.
+    RUNNING: it has not ended. DONE: its leader has finished. FAILED: its leader is in error.
+    CANCELLED: `Jobs.cancel` ended it.
     """
 
     UNSPECIFIED = "unspecified"
@@ -36,16 +36,17 @@ class JobState(WireEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens, unless it is retried."""
+        """Whether the job has ended; a failed one can be retried."""
         return self in {JobState.DONE, JobState.FAILED, JobState.CANCELLED}
 
 
 class NodeState(WireEnum):
-    """Where a node is. UNSPECIFIED: a state that only a newer SDK knows.
+    """The state of a node. UNSPECIFIED: a state that only a newer SDK knows.
 
-    WAITING: what it comes after is not done; READY: it is, and the node is in line to be started;
-    RUNNING: its process has been started; DONE: that has finished; FAILED: that is in error, or
-    could not be started; SKIPPED: what it comes after has failed; CANCELLED: its job has ended.
+    WAITING: a predecessor is not done. READY: all predecessors are done, and the node is about to
+    be started. RUNNING: its process has been started. DONE: its process has finished. FAILED: its
+    process is in error or could not be started. SKIPPED: a predecessor has failed. CANCELLED: its
+    job ended first.
     """
 
     UNSPECIFIED = "unspecified"
@@ -59,7 +60,7 @@ class NodeState(WireEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens to it, unless its job is retried."""
+        """Whether the node has ended; a retry of its job can start it again."""
         return self in _ENDED
 
 
@@ -68,7 +69,7 @@ _ENDED = frozenset({NodeState.DONE, NodeState.FAILED, NodeState.SKIPPED, NodeSta
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCounts:
-    """How many nodes of a job are in which state."""
+    """The number of nodes of a job in each state."""
 
     waiting: int = 0
     ready: int = 0
@@ -80,7 +81,7 @@ class NodeCounts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all nodes."""
         return sum(dataclasses.astuple(self))
 
 
@@ -88,9 +89,9 @@ class NodeCounts:
 class Job:
     """A job without its nodes.
 
-    ``detail``: why it failed; ``led_by_engine``: whether the engine leads it, or a processor does;
-    ``deadline``: when it fails if it has not ended by then; ``schedule_id``: which schedule started
-    it, "" for none. ``revision`` counts its changes, from 1.
+    ``detail``: why it failed. ``led_by_engine``: whether the engine leads it, not a processor.
+    ``deadline``: when it fails if it has not ended. ``schedule_id``: the schedule that started it;
+    "": none. ``revision`` counts its changes, from 1.
     """
 
     namespace: str
@@ -110,11 +111,11 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Node(Generic[Asked]):
-    """A node as it stands; ``namespace`` and ``process_id`` are of its process, its follower.
+    """A node of a job; ``namespace`` and ``process_id`` are those of its process.
 
-    ``skipped_because_of`` names the node that failed, "" if none did. ``ready_at``: when what it
-    comes after was done. ``attempt``: 1, and one more for each retry. ``revision``: the job's when
-    this node changed last. ``args`` and ``result`` are None where payloads were left out.
+    ``skipped_because_of``: the failed node that it was skipped for; "": none. ``ready_at``: when
+    its predecessors were done. ``attempt``: 1, plus 1 for each retry. ``revision``: the job's at
+    the node's last change. ``args`` and ``result`` are None if payloads were left out.
     """
 
     name: str
@@ -140,9 +141,9 @@ class Node(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobView(Generic[Asked]):
-    """A job with its nodes in the order in which they were added; or those that have changed.
+    """A job with its nodes, or those that have changed, in the order in which they were added.
 
-    ``payloads_left_out``: they would have been more than a message holds.
+    ``payloads_left_out``: the payloads did not fit into a message.
     """
 
     job: Job
@@ -150,10 +151,10 @@ class JobView(Generic[Asked]):
     payloads_left_out: bool = False
 
     def __getitem__(self, name: str) -> Node[Asked]:
-        """Return the node of a name.
+        """Return the node of this name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The job has no such node.
         """
         for node in self.nodes:
             if node.name == name:
@@ -163,7 +164,7 @@ class JobView(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted:
-    """A job that is durable; ``task_id`` is of its leader's first step.
+    """A durable job; ``task_id`` is the init task of its leader.
 
     ``deduplicated``: an earlier request with the same idempotency key did the work.
     """
@@ -174,7 +175,7 @@ class JobSubmitted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobRetried:
-    """A job that goes on, and the names of the nodes that begin again."""
+    """A resumed job, and the names of the nodes that start again."""
 
     job: Job
     nodes: tuple[str, ...]
@@ -182,10 +183,10 @@ class JobRetried:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOutcome:
-    """How a node has ended, as a leader's join hears of it, or a node that wants its results.
+    """The outcome of a node, for the join handler of a leader or for a successor.
 
-    ``result`` is decoded as it comes; `Step.results_as` checks a type. ``skipped_because_of`` names
-    the node that failed, "" if none did.
+    ``result`` is decoded without a type; `Step.results_as` checks one. ``skipped_because_of``: the
+    failed node that it was skipped for; "": none.
     """
 
     name: str
@@ -196,22 +197,22 @@ class NodeOutcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has finished, with a result if it gave one."""
+        """Whether the node is done, with or without a result."""
         return self.state is NodeState.DONE
 
 
 class JobFailedError(errors.ProgressorError):
-    """A job that was waited for has failed; ``job`` is how it stands."""
+    """The job failed; ``job`` is the job as it ended."""
 
     reason = "JOB_FAILED"
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        super().__init__(f"job {job.job_id!r} has failed: {job.detail}")
+        super().__init__(f"job {job.job_id!r} failed: {job.detail}")
 
 
 class JobCancelledError(errors.ProgressorError):
-    """A job that was waited for was cancelled; ``job`` is how it stands."""
+    """The job was cancelled; ``job`` is the job as it ended."""
 
     reason = "JOB_CANCELLED"
 
@@ -224,7 +225,7 @@ def checked(job: Job) -> Job:
     """Return a job that is done.
 
     Raises:
-        JobFailedError, JobCancelledError: It has ended otherwise.
+        JobFailedError, JobCancelledError: The job is not done.
     """
     match job.state:
         case JobState.FAILED:
@@ -235,12 +236,8 @@ def checked(job: Job) -> Job:
             return job
 
 
-def _payload(message: pb.Node | nodes.NodeOutcome, _path: str, codec: Codec) -> Payload:
-    return codec.decode(message.result)
-
-
 _JOB = Shape(Job, pb.Job)
-_OUTCOME = Shape(NodeOutcome, nodes.NodeOutcome, result=Field(read=_payload))
+_OUTCOME = Shape(NodeOutcome, nodes.NodeOutcome, result=payload("result"))
 _NODE: Shape[Node[Any], pb.Node] = Shape(
     Node,
     pb.Node,
@@ -249,18 +246,14 @@ _NODE: Shape[Node[Any], pb.Node] = Shape(
     result=Field(
         read=lambda message, _path, context: context[0].decode(message.result, context[1])
     ),
-    constraints=Field(
-        read=lambda message, _path, _context: (
-            constraints_from_wire(message.constraints) if message.HasField("constraints") else None
-        )
-    ),
+    constraints=CONSTRAINTS,
 )
 
 read_job = _JOB.read
 
 
 def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) -> Node[Asked]:
-    """Return a Node message as its value, its result decoded as a `kind`."""
+    """Return a node, its result decoded as a `kind`."""
     return _NODE.read(message, context=(codec, kind))
 
 
@@ -269,7 +262,7 @@ def read_view(
     codec: Codec,
     kind: TypeForm[Asked] = ANYTHING,
 ) -> JobView[Asked]:
-    """Return a job with nodes, their results decoded as a `kind`."""
+    """Return a job with its nodes, their results decoded as a `kind`."""
     left_out = isinstance(message, pb.GetJobResponse) and message.payloads_left_out
     return JobView(
         job=read_job(message.job),
@@ -279,8 +272,13 @@ def read_view(
 
 
 def read_outcome(message: nodes.NodeOutcome, codec: Codec) -> NodeOutcome:
-    """Return how a node has ended, its result decoded."""
+    """Return the outcome of a node, its result decoded."""
     return _OUTCOME.read(message, context=codec)
+
+
+def outcome_to_wire(outcome: NodeOutcome, codec: Codec) -> nodes.NodeOutcome:
+    """Return the outcome of a node as a message, its result encoded."""
+    return _OUTCOME.message(outcome, codec)
 
 
 def results_of(
@@ -289,7 +287,7 @@ def results_of(
     """Return the results of the nodes that are done, by name, each decoded as a `kind`.
 
     Raises:
-        ValueError: A result is no `kind`; the message names the node.
+        ValueError: A result is not a `kind`; the message names the node.
     """
     results: dict[str, Asked] = {}
     for name, outcome in outcomes.items():

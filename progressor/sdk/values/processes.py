@@ -1,4 +1,4 @@
-"""What requests take and answers bring: processes, events, tasks, as frozen values.
+"""Processes, events and tasks, as frozen values.
 
 Instants are aware datetimes in UTC. Payloads (state, response, event ...) are decoded.
 """
@@ -15,7 +15,7 @@ from progressor.sdk.values.constraints import Constraints, GateHolder, Order, Ti
 
 
 class ProcessStatus(WireEnum):
-    """Where a process is in its life. UNSPECIFIED: none, or one that only a newer SDK knows."""
+    """The status of a process. UNSPECIFIED: none, or one that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     INIT = "init"
@@ -38,7 +38,7 @@ class TaskType(WireEnum):
 
 
 class TaskStatus(WireEnum):
-    """Where a task is. UNSPECIFIED: one that only a newer SDK knows."""
+    """The status of a task. UNSPECIFIED: one that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     WAITING = "waiting"
@@ -51,7 +51,7 @@ class TaskStatus(WireEnum):
 
 
 class WaitCause(WireEnum):
-    """Why a task does not run, or that it does. UNSPECIFIED: one that only a newer SDK knows."""
+    """Why a task waits, or RUNNING. UNSPECIFIED: a cause that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     RUNNING = "running"
@@ -68,7 +68,7 @@ class WaitCause(WireEnum):
 
 
 class Direction(WireEnum):
-    """Which way a range of history runs."""
+    """The direction of a history range."""
 
     UNSPECIFIED = "unspecified"
     FORWARD = "forward"
@@ -77,11 +77,11 @@ class Direction(WireEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRange:
-    """A piece of a history; by default all of it, oldest first.
+    """A range of a history; by default all of it, the oldest event first.
 
-    ``after`` leaves out everything up to and including that event id, in the direction; 0: from
-    the first, or, backward, from the last. ``limit`` is at most 100,000; None: no limit, 0: no
-    events at all.
+    ``after``: the range begins behind the event of this id, in its direction; 0: at the first
+    event, or, backward, at the last. ``limit``: at most 100,000 events; None: no limit, 0: no
+    events.
     """
 
     after: int = 0
@@ -99,7 +99,7 @@ NO_HISTORY = HistoryRange(limit=0)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskError:
-    """How a failed or rejected task ended; ``code`` is a gRPC status code."""
+    """The error of a failed or rejected task; ``code`` is a gRPC status code."""
 
     code: int
     reason: str
@@ -108,10 +108,9 @@ class TaskError:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrderWait:
-    """The task of a smaller version that another one waits for.
+    """The task of a smaller version that a task waits for: the smallest version, then the oldest.
 
-    ``order`` is that of the task that waits. Of several, the smallest version is given, then the
-    oldest.
+    ``order`` is that of the waiting task.
     """
 
     order: Order
@@ -123,10 +122,10 @@ class OrderWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWait:
-    """A gate that is full, and the first 10 who hold it, the longest first.
+    """A full gate that a task waits for, with its first 10 holders, the longest first.
 
-    ``position`` is the task's among the ``waiting_count`` (at most 1,000 counted) who wait for this
-    gate, from 1, as things stand; None: it does not stand in line yet.
+    ``position``: the task's current position in the queue of the gate, from 1; None: it is not in
+    the queue yet. ``waiting_count``: the length of the queue, counted up to 1,000.
     """
 
     gate: str
@@ -139,17 +138,17 @@ class GateWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One task that has not ended, and what it waits for.
+    """An unfinished task and what it waits for.
 
-    ``explanation`` says in words all that the others say in fields, each of which is None where
-    the cause has none: ``until`` of a timer, a retry and ``run_at``; ``since`` when it runs, or is
-    due and waits for a worker, of whom ``busy_count`` of ``worker_count`` are busy; the task that
-    it is behind, whether that runs, and since when it runs or waits; of how many attempts; the
-    replica, the last heartbeat of one that is late, and by when the task is collected from it.
+    ``explanation`` says everything in words. A field that does not apply to the cause is None:
+    ``until`` applies to a timer, a retry and ``run_at``. ``since``: when the task began to run, or
+    became due and waits for a worker; ``busy_count`` of ``worker_count`` workers are busy.
+    ``behind_task_id``: the task before it, whether that runs, and since when it runs or waits.
+    ``replica_id``: the replica that runs it; ``silent_since``: its last heartbeat, if it is late;
+    ``collected_at``: when the task is taken back from it.
 
-    Of a task with constraints what it waits for besides its cause is given too: a smaller version
-    of its ``order``, those of its ``gates`` that are full; and how its time was ``spent`` until
-    now.
+    A task with constraints also has what it waits for besides the cause: a smaller version in its
+    ``order`` and those of its ``gates`` that are full; and how its time was ``spent`` so far.
     """
 
     task_id: int
@@ -180,10 +179,10 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Process(Generic[Asked]):
-    """A process without its history; its type parameter is that of its ``state``.
+    """A process without its history; the type parameter is the type of ``state``.
 
-    Where List made it, ``state`` and ``result`` are None, and ``first_wait`` is what its first
-    task waits for that has not ended; None: all have, or it was not made by List.
+    In a list, ``state`` and ``result`` are None, and ``first_wait`` is the wait of its first
+    unfinished task; None: it has none. Outside of a list, ``first_wait`` is None.
     """
 
     namespace: str
@@ -203,7 +202,7 @@ class Process(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One recorded fact; ``event_id`` counts from 1 without gaps within its process."""
+    """A recorded event; ``event_id`` counts from 1 without gaps within its process."""
 
     event_id: int
     occurred_at: dt.datetime
@@ -215,7 +214,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event to import with Put. ``occurred_at`` None: now."""
+    """An event to import with `Client.put`; ``occurred_at`` None: now."""
 
     payload: Payload
     format_version: int = 0
@@ -225,7 +224,7 @@ class NewEvent:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewTimer:
-    """A timer to be set; see `Step.set_timer` for each field. Put takes none with constraints."""
+    """A timer to import with `Client.put`, without constraints; fields as of `Step.set_timer`."""
 
     after: Seconds | None = None
     at: dt.datetime | None = None
@@ -238,7 +237,7 @@ class NewTimer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """The timer of a process: a timeout or remove task, waiting or blocked by calls."""
+    """The timer of a process: a timeout or remove task that waits or is blocked by calls."""
 
     task_id: int
     type: TaskType
@@ -248,7 +247,7 @@ class Timer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LedJob:
-    """The job that a process leads: how many nodes it has, and how many have not ended."""
+    """The job that a process leads, by its numbers of nodes."""
 
     unfinished_count: int
     node_count: int
@@ -256,7 +255,7 @@ class LedJob:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedJob:
-    """The job in which a process is a node, by its leader's namespace and id."""
+    """The job in which a process carries out a node; ``namespace`` is that of the leader."""
 
     namespace: str
     job_id: str
@@ -265,7 +264,7 @@ class FollowedJob:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobRole:
-    """A process's part in jobs: it leads one, follows in one, or both."""
+    """The role of a process in jobs: it leads one, carries out a node of one, or both."""
 
     led: LedJob | None
     followed: FollowedJob | None
@@ -273,11 +272,11 @@ class JobRole:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Generic[Asked]):
-    """A process with its history, its timer and what its unfinished tasks wait for.
+    """A process with its history, its timer and the waits of its unfinished tasks.
 
-    ``explanation`` says what the process waits for that none of its tasks tells: a repair, or
-    nothing. ``next_after`` is set where the range has more events than a message holds: ask again
-    with it. ``job_role``: its part in jobs; None: it has none.
+    ``explanation``: what the process itself waits for, such as a repair. ``next_after``: the
+    `HistoryRange.after` of the next page, if the range has more events than fit into a message.
+    ``job_role``: its role in jobs; None: it has none.
     """
 
     process: Process[Asked]
@@ -291,10 +290,10 @@ class Snapshot(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[Asked]):
-    """The processor's answer; ``response`` is of the type that was asked for.
+    """The processor's answer; ``response`` has the requested type.
 
-    With `accept_only` it is None, whatever that type. ``deduplicated``: an earlier request with the
-    same idempotency key did the work.
+    With `accept_only`, ``response`` is None. ``deduplicated``: an earlier request with the same
+    idempotency key did the work.
     """
 
     task_id: int
@@ -304,7 +303,7 @@ class Answer(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The task that is durably accepted, or that stands for an import."""
+    """A durably accepted task, or the task that records an import."""
 
     task_id: int
     deduplicated: bool
@@ -312,7 +311,7 @@ class Accepted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRepaired:
-    """The timer that runs again; None where the process is simply running."""
+    """The task of the timer that runs again; None: there was no timer to run."""
 
     task_id: int | None
 
@@ -328,10 +327,10 @@ class TaskAnswer(Generic[Asked]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrace:
-    """The life of one task, and the events that its step recorded (at most 1,000).
+    """The record of one task, with the events that its step recorded (at most 1,000).
 
-    ``constraints`` as they were asked for, None: none; ``spent``: once such a task has ended, where
-    its life went. ``replica_id``: the replica that runs it, or ran it last; None: none has.
+    ``spent``: how its time was spent, if it had constraints and has ended. ``replica_id``: the
+    replica that runs it or ran it last; None: it has never run.
     """
 
     task_id: int
@@ -355,7 +354,7 @@ class TaskTrace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One page of the tasks of a process, by ascending id. ``next_page_token`` "": the last."""
+    """A page of the tasks of a process, by ascending id. ``next_page_token`` "": the last page."""
 
     tasks: tuple[TaskTrace, ...]
     next_page_token: str

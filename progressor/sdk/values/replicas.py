@@ -1,4 +1,4 @@
-"""A replica as operators see it, and its form on the wire."""
+"""Replicas as operators see them."""
 
 import dataclasses
 import datetime as dt
@@ -9,9 +9,9 @@ from progressor.wire.shapes import Shape
 
 
 class ReplicaState(WireEnum):
-    """What the others make of a replica. UNSPECIFIED: one that only a newer SDK knows.
+    """The state of a replica as others see it. UNSPECIFIED: one that only a newer SDK knows.
 
-    SILENT is presumed dead: its heartbeat is older than its lease timeout.
+    SILENT: presumed dead, since its heartbeat is older than its lease timeout.
     """
 
     UNSPECIFIED = "unspecified"
@@ -21,7 +21,7 @@ class ReplicaState(WireEnum):
 
 
 class LogLevel(WireEnum):
-    """The least that a log says. UNSPECIFIED: one that only a newer SDK knows."""
+    """The lowest level that is logged. UNSPECIFIED: one that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     DEBUG = "debug"
@@ -32,7 +32,7 @@ class LogLevel(WireEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogLevelChange:
-    """The level that the log of a replica had, and which replica it was."""
+    """The replica whose log level was set, and its level before."""
 
     replica_name: str
     previous_level: LogLevel
@@ -40,12 +40,12 @@ class LogLevelChange:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """An engine process; instants and the age are by PostgreSQL's clock.
+    """An engine process; instants and ages are by PostgreSQL's clock.
 
-    ``functions`` is the schema of its release's functions. ``step_count`` (steps in hand),
-    ``caller_count`` (callers waiting) and ``clock_offset`` (by how much its clock is ahead of
-    PostgreSQL's) are as its last heartbeat told; None: its release does not tell them, or the
-    clocks were not compared yet. ``lease_count`` is of now.
+    ``functions`` is the schema with the functions of its release. ``step_count`` (running steps),
+    ``caller_count`` (waiting callers) and ``clock_offset`` (how far its clock is ahead of
+    PostgreSQL's) are those of its last heartbeat; None: its release does not report them, or the
+    clocks have not been compared yet. ``lease_count`` is current.
     """
 
     replica_id: int

@@ -1,4 +1,4 @@
-"""Schedules as clients see them: what is done, when, and what became of it.
+"""Schedules as clients see them: what they start, when, and what became of it.
 
 ::
 
@@ -26,11 +26,11 @@ CATCH_UP_WINDOW_DEFAULT = dt.timedelta(days=1)
 
 
 class OverlapPolicy(WireEnum):
-    """What a firing does while what an earlier one started has not ended.
+    """What a firing does while the process or job of an earlier one has not ended.
 
-    SKIP: it starts nothing; QUEUE_ONE: it waits for the end, and is the only one to wait; ALLOW: it
-    starts; CANCEL_PREVIOUS: it has the earlier ones cancelled, and starts. UNSPECIFIED: SKIP, or
-    where it stands in for another one: that.
+    SKIP: start nothing. QUEUE_ONE: wait for its end; at most one firing waits. ALLOW: start.
+    CANCEL_PREVIOUS: cancel the earlier ones, and start. UNSPECIFIED: SKIP; in a request, the
+    policy of the schedule.
     """
 
     UNSPECIFIED = "unspecified"
@@ -41,11 +41,11 @@ class OverlapPolicy(WireEnum):
 
 
 class FiringState(WireEnum):
-    """Where a firing is. UNSPECIFIED: a state that only a newer SDK knows.
+    """The state of a firing. UNSPECIFIED: a state that only a newer SDK knows.
 
-    QUEUED: it waits for an earlier one; RUNNING: what it started has not ended; DONE, FAILED,
-    CANCELLED: how that has; GONE: that was removed; SKIPPED: it started nothing, by its overlap
-    policy; MISSED: it was older than the catch-up window; REFUSED: it could not start anything.
+    QUEUED: waits for an earlier one. RUNNING: what it started has not ended. DONE, FAILED,
+    CANCELLED: how that ended. GONE: that was removed. SKIPPED: nothing was started, by the overlap
+    policy. MISSED: it was older than the catch-up window. REFUSED: the start failed.
     """
 
     UNSPECIFIED = "unspecified"
@@ -61,12 +61,12 @@ class FiringState(WireEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether the firing has ended."""
         return self not in {FiringState.UNSPECIFIED, FiringState.QUEUED, FiringState.RUNNING}
 
 
 class FiringCause(WireEnum):
-    """What made a firing. UNSPECIFIED: a cause that only a newer SDK knows."""
+    """What caused a firing. UNSPECIFIED: a cause that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     TIME = "time"
@@ -76,11 +76,12 @@ class FiringCause(WireEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cron:
-    """Instants by a clock on the wall, as in ``Cron("30 2 * * mon", "Europe/Berlin")``.
+    """Instants by local time, as in ``Cron("30 2 * * mon", "Europe/Berlin")``.
 
-    ``expression``: minute, hour, day of month, month, day of week; or six fields, the first of them
-    seconds; or @hourly, @daily and so on. ``time_zone``: of the IANA database; "": UTC. What
-    becomes of hours that clocks leave out or repeat, schedule_service.proto says.
+    ``expression``: minute, hour, day of month, month, day of week; or six fields, beginning with
+    seconds; or @hourly, @daily and so on. ``time_zone``: a name of the IANA database; "": UTC.
+    schedule_service.proto documents the hours that a change of daylight saving time skips or
+    repeats.
     """
 
     expression: str
@@ -89,9 +90,9 @@ class Cron:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Every:
-    """Instants at equal distances, 1 s or more, whatever clocks on the wall do.
+    """Instants at a fixed interval of at least 1 s, independent of local time.
 
-    ``anchor``: one of them, from which the others are counted; None: the epoch.
+    ``anchor``: one of the instants; None: the epoch.
     """
 
     interval: Seconds
@@ -105,8 +106,8 @@ Times: TypeAlias = Cron | Every
 class ScheduledStart:
     """Each firing starts a process.
 
-    ``process_id_template``: its id, with {instant}, which must be there, and {schedule_id} to be
-    filled in; "": "{schedule_id}/{instant}".
+    ``process_id_template``: the id of the process, with the placeholders {instant}, required, and
+    {schedule_id}; "": "{schedule_id}/{instant}".
     """
 
     args: Payload = None
@@ -119,7 +120,7 @@ class ScheduledStart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledCall:
-    """Each run calls a process. No caller waits for the response, which is kept with the task."""
+    """Each firing calls a process. No caller waits for the response; the task stores it."""
 
     process_id: str
     args: Payload = None
@@ -141,10 +142,10 @@ class ScheduledNotify:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """Each firing submits a job; its nodes cannot choose the ids of their processes.
+    """Each firing submits a job; its nodes cannot have a ``process_id``.
 
-    ``job_id_template``: as that of `ScheduledStart`. ``timeout``: when the job fails if it has not
-    ended, seconds or a timedelta from the firing on; None: never.
+    ``job_id_template``: the id of the job, as `ScheduledStart.process_id_template`. ``timeout``:
+    when the job fails if it has not ended, in seconds or a timedelta from the firing; None: never.
     """
 
     graph: Graph
@@ -159,11 +160,11 @@ Target: TypeAlias = ScheduledStart | ScheduledCall | ScheduledNotify | Scheduled
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """What a schedule does, and when.
+    """What a schedule starts, and when.
 
-    ``jitter``: each firing comes up to so much later than its instant. ``start_at``, ``end_at``: no
-    instant before, and after; None: any. ``catch_up_window``: how late a firing may be after a
-    downtime; later ones are missed, and counted.
+    ``jitter``: the longest random delay of a firing after its instant. ``start_at``, ``end_at``:
+    the first and last possible instant; None: no limit. ``catch_up_window``: how late a firing may
+    be after a downtime; later ones are counted as missed.
     """
 
     times: Times
@@ -177,11 +178,11 @@ class ScheduleSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule as it stands; ``revision`` counts its changes, from 1.
+    """A schedule; ``revision`` counts its changes, from 1.
 
-    ``next_instant``: without jitter; ``next_at``: when that is due. None: there is none, or it is
-    paused. The counts are of firings since it was made. Where List made it, its target is without
-    args and nodes.
+    ``next_instant``: without jitter. ``next_at``: with jitter. Both are None if there is no next
+    instant or the schedule is paused. The counts are of firings since it was created. In a list,
+    its target has no args and no nodes.
     """
 
     namespace: str
@@ -202,12 +203,12 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """One firing: its ``instant`` and its schedule are its identity.
+    """A firing of a schedule, identified by its ``instant``.
 
-    ``due_at``: the instant and its jitter; ``fired_at``: when it was recorded; ``started_at``: when
-    it started something, None: it did not; ``ended_at``: when its end was noticed.
-    ``process_id``, ``task_id``: what it started or called, "" and None for nothing. Of missed ones
-    ``missed_count`` tells how many, and ``missed_until`` the last.
+    ``due_at``: the instant with jitter. ``fired_at``: when it was recorded. ``started_at``: when it
+    started something; None: it did not. ``ended_at``: when the end of that was detected.
+    ``process_id``, ``task_id``: what it started or called; "" and None: nothing. Consecutive missed
+    firings are one record: ``missed_count`` is their number, ``missed_until`` the last instant.
     """
 
     instant: dt.datetime
@@ -226,7 +227,7 @@ class Firing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NextFiring:
-    """A firing to come: its instant, and when it is due, with its jitter."""
+    """A future firing; ``due_at`` is its instant with jitter."""
 
     instant: dt.datetime
     due_at: dt.datetime
@@ -234,7 +235,7 @@ class NextFiring:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule, its firings to come, in order, and those of the past, the latest first."""
+    """A schedule with its next firings, the earliest first, and its last ones, the latest first."""
 
     schedule: Schedule
     next_firings: tuple[NextFiring, ...]
@@ -243,7 +244,7 @@ class ScheduleView:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """How many instants a span has, and how many of them are queued by this."""
+    """The number of instants in a range, and how many of them were queued."""
 
     instant_count: int
     queued_count: int
