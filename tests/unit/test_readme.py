@@ -364,6 +364,16 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("path", PAGES[1:], ids=lambda it: it.relative_to(DOCS).as_posix())
+def test_a_page_links_to_what_the_site_has(path: Path) -> None:
+    if path.name == "guarantees.md":
+        pytest.skip("its links to tests are what test_guarantees checks")
+    text = _FENCE.sub("", path.read_text("utf-8"))
+    targets = [(path.parent / it.partition("#")[0]).resolve() for it in _LINK.findall(text)]
+
+    assert [it for it in targets if not it.is_relative_to(DOCS)] == []
+
+
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a page's headings."""
     text = _FENCE.sub("", path.read_text("utf-8"))

@@ -24,6 +24,7 @@ from progressor.storage.doctor.run import open_run, run
 from progressor.storage.embedded.address import running_conninfo
 
 _TIMEOUT_MAX = 86_400
+_RUNBOOK = "docs/how-to/operate/runbook/index.md"
 _SIGNS = {
     State.OK: ("✓", "green"),
     State.NOT_DONE: ("?", "cyan"),
@@ -91,6 +92,8 @@ def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable
             yield from _lines(finding)
     yield Text()
     yield _summary(found, deep=deep)
+    if any(finding.state is not State.OK for finding in found):
+        yield Text(f"{_RUNBOOK} has a section for each of these.", style="dim")
 
 
 def _lines(finding: Finding) -> Iterable[RenderableType]:
