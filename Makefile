@@ -163,8 +163,8 @@ test-unit: $(DONE)/dev ## Without I/O: unit and property
 	$(RUN) pytest tests/unit tests/property $(ARGS)
 
 .PHONY: test-storage
-test-storage: $(DONE)/dev ## On PostgreSQL: contract and storage
-	$(RUN) pytest tests/contract tests/storage $(ARGS)
+test-storage: $(DONE)/dev ## On PostgreSQL
+	$(RUN) pytest tests/storage $(ARGS)
 
 .PHONY: test-system
 test-system: $(DONE)/dev ## Over gRPC, and against the model

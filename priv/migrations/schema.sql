@@ -1,6 +1,6 @@
 -- The schema as it is today: what the numbered files beside this one come to.
--- Written by `make migrate-schema`, proven equal by tests/storage/test_migrations.py. Nothing reads
--- it but people.
+-- Written by `make migrate-schema`; tests/storage/postgres/test_migrations.py proves it equal. Only
+-- people read it.
 
 CREATE TYPE progressor.firing_cause AS ENUM ('time', 'trigger', 'backfill');
 

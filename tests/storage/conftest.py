@@ -14,7 +14,7 @@ from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import put_cluster
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import JobStore, job_store
-from tests.support.storage.store import create_namespace, empty, running_stores
+from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 
 @pytest.fixture
@@ -46,6 +46,42 @@ def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stores(database: str, clock: ManualClock) -> AsyncIterator[tuple[Store, ...]]:
+    """Return two replicas on one database."""
+    create_namespace(database)
+    async with running_stores(database, count=2, clock=clock) as stores:
+        for each in stores:
+            await each.beat()
+        yield stores
+
+
+@pytest.fixture
+def emptied(observer: psycopg.Connection[Any]) -> None:
+    """Begin without processes: what is due is due because of the test."""
+    empty(observer, keep=("namespaces", "replicas"))
+
+
+@pytest.fixture
+def store(stores: tuple[Store, ...], emptied: None) -> Store:  # noqa: ARG001
+    return stores[0]
+
+
+@pytest.fixture
+def other(stores: tuple[Store, ...], emptied: None) -> Store:  # noqa: ARG001
+    return stores[1]
+
+
+@pytest.fixture
+def jobs(store: Store) -> JobStore:
+    return job_store(store)
+
+
 @pytest_asyncio.fixture(loop_scope="module")
 async def pair(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[list[JobStore]]:
     """Return the storage of two replicas, in which nothing is wrong in the end."""
@@ -55,9 +91,3 @@ async def pair(database: str, observer: psycopg.Connection[Any]) -> AsyncIterato
     async with running_stores(database, count=2, clock=clock) as stores:
         yield [job_store(store) for store in stores]
     assert broken_invariants(observer, now=clock.now()) == {}
-
-
-@pytest.fixture
-def jobs(pair: list[JobStore]) -> JobStore:
-    """Return the storage of the first of the two."""
-    return pair[0]

@@ -18,8 +18,8 @@ FILE = Path(__file__).parents[3] / "priv" / "migrations" / "schema.sql"
 
 _HEADER = """\
 -- The schema as it is today: what the numbered files beside this one come to.
--- Written by `make migrate-schema`, proven equal by tests/storage/test_migrations.py. Nothing reads
--- it but people.
+-- Written by `make migrate-schema`; tests/storage/postgres/test_migrations.py proves it equal. Only
+-- people read it.
 """
 
 _TYPES: LiteralString = """

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH"),
 ]
 
-DASHBOARD = Path(__file__).parents[2] / "docker/grafana/dashboards/progressor.json"
+DASHBOARD = Path(__file__).parents[3] / "docker/grafana/dashboards/progressor.json"
 VARIABLES = {"$namespace": ".*", "$instance": ".*", "$__rate_interval": "30s"}
 
 SELDOM = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-DOCKER = Path(__file__).parents[2] / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 PROMTOOL = shutil.which("promtool")
 
 pytestmark = pytest.mark.skipif(

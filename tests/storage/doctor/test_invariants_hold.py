@@ -1,6 +1,6 @@
 """The invariants hold over storage's work; a change of what must not change is noticed.
 
-That a violation of each invariant is found: tests/storage/test_doctor_invariants.py.
+That a violation of each invariant is found: tests/storage/doctor/test_invariants.py.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.storage.schedules.runs import FIRST, DeletedTo, Item, fired_of
-from tests.storage.test_lock_order import (
+from tests.storage.postgres.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,
     KEYS,

@@ -24,7 +24,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.replicas.replicas import Zombie
-from tests.storage.test_lock_order import (
+from tests.storage.postgres.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,
     Party,

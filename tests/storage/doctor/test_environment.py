@@ -1,6 +1,6 @@
 """The environment: each thing that can be ill is made ill in a real PostgreSQL, and found.
 
-What concerns replicas and their work: tests/storage/test_doctor_environment_work.py.
+What concerns replicas and their work: tests/storage/doctor/test_environment_work.py.
 """
 
 import datetime as dt

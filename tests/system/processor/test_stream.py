@@ -36,7 +36,7 @@ from tests.support.processor.scripted import ScriptedProcessor
 
 TIMED_OUT = failed(4, "STEP_TIMEOUT", retryable=True)
 INVALID = failed(13, "INVALID_ANSWER", retryable=False)
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROCESSOR = """
 import asyncio, sys
 from progressor.sdk import Processor

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.system.test_examples import play
+from tests.system.engine.test_examples import play
 
 SUCCESS = """\
   ready at the beginning: 1, 2, 3

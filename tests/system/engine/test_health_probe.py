@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tests.support.engine.replica import running_process
 
-DOCKER = Path(__file__).parents[2] / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 PROBE = DOCKER / "health-probe"
 PATIENCE_SECONDS = 60
 
