@@ -1,4 +1,4 @@
-"""Which commands there are, and how all of them end: the entry point of ``progressor``."""
+"""The entry point of ``progressor``: its commands, and how each of them ends."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: Without the program's name; None: those of this process.
+        arguments: Without the program's name; None: ``sys.argv``.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -43,14 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe; the interpreter's last flush must not complain.
+        # The reader has closed the pipe: the interpreter's last flush must not report that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     return result if isinstance(result, ExitCode) else ExitCode.DONE
 
 
 def build_app() -> App:
-    """Return the commands; each one's module is imported when it is asked for."""
+    """Return the app; a command's module is imported when the command runs."""
     app = App(
         "progressor",
         help=_SUMMARY,
@@ -69,7 +69,7 @@ def build_app() -> App:
 
 
 def _add(app: App, commands: Sequence[tuple[str, str, str]], **options: str) -> None:
-    # What is at the end of the top's help stands there alone.
+    # Only the help of `progressor` itself ends with the epilogue.
     for name, place, summary in commands:
         app.command(f"{_ROOM}.{place}", name=name, help=summary, help_epilogue="", **options)
 
@@ -77,37 +77,29 @@ def _add(app: App, commands: Sequence[tuple[str, str, str]], **options: str) -> 
 _COMMANDS = {
     "Engine": (
         ("serve", "engine.serve:serve", "Run an engine."),
-        ("dev", "dev.dev:dev", "Run an engine with an example, and play it."),
-        ("migrate", "engine.migrate:migrate", "Bring a database to this release's schema."),
-        ("doctor", "doctor.doctor:doctor", "Examine a database, and say what to do."),
+        ("dev", "dev.dev:dev", "Run an engine and an example on it."),
+        ("migrate", "engine.migrate:migrate", "Migrate a database to this release's schema."),
+        ("doctor", "doctor.doctor:doctor", "Check a database, and advise on what is wrong."),
         ("config", "engine.settings:show_config", "Print the configuration in force."),
-        ("health", "engine.health:health", "Ask an engine for its health."),
-        ("replicas", "engine.replicas:replicas", "Print the replicas on an engine's database."),
-        ("top", "top.top:top", "Watch what an engine does, and what waits."),
-        ("log-level", "engine.log_level:log_level", "Change how much a replica's log says."),
-        ("example-processor", "dev.example:example_processor", "Serve the example's processor."),
+        ("health", "engine.health:health", "Check the health of an engine."),
+        ("replicas", "engine.replicas:replicas", "Print the replicas of an engine's database."),
+        ("top", "top.top:top", "Watch rates, queues, processors and replicas."),
+        ("log-level", "engine.log_level:log_level", "Change the log level of a replica."),
+        ("example-processor", "dev.example:example_processor", "Run the example's processor."),
         ("version", "engine.version:version", "Print the version."),
     ),
     "Processes": (
         ("start", "processes.requests:start", "Create a process."),
         ("call", "processes.requests:call", "Run a call on a process."),
-        ("notify", "processes.requests:notify", "Leave a call without an answer."),
-        (
-            "repair",
-            "processes.requests:repair",
-            "Ask the processor to bring a broken process back.",
-        ),
-        ("simple-repair", "processes.requests:simple_repair", "Bring it back without asking."),
+        ("notify", "processes.requests:notify", "Run a call without waiting for its answer."),
+        ("repair", "processes.requests:repair", "Repair a broken process by its processor."),
+        ("simple-repair", "processes.requests:simple_repair", "Repair it without its processor."),
         ("await", "processes.requests:await_task", "Wait for a task."),
-        ("cancel", "processes.requests:cancel", "Cancel a task that waits."),
+        ("cancel", "processes.requests:cancel", "Cancel a waiting task."),
         ("get", "processes.reads:get", "Print a process."),
-        ("why", "processes.why:why", "Say what a process waits for."),
+        ("why", "processes.why:why", "Explain what a process waits for."),
         ("trace", "processes.reads:trace", "Print the tasks of a process as a timeline."),
-        (
-            "list",
-            "processes.reads:list_processes",
-            "Print the processes of a namespace, or of all.",
-        ),
+        ("list", "processes.reads:list_processes", "Print the processes of one namespace or all."),
         ("put", "processes.writes:put", "Import a process."),
         ("remove", "processes.writes:remove", "Delete a process."),
     ),
@@ -121,48 +113,47 @@ _NAMESPACE_COMMANDS = (
 )
 _GATE_COMMANDS = (
     ("list", "gates.gates:list_gates", "Print the gates of a namespace."),
-    ("get", "gates.gates:get", "Print a gate, who holds it and who waits for it."),
-    ("set", "gates.gates:set_capacity", "Set how many may hold a gate."),
-    ("delete", "gates.gates:delete", "Delete a gate that nobody uses."),
+    ("get", "gates.gates:get", "Print a gate, its holders and its queue."),
+    ("set", "gates.gates:set_capacity", "Set the capacity of a gate."),
+    ("delete", "gates.gates:delete", "Delete an unused gate."),
 )
 _JOB_COMMANDS = (
     ("submit", "jobs.jobs:submit", f"Submit a job from a file.\n\n{JOB_FORMAT}"),
     ("get", "jobs.jobs:get", "Print a job, its graph and its nodes."),
     ("list", "jobs.jobs:list_jobs", "Print the jobs of a namespace."),
-    ("watch", "jobs.jobs:watch", "Watch a job until it ends; the exit code tells how."),
-    ("retry", "jobs.jobs:retry", "Go on with a failed job from its failed nodes."),
-    ("cancel", "jobs.jobs:cancel", "End a job."),
+    ("watch", "jobs.jobs:watch", "Watch a job until it ends."),
+    ("retry", "jobs.jobs:retry", "Retry a failed job from its failed nodes."),
+    ("cancel", "jobs.jobs:cancel", "Cancel a job."),
 )
 _SCHEDULE_COMMANDS = (
-    ("create", "schedules.schedules:create", "Make a schedule."),
+    ("create", "schedules.schedules:create", "Create a schedule."),
     ("update", "schedules.schedules:update", "Change a schedule."),
-    ("get", "schedules.schedules:get", "Print a schedule and its firings."),
+    ("get", "schedules.schedules:get", "Print a schedule and its runs."),
     ("list", "schedules.schedules:list_schedules", "Print the schedules of a namespace."),
-    ("next", "schedules.schedules:print_next", "Print the next firings of a schedule."),
-    ("pause", "schedules.schedules:pause", "Have a schedule fire no more."),
-    ("resume", "schedules.schedules:resume", "Have a paused schedule fire again."),
-    ("trigger", "schedules.schedules:trigger", "Fire a schedule now."),
-    ("backfill", "schedules.schedules:backfill", "Fire the instants of a span of the past."),
+    ("next", "schedules.schedules:print_next", "Print the next runs of a schedule."),
+    ("pause", "schedules.schedules:pause", "Pause a schedule."),
+    ("resume", "schedules.schedules:resume", "Resume a paused schedule."),
+    ("trigger", "schedules.schedules:trigger", "Run a schedule now."),
+    ("backfill", "schedules.schedules:backfill", "Run the instants of a past period."),
     ("delete", "schedules.schedules:delete", "Delete a schedule."),
 )
 
-
 _FAMILIES = {
-    "namespace": ("Namespaces", "Create, change and read namespaces.", _NAMESPACE_COMMANDS),
-    "gate": ("Namespaces", "Read and set gates, which tasks wait for.", _GATE_COMMANDS),
+    "namespace": ("Namespaces", "Create, change and print namespaces.", _NAMESPACE_COMMANDS),
+    "gate": ("Namespaces", "Print and set gates, which limit concurrency.", _GATE_COMMANDS),
     "job": ("Jobs", "Submit, watch and retry jobs, graphs of processes.", _JOB_COMMANDS),
-    "schedule": ("Jobs", "Make and follow schedules, which fire on time.", _SCHEDULE_COMMANDS),
+    "schedule": ("Jobs", "Create, print and control schedules.", _SCHEDULE_COMMANDS),
 }
 """Commands of two words: their group and summary, and the second words."""
 
 
 def _shown_default(value: object) -> str | None:
-    """Return the default for the help; that something is off or empty needs no word."""
+    """Return a default for the help; None if it is off or empty."""
     return None if value in (None, False, "", ()) else str(value)
 
 
 def _asks_json(tokens: Sequence[str]) -> bool:
-    """Return whether --json is asked for, not a value or an argument that reads the same."""
+    """Return whether --json is given as an option, not as the value of another one."""
     try:
         _, bound, _ = build_app().parse_args(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, errors.ProgressorError):
@@ -174,7 +165,7 @@ def _asks_json(tokens: Sequence[str]) -> bool:
 
 
 def _check_text(tokens: Sequence[str]) -> None:
-    """Refuse what the shell passed as bytes that are not UTF-8: the wire takes none."""
+    """Refuse arguments that are not UTF-8, which cannot be sent."""
     for position, token in enumerate(tokens, start=1):
         try:
             token.encode()

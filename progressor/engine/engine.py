@@ -37,7 +37,7 @@ from progressor.storage.postgres.pools import open_pools
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.replicas import Replicas
-from progressor.telemetry.logs.level import LogLevel
+from progressor.telemetry.logs.level import LogLevelSwitch
 from progressor.telemetry.metrics.exports import Exports
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.setup import set_up
@@ -92,7 +92,7 @@ class Engine:
             tls = Tls(certificate=config.server.tls_certificate, key=config.server.tls_key)
         self._server = ApiServer(
             self._backend,
-            log_levels=LogLevel(asyncio.get_running_loop().call_later),
+            log_levels=LogLevelSwitch(asyncio.get_running_loop().call_later),
             replica_name=config.replica.name,
             tracing=self._telemetry.tracing,
             metrics=self.metrics,

@@ -74,7 +74,7 @@ from progressor.storage.schedules.runs import Firings
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.setup import Telemetry
+from progressor.telemetry.setup import ReplicaTracing
 
 _DUE_QUEUE_MAX = 100_000
 _TO_PROCESSORS: Labels = ("processor",)
@@ -93,7 +93,7 @@ class Wiring:
         *,
         clock: Clock,
         observers: Observers,
-        telemetry: Telemetry,
+        telemetry: ReplicaTracing,
         metrics: Metrics,
     ) -> None:
         self.dsn = dsn

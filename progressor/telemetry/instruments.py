@@ -32,7 +32,7 @@ OVERFLOW = "_other_"
 Value = TypeVar("Value")
 
 
-class Kind(enum.StrEnum):
+class MetricKind(enum.StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -47,7 +47,7 @@ class Metric:
     a histogram's buckets, ascending.
     """
 
-    kind: Kind
+    kind: MetricKind
     name: str
     unit: str
     meaning: str
@@ -157,10 +157,10 @@ Instrument = Counter | Histogram | Gauge
 
 
 def instrument(metric: Metric) -> Instrument:
-    kinds: Mapping[Kind, Callable[[Metric], Instrument]] = {
-        Kind.COUNTER: Counter,
-        Kind.HISTOGRAM: Histogram,
-        Kind.GAUGE: Gauge,
+    kinds: Mapping[MetricKind, Callable[[Metric], Instrument]] = {
+        MetricKind.COUNTER: Counter,
+        MetricKind.HISTOGRAM: Histogram,
+        MetricKind.GAUGE: Gauge,
     }
     return kinds[metric.kind](metric)
 

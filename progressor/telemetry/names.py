@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from progressor.domain.views.activity import QUEUES_MAX
-from progressor.telemetry.instruments import Kind, Metric
+from progressor.telemetry.instruments import Metric, MetricKind
 
 _DURATIONS_MS = (
     0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000
@@ -21,22 +21,22 @@ _CAUSES_MAX = 8
 
 def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Metric:
     return Metric(
-        kind=Kind.HISTOGRAM, name=name, unit="ms", meaning=meaning, labels=labels,
+        kind=MetricKind.HISTOGRAM, name=name, unit="ms", meaning=meaning, labels=labels,
         bounds=_DURATIONS_MS,
     )  # fmt: skip
 
 
 def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
-    return Metric(kind=Kind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels)
+    return Metric(kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels)
 
 
 def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
-    return Metric(kind=Kind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels)
+    return Metric(kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels)
 
 
 def _queue(name: str, unit: str, meaning: str) -> Metric:
     return Metric(
-        kind=Kind.GAUGE, name=name, unit=unit, meaning=meaning, labels=("namespace", "cause"),
+        kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=("namespace", "cause"),
         sets_max=_CAUSES_MAX * QUEUES_MAX,
     )  # fmt: skip
 
@@ -275,7 +275,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         # Storage.
         "batch_items": Metric(
-            kind=Kind.HISTOGRAM, name="progressor_batch_items", unit="{item}",
+            kind=MetricKind.HISTOGRAM, name="progressor_batch_items", unit="{item}",
             meaning="Items per batch of the group commit. write: the kind of batch.",
             labels=("write",), bounds=_SIZES,
         ),

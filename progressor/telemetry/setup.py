@@ -21,7 +21,7 @@ _EXPORT_SECONDS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
+class ReplicaTracing:
     """The tracing of a replica."""
 
     tracing: Tracing
@@ -31,8 +31,8 @@ class Telemetry:
     """Pushes the remaining spans, within a few seconds."""
 
 
-SILENT = Telemetry(tracing=tracing.SILENT, counts=tuple, shutdown=lambda: None)
-"""Telemetry without a collector."""
+SILENT = ReplicaTracing(tracing=tracing.SILENT, counts=tuple, shutdown=lambda: None)
+"""Without a collector."""
 
 
 def set_up(
@@ -42,7 +42,7 @@ def set_up(
     sample_ratio: float,
     chance: Callable[[], float],
     instance: str,
-) -> Telemetry:
+) -> ReplicaTracing:
     """Return telemetry that is pushed to an OTLP endpoint, or SILENT if that is empty.
 
     Args:
@@ -67,7 +67,7 @@ def set_up(
         shutdown_on_exit=False,
     )
     provider.add_span_processor(queue)
-    return Telemetry(
+    return ReplicaTracing(
         tracing=Tracing(provider.get_tracer(_SCOPE), ratio=sample_ratio, chance=chance),
         counts=queue.counts,
         shutdown=provider.shutdown,

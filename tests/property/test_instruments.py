@@ -12,8 +12,8 @@ from progressor.telemetry.instruments import (
     Counter,
     Distribution,
     Histogram,
-    Kind,
     Metric,
+    MetricKind,
     quantile,
 )
 from tests.support.telemetry.measured import counted
@@ -32,7 +32,7 @@ records = st.lists(st.tuples(labels, values), max_size=50)
 def histogram() -> Histogram:
     return Histogram(
         Metric(
-            kind=Kind.HISTOGRAM, name="m", unit="ms", meaning="It is.", labels=("id",),
+            kind=MetricKind.HISTOGRAM, name="m", unit="ms", meaning="It is.", labels=("id",),
             bounds=BOUNDS, sets_max=SETS_MAX,
         )
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_the_first_sets_of_labels_are_kept_apart_and_all_others_are_one(
 ) -> None:
     counter = Counter(
         Metric(
-            kind=Kind.COUNTER, name="m", unit="1", meaning="It is.", labels=("id",),
+            kind=MetricKind.COUNTER, name="m", unit="1", meaning="It is.", labels=("id",),
             sets_max=SETS_MAX,
         )
     )  # fmt: skip

@@ -108,13 +108,13 @@ WORDS: list[tuple[Wait, str]] = [
     (
         a_wait(WaitCause.GATE, gates=(FULL, SHUT)),
         (
-            f"gate g (2 of 2 held first by q since {AT}), 2 of 5 in line, "
+            f"gate g (2 of 2 held first by q since {AT}), 2 of 5 in the queue, "
             "gate shut (0 of 0 held)"
         ),
     ),
     (
         a_wait(WaitCause.GATE, gates=(dataclasses.replace(FULL, holders=(HOLDER,)),)),
-        f"gate g (2 of 2 held by q since {AT}), 2 of 5 in line",
+        f"gate g (2 of 2 held by q since {AT}), 2 of 5 in the queue",
     ),
 ]  # fmt: skip
 

@@ -12,9 +12,9 @@ from progressor.telemetry.instruments import (
     Distribution,
     Gauge,
     Histogram,
-    Kind,
     Labels,
     Metric,
+    MetricKind,
     instrument,
     quantile,
 )
@@ -25,13 +25,13 @@ from tests.support.telemetry.measured import counted, recorded
 BOUNDS = (1.0, 10.0)
 
 
-def metric(kind: Kind, *labels: str) -> Metric:
-    bounds = BOUNDS if kind is Kind.HISTOGRAM else ()
+def metric(kind: MetricKind, *labels: str) -> Metric:
+    bounds = BOUNDS if kind is MetricKind.HISTOGRAM else ()
     return Metric(kind=kind, name="m", unit="1", meaning="It is.", labels=labels, bounds=bounds)
 
 
 def test_a_counter_grows_by_what_is_added_to_its_labels() -> None:
-    counter = Counter(metric(Kind.COUNTER, "way"))
+    counter = Counter(metric(MetricKind.COUNTER, "way"))
 
     counter.add(2, ("here",))
     counter.add(labels=("here",))
@@ -43,7 +43,7 @@ def test_a_counter_grows_by_what_is_added_to_its_labels() -> None:
 
 
 def test_a_counter_tells_what_others_count_beside_its_own() -> None:
-    counter = Counter(metric(Kind.COUNTER, "pool"))
+    counter = Counter(metric(MetricKind.COUNTER, "pool"))
     counts: dict[Labels, float] = {("front",): 1}
     counter.read_from(counts.items)
     counter.add(7, ("ours",))
@@ -56,7 +56,7 @@ def test_a_counter_tells_what_others_count_beside_its_own() -> None:
 
 
 def test_a_gauge_asks_all_its_sources_each_time() -> None:
-    gauge = Gauge(metric(Kind.GAUGE, "side"))
+    gauge = Gauge(metric(MetricKind.GAUGE, "side"))
     values = [1.0]
     gauge.read_from(lambda: [(("client",), values[0])])
     gauge.read_from(lambda: [(("processor",), 7.0)])
@@ -70,7 +70,7 @@ def test_a_gauge_asks_all_its_sources_each_time() -> None:
     ("value", "bucket"), [(0, 0), (1, 0), (1.001, 1), (10, 1), (11, 2), (1e12, 2)]
 )
 def test_a_value_falls_into_the_first_bucket_that_holds_it(value: float, bucket: int) -> None:
-    histogram = Histogram(metric(Kind.HISTOGRAM))
+    histogram = Histogram(metric(MetricKind.HISTOGRAM))
 
     histogram.record(value)
 
@@ -80,7 +80,7 @@ def test_a_value_falls_into_the_first_bucket_that_holds_it(value: float, bucket:
 
 
 def test_a_snapshot_does_not_change_with_what_is_recorded_later() -> None:
-    histogram = Histogram(metric(Kind.HISTOGRAM))
+    histogram = Histogram(metric(MetricKind.HISTOGRAM))
     histogram.record(5)
 
     before = histogram.snapshot()
@@ -89,8 +89,8 @@ def test_a_snapshot_does_not_change_with_what_is_recorded_later() -> None:
     assert before.values == {(): Distribution((0, 1, 0), 5.0)}
 
 
-@pytest.mark.parametrize("kind", [Kind.COUNTER, Kind.HISTOGRAM])
-def test_what_exceeds_the_label_sets_is_counted_as_other(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [MetricKind.COUNTER, MetricKind.HISTOGRAM])
+def test_what_exceeds_the_label_sets_is_counted_as_other(kind: MetricKind) -> None:
     made = instrument(metric(kind, "id", "way"))
     for number in range(100_000):
         if isinstance(made, Counter):
@@ -106,15 +106,15 @@ def test_what_exceeds_the_label_sets_is_counted_as_other(kind: Kind) -> None:
 
 
 def test_what_exceeds_the_label_sets_of_a_gauge_is_left_out() -> None:
-    gauge = Gauge(metric(Kind.GAUGE, "id"))
+    gauge = Gauge(metric(MetricKind.GAUGE, "id"))
     gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
 
     assert len(counted(gauge)) == LABEL_SETS_MAX
 
 
 def test_a_metric_may_have_a_bound_of_its_own() -> None:
-    wide = dataclasses.replace(metric(Kind.GAUGE, "id"), sets_max=LABEL_SETS_MAX + 7)
-    gauge, counter = Gauge(wide), Counter(dataclasses.replace(wide, kind=Kind.COUNTER))
+    wide = dataclasses.replace(metric(MetricKind.GAUGE, "id"), sets_max=LABEL_SETS_MAX + 7)
+    gauge, counter = Gauge(wide), Counter(dataclasses.replace(wide, kind=MetricKind.COUNTER))
     gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
     for number in range(LABEL_SETS_MAX + 9):
         counter.add(1, (str(number),))
@@ -124,7 +124,7 @@ def test_a_metric_may_have_a_bound_of_its_own() -> None:
 
 
 def test_a_member_of_an_enum_is_the_label_of_its_word() -> None:
-    counter = Counter(metric(Kind.COUNTER, "type"))
+    counter = Counter(metric(MetricKind.COUNTER, "type"))
     counter.add(1, (TaskType.CALL,))
     counter.add(1, ("call",))
 
@@ -135,7 +135,7 @@ def test_a_member_of_an_enum_is_the_label_of_its_word() -> None:
 
 
 def test_a_histogram_without_labels_is_there_before_its_first_value() -> None:
-    assert recorded(Histogram(metric(Kind.HISTOGRAM))) == {(): (0, 0)}
+    assert recorded(Histogram(metric(MetricKind.HISTOGRAM))) == {(): (0, 0)}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from progressor.telemetry.logs import level as log_level
-from progressor.telemetry.logs.level import LEVELS, Level, LogLevel
+from progressor.telemetry.logs.level import LEVELS, Level, LogLevelSwitch
 from progressor.telemetry.logs.setup import set_up_logs
 from tests.support.builders import seconds
 from tests.support.runtime.timers import ManualTimers
@@ -32,9 +32,9 @@ def timers() -> ManualTimers:
 
 
 @pytest.fixture
-def level(stream: io.StringIO, timers: ManualTimers) -> LogLevel:
+def level(stream: io.StringIO, timers: ManualTimers) -> LogLevelSwitch:
     assert not stream.getvalue()
-    return LogLevel(timers.later)
+    return LogLevelSwitch(timers.later)
 
 
 def events(stream: io.StringIO) -> Iterator[str]:
@@ -42,7 +42,7 @@ def events(stream: io.StringIO) -> Iterator[str]:
 
 
 def test_what_was_unheard_is_heard_once_the_level_is_lower(
-    level: LogLevel, stream: io.StringIO
+    level: LogLevelSwitch, stream: io.StringIO
 ) -> None:
     logging.getLogger("room").debug("before")
     previous = level.set("debug", FOREVER)
@@ -52,7 +52,9 @@ def test_what_was_unheard_is_heard_once_the_level_is_lower(
     assert [*events(stream)] == ["log level changed", "after"]
 
 
-def test_a_level_for_a_while_ends_in_the_one_before(level: LogLevel, timers: ManualTimers) -> None:
+def test_a_level_for_a_while_ends_in_the_one_before(
+    level: LogLevelSwitch, timers: ManualTimers
+) -> None:
     level.set("debug", seconds(600))
     timers.advance(599)
     meanwhile = log_level.current()
@@ -62,7 +64,7 @@ def test_a_level_for_a_while_ends_in_the_one_before(level: LogLevel, timers: Man
 
 
 def test_a_second_while_ends_in_what_stood_before_the_first(
-    level: LogLevel, timers: ManualTimers
+    level: LogLevelSwitch, timers: ManualTimers
 ) -> None:
     level.set("debug", seconds(600))
     previous = level.set("error", seconds(5))
@@ -74,7 +76,7 @@ def test_a_second_while_ends_in_what_stood_before_the_first(
 
 
 def test_a_level_for_good_outlasts_the_while_before_it(
-    level: LogLevel, timers: ManualTimers
+    level: LogLevelSwitch, timers: ManualTimers
 ) -> None:
     level.set("debug", seconds(600))
     level.set("warning", FOREVER)
@@ -85,7 +87,7 @@ def test_a_level_for_good_outlasts_the_while_before_it(
     assert log_level.current() == "warning"
 
 
-def test_libraries_stay_quiet_at_every_level(level: LogLevel) -> None:
+def test_libraries_stay_quiet_at_every_level(level: LogLevelSwitch) -> None:
     for each in LEVELS:
         level.set(each, FOREVER)
         assert logging.getLogger("psycopg.pool").getEffectiveLevel() >= logging.WARNING
@@ -93,7 +95,7 @@ def test_libraries_stay_quiet_at_every_level(level: LogLevel) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("debug", "error"), ("error", "debug")])
 def test_the_log_tells_of_the_change_where_either_level_hears_it(
-    level: LogLevel, stream: io.StringIO, before: Level, after: Level
+    level: LogLevelSwitch, stream: io.StringIO, before: Level, after: Level
 ) -> None:
     log_level.apply(before)
     level.set(after, seconds(60))

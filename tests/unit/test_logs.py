@@ -17,7 +17,7 @@ from progressor.telemetry.logs.repetition import (
     WINDOWS_MAX,
     Repetition,
 )
-from progressor.telemetry.logs.setup import Target, in_a_thread, set_up_logs
+from progressor.telemetry.logs.setup import LogOutput, in_a_thread, set_up_logs
 from tests.support.runtime.timers import ManualTimers
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
@@ -30,7 +30,9 @@ class Log:
     def __init__(self) -> None:
         self.timers = ManualTimers()
         self.stream = io.StringIO()
-        self.target = Target(self.stream, monotonic=self.timers.monotonic, later=self.timers.later)
+        self.target = LogOutput(
+            self.stream, monotonic=self.timers.monotonic, later=self.timers.later
+        )
         self.records: list[logging.LogRecord] = []
         self.target.setFormatter(_Form(self.records))
         self.logger = self.named("room")

@@ -13,7 +13,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as Told
 
-from progressor.telemetry.instruments import Kind, Metric
+from progressor.telemetry.instruments import Metric, MetricKind
 from progressor.telemetry.metrics.otlp import OnceAMinute, metrics_data
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
@@ -51,7 +51,11 @@ def attributes(pairs: Iterable[KeyValue]) -> dict[str, str]:
 def test_a_metric_is_told_with_its_kind_its_meaning_and_its_unit(metric: Metric) -> None:
     found = told(filled_metrics())[metric.name]
 
-    kinds = {Kind.COUNTER: "sum", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}
+    kinds = {
+        MetricKind.COUNTER: "sum",
+        MetricKind.GAUGE: "gauge",
+        MetricKind.HISTOGRAM: "histogram",
+    }
     assert found.WhichOneof("data") == kinds[metric.kind]
     assert (found.description, found.unit) == (metric.meaning, metric.unit)
 
@@ -62,15 +66,15 @@ def test_every_value_is_as_it_was_recorded(number: int, name: str) -> None:
 
     labels = [dict(zip(metric.labels, each, strict=True)) for each in labels_of(name)]
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             points = found.sum.data_points
             assert [it.as_double for it in points] == [number + 0.5] * len(labels)
             assert [attributes(it.attributes) for it in points] == labels
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             gauge = found.gauge.data_points
             assert [it.as_double for it in gauge] == [number] * len(labels)
             assert [attributes(it.attributes) for it in gauge] == labels
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             distributions = found.histogram.data_points
             assert [attributes(it.attributes) for it in distributions] == labels
             for point in distributions:
@@ -114,7 +118,7 @@ def test_a_number_that_is_counted_in_ones_stays_a_whole_number() -> None:
 
 def test_what_has_no_value_is_not_told() -> None:
     without_labels = {
-        it.name for it in METRICS.values() if not it.labels and it.kind is not Kind.GAUGE
+        it.name for it in METRICS.values() if not it.labels and it.kind is not MetricKind.GAUGE
     }
 
     assert told(Metrics()).keys() == without_labels

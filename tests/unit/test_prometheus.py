@@ -11,8 +11,8 @@ from progressor.telemetry.instruments import (
     Counter,
     Gauge,
     Histogram,
-    Kind,
     Metric,
+    MetricKind,
 )
 from progressor.telemetry.metrics.prometheus import exposed
 from progressor.telemetry.metrics.registry import Metrics
@@ -29,7 +29,7 @@ from tests.support.telemetry.metrics import (
 )
 
 MANY = 100_000
-WILD = Metric(kind=Kind.COUNTER, name="wild", unit="1", meaning="-", labels=("who",))
+WILD = Metric(kind=MetricKind.COUNTER, name="wild", unit="1", meaning="-", labels=("who",))
 
 
 def text_of(metrics: Metrics) -> str:
@@ -43,11 +43,11 @@ def expected(name: str, number: float) -> dict[Series, float]:
     for values in labels_of(name):
         labels = series(metric.labels, values)
         match metric.kind:
-            case Kind.COUNTER:
+            case MetricKind.COUNTER:
                 found[f"{metric.name}_total", labels] = number + 0.5
-            case Kind.GAUGE:
+            case MetricKind.GAUGE:
                 found[metric.name, labels] = number
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 found[f"{metric.name}_count", labels] = 2 * len(RECORDED)
                 found[f"{metric.name}_sum", labels] = 2 * sum(RECORDED)
                 for bound in (*metric.bounds, float("inf")):
@@ -118,9 +118,11 @@ def test_a_label_that_misbehaves_makes_no_more_series_than_allowed() -> None:
 
 def test_neither_does_one_of_a_histogram_or_of_a_gauge() -> None:
     histogram = Histogram(
-        Metric(kind=Kind.HISTOGRAM, name="w", unit="1", meaning="-", labels=("who",), bounds=(1,))
+        Metric(
+            kind=MetricKind.HISTOGRAM, name="w", unit="1", meaning="-", labels=("who",), bounds=(1,)
+        )
     )
-    gauge = Gauge(Metric(kind=Kind.GAUGE, name="w", unit="1", meaning="-", labels=("who",)))
+    gauge = Gauge(Metric(kind=MetricKind.GAUGE, name="w", unit="1", meaning="-", labels=("who",)))
     for number in range(2 * LABEL_SETS_MAX):
         histogram.record(1, (str(number),))
     gauge.read_from(lambda: (((str(number),), 1.0) for number in range(MANY)))

@@ -37,7 +37,7 @@ from progressor.runtime.step import histories
 from progressor.settings import config
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
-from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
+from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, MetricKind
 from progressor.wire import fields as wire
 from tests.support.api.scripted_engine import Ended
 from tests.support.engine.replica import running_replica
@@ -123,7 +123,7 @@ def namespace_table() -> str:
 def metrics_table() -> str:
     rows = [
         (
-            code(f"{it.name}_total" if it.kind is Kind.COUNTER else it.name),
+            code(f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name),
             it.kind,
             it.unit.strip("{}"),
             ", ".join(map(code, it.labels)),
@@ -283,7 +283,8 @@ def test_every_metric_to_watch_is_one() -> None:
     told = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
 
     assert told == {
-        f"{it.name}_total" if it.kind is Kind.COUNTER else it.name for it in names.METRICS.values()
+        f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name
+        for it in names.METRICS.values()
     }
     words = " ".join(page("reference/metrics.md").split())
     assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in words

@@ -3,14 +3,14 @@
 import pytest
 
 from progressor.clock import SystemClock
-from progressor.settings.sections import Telemetry as Settings
+from progressor.settings.sections import Telemetry
 from progressor.telemetry.metrics.exports import Exports
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.resource import resource_of
-from progressor.telemetry.setup import SILENT, Telemetry, set_up
+from progressor.telemetry.setup import SILENT, ReplicaTracing, set_up
 
 
-def traced(endpoint: str) -> Telemetry:
+def traced(endpoint: str) -> ReplicaTracing:
     return set_up(
         otlp_endpoint=endpoint,
         service_name="service",
@@ -35,7 +35,7 @@ def test_with_an_endpoint_there_are_traces(scheme: str) -> None:
 
 def test_metrics_go_nowhere_where_nobody_wants_them() -> None:
     exports = Exports(
-        Metrics(), Settings(metrics_bind="off"), instance="replica:1", clock=SystemClock()
+        Metrics(), Telemetry(metrics_bind="off"), instance="replica:1", clock=SystemClock()
     )
 
     assert exports.open() == ""
@@ -43,7 +43,7 @@ def test_metrics_go_nowhere_where_nobody_wants_them() -> None:
 
 
 def test_what_is_closed_before_it_was_opened_stays_so() -> None:
-    exports = Exports(Metrics(), Settings(), instance="replica:1", clock=SystemClock())
+    exports = Exports(Metrics(), Telemetry(), instance="replica:1", clock=SystemClock())
 
     exports.close()
 

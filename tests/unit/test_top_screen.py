@@ -170,15 +170,15 @@ def test_queues_that_are_old_cut_or_not_there_are_told() -> None:
     old = overview_of(an_activity(a_replica(1), queues_age=34.0, uncounted=7), {})
     missing = overview_of(an_activity(a_replica(1), queues_age=None), {})
 
-    assert shown(old)[2].endswith("counted 34 s ago  7 more namespaces not counted")
-    assert shown(missing)[2] == "what waits could not be counted"
+    assert shown(old)[2].endswith("counted 34 s ago  7 more namespaces were not counted")
+    assert shown(missing)[2] == "the queues could not be counted"
 
 
 def test_an_engine_that_is_away_is_told_with_its_reason_in_one_line() -> None:
     away = Away(since=START, lasting=seconds(75), reason="GONE", message="it\nis \x1b[2Jgone")
 
     assert shown(one(), away=away)[1] == (
-        "engine away since 2026-01-01 00:00:00.000Z, for 75 s: it is [2Jgone"
+        "engine unavailable since 2026-01-01 00:00:00.000Z, for 75 s: it is [2Jgone"
     )
 
 

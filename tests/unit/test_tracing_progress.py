@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from progressor.domain.processes.task import TaskType
-from progressor.telemetry.traces.progress import AGE_MAX, STEPS_MAX, Progress
+from progressor.telemetry.traces.progress import AGE_MAX, STEPS_MAX, TraceProgress
 from tests.support.builders import make_task, seconds
 from tests.support.clock import START
 from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, id_of, parent_of, trace_of
@@ -114,7 +114,7 @@ def test_what_the_processor_calls_from_a_step_goes_on_counting() -> None:
     ],
 )
 def test_what_vendors_say_is_kept_as_far_as_there_is_room(given: str, noted: str | None) -> None:
-    found = Progress(3, 1763910000).noted(given)
+    found = TraceProgress(3, 1763910000).noted(given)
 
     assert len(found) <= 512
     assert len(found.split(",")) <= 32
@@ -127,4 +127,4 @@ def test_what_vendors_say_is_kept_as_far_as_there_is_room(given: str, noted: str
 def test_a_member_that_cannot_be_read_counts_for_nothing(state: str) -> None:
     task = make_task(trace_context={**TRACED, "tracestate": state})
 
-    assert Progress.before(task) == Progress.none(START)
+    assert TraceProgress.before(task) == TraceProgress.none(START)

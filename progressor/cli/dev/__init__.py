@@ -1,1 +1,1 @@
-"""The commands ``dev`` and ``example-processor``: an engine with an example to look at."""
+"""The commands ``dev`` and ``example-processor``, which run the examples."""

@@ -21,25 +21,25 @@ from progressor.settings.config import Config
 
 def dev(
     *,
-    once: Annotated[bool, option("End after the example, with 0, or 1 and the reason.")] = False,
+    once: Annotated[bool, option("Exit after the example: with 0, or 1 and the reason.")] = False,
     ephemeral: Annotated[
-        bool, option("Embed a PostgreSQL that is thrown away at the end.")
+        bool, option("Embed a PostgreSQL whose data is deleted at the end.")
     ] = False,
     example: Annotated[
         Literal["order", "rollout", "job", "mapreduce", "nightly"],
         option(
-            "What is played: orders; schema changes that wait for each other by gates; a job of "
-            "nine tasks; the counting of a thousand pages; a nightly schedule."
+            "The example: orders; a rollout of schema changes with gates; a job of nine tasks; a "
+            "word count of a thousand pages; a nightly schedule."
         ),
     ] = "order",
     settings: Settings = DEFAULT_SETTINGS,
 ) -> None:
-    """Run an engine and an example's processor, play the example, then serve until Ctrl-C."""
+    """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
     config = _for_people(settings.load())
     if config.server.tls_certificate is not None:
-        raise errors.ConfigError("server.tls_certificate", "progressor dev serves without TLS")
+        raise errors.ConfigError("server.tls_certificate", "progressor dev does not support TLS")
     if config.server.workers != 1:
-        raise errors.ConfigError("server.workers", "progressor dev is one process")
+        raise errors.ConfigError("server.workers", "must be 1 for progressor dev")
     console = SafeConsole(highlight=False)
     work = functools.partial(show, console=console, once=once, example=EXAMPLES[example])
     with _data(config, ephemeral=ephemeral) as used:
@@ -50,7 +50,7 @@ def dev(
 
 
 def _for_people(config: Config) -> Config:
-    """Return `config` with a log that leaves the terminal to the example, unless asked for."""
+    """Return `config` with a log of warnings only, unless the level is given."""
     if "log.level" in config.sources:
         return config
     return dataclasses.replace(config, log=dataclasses.replace(config.log, level="warning"))
@@ -62,7 +62,7 @@ def _data(config: Config, *, ephemeral: bool) -> Iterator[Config]:
         yield config
         return
     if config.database.dsn:
-        raise bad_input("--ephemeral", "cannot be, with a database.dsn")
+        raise bad_input("--ephemeral", "cannot be combined with database.dsn")
     with tempfile.TemporaryDirectory(prefix="progressor-", ignore_cleanup_errors=True) as path:
         database = dataclasses.replace(config.database, data_directory=Path(path))
         yield dataclasses.replace(config, database=database)

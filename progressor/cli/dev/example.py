@@ -1,4 +1,4 @@
-"""The command example-processor: the example alone, for an engine elsewhere."""
+"""The command example-processor: the processor of the example, for an engine elsewhere."""
 
 import asyncio
 import logging
@@ -32,13 +32,13 @@ def example_processor(
     *,
     bind: Annotated[str, option("Where to listen: host:port or unix:/path.")] = BIND_DEFAULT,
     engine: Annotated[
-        str | None, option("An engine, in which to create or refresh the namespace.")
+        str | None, option("An engine in which to create or update the namespace.")
     ] = None,
     target: Annotated[
-        str | None, option("Where engines reach this processor, if not at the bound address.")
+        str | None, option("The address at which engines reach it, if not that of --bind.")
     ] = None,
 ) -> None:
-    """Serve the example's processor, that of namespace orders, until SIGTERM or SIGINT."""
+    """Run the processor of the example's namespace, orders, until SIGTERM or SIGINT."""
     check_address("--bind", bind, port_min=0)
     for name, address in {"--engine": engine, "--target": target}.items():
         if address is not None:
@@ -62,13 +62,13 @@ async def _serve(bind: str, engine: str | None, target: str | None) -> None:
 
 
 async def _register(engine: str, target: str) -> None:
-    """Register with an engine that may still be starting; ends when it could, or is cancelled."""
+    """Register with an engine that may still be starting; retries until it succeeds."""
     async with Client(engine) as client:
         while True:
             try:
                 await register(client, namespace(target))
             except _AWAY as error:
-                _log.warning("engine is away", extra={"engine": engine, "error": str(error)})
+                _log.warning("engine is unavailable", extra={"engine": engine, "error": str(error)})
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
                 _log.info("namespace registered", extra={"engine": engine, "target": target})

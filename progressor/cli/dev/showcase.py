@@ -1,4 +1,4 @@
-"""What dev shows: an example's processor and its scenario, beside a running engine."""
+"""Runs an example's processor and its scenario beside an engine."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from progressor.cli.engine.hosting import Engine
+from progressor.cli.engine.hosting import HostedEngine
 from progressor.cli.input.signals import forever
 from progressor.cli.processes.timeline import timeline
 from progressor.errors import ProgressorError
@@ -25,7 +25,7 @@ from progressor.example.scenario import Scenario, ScenarioError, register
 from progressor.sdk import BYTES, Client, NamespaceConfig, Processor
 from progressor.sdk.processor.server import BIND_DEFAULT
 
-_PATIENCE_SECONDS = 90.0
+_TIMEOUT_SECONDS = 90.0
 _ANY_PORT = "127.0.0.1:0"
 
 
@@ -33,18 +33,17 @@ class Play(Protocol):
     """One run of an example."""
 
     @property
-    def processor(self) -> Processor[Any]:
-        """Who carries out its steps."""
+    def processor(self) -> Processor[Any]: ...
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Play it to its end, and return processes that it leaves behind."""
+        """Run the scenario, and return ids of processes that remain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """What can be shown: its namespace, by where the processor is reached, and a run of it.
+    """An example: its namespace by the processor's address, and what begins a run.
 
-    ``commands`` can be tried afterwards; ``{id}`` stands for a process that is left.
+    ``commands`` are suggested afterwards; ``{id}`` stands for a process that remains.
     """
 
     namespace: Callable[[str], NamespaceConfig]
@@ -99,11 +98,11 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
 )
 
 
-async def show(engine: Engine, *, console: Console, once: bool, example: Example) -> None:
-    """Serve an example, play it, show its trace; then, unless `once`, keep serving.
+async def show(engine: HostedEngine, *, console: Console, once: bool, example: Example) -> None:
+    """Run an example's processor and scenario, and print traces; then serve, unless `once`.
 
     Raises:
-        ScenarioError: It went another way than it must, or `once` and PostgreSQL stays away.
+        ScenarioError: The scenario failed, or PostgreSQL stays unavailable with `once`.
     """
     console.print(Text(f"engine at {', '.join(engine.addresses)} on {engine.database}"))
     if engine.metrics_url:
@@ -113,7 +112,7 @@ async def show(engine: Engine, *, console: Console, once: bool, example: Example
     run = example.begin(console=console, run=secrets.token_hex(3))
     async with _serving(run.processor) as target:
         config = example.namespace(target)
-        async with Client(address, namespace=config.name, timeout=_PATIENCE_SECONDS) as client:
+        async with Client(address, namespace=config.name, timeout=_TIMEOUT_SECONDS) as client:
             console.print(Text(f"processor at {target}"))
             console.print()
             try:
@@ -129,20 +128,20 @@ async def show(engine: Engine, *, console: Console, once: bool, example: Example
 
 
 def reachable(address: str) -> str:
-    """Return the address by which a program on this machine reaches a listener at `address`."""
+    """Return the address at which this machine reaches a listener on `address`."""
     host, colon, port = address.rpartition(":")
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  # read, not bound
     return f"{loopback.get(host, host)}{colon}{port}"
 
 
-async def _until_serving(engine: Engine, *, console: Console, once: bool) -> None:
+async def _until_serving(engine: HostedEngine, *, console: Console, once: bool) -> None:
     if not engine.serving.is_set():
         console.print(Text("waiting for PostgreSQL …", style="dim"))
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS if once else None):
+        async with asyncio.timeout(_TIMEOUT_SECONDS if once else None):
             await engine.serving.wait()
     except TimeoutError as error:
-        why = f"{engine.database} is away for {_PATIENCE_SECONDS:.0f} s"
+        why = f"{engine.database} has been unavailable for {_TIMEOUT_SECONDS:.0f} s"
         raise ScenarioError("reach PostgreSQL", why) from error
 
 
@@ -152,8 +151,8 @@ async def _serving(processor: Processor[Any]) -> AsyncIterator[str]:
         try:
             target = await stack.enter_async_context(processor.running(BIND_DEFAULT))
         except RuntimeError:
-            # Somebody has our port. Ours is better kept: processes of an earlier run find us there
-            # even before the namespace is brought up to date.
+            # The port is in use. It is preferred because processes of an earlier run find their
+            # processor there even before the namespace is updated.
             target = await stack.enter_async_context(processor.running(_ANY_PORT))
         yield target
 
@@ -170,12 +169,12 @@ async def _show_traces(
 
 
 def _invite(
-    engine: Engine, address: str, example: Example, process_id: str, *, console: Console
+    engine: HostedEngine, address: str, example: Example, process_id: str, *, console: Console
 ) -> None:
     where = "" if address == "127.0.0.1:7420" else f" --address {address}"
     console.print()
     console.print(Text(f"serving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
     for command in example.commands:
         words = command.replace("{id}", process_id)
-        # Not wrapped, so that it can be copied.
+        # Not wrapped, so that the command can be copied.
         console.print(Text(f"  progressor {words}{where}"), soft_wrap=True)

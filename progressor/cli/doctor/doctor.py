@@ -1,4 +1,4 @@
-"""The command doctor: examines the database of an engine, and says what to do."""
+"""The command doctor."""
 
 import collections
 import datetime as dt
@@ -37,18 +37,17 @@ def doctor(
     *,
     deep: Annotated[
         bool,
-        option("Check the invariants that read whole tables too; may take minutes."),
+        option("Also check invariants that need to read whole tables; may take minutes."),
     ] = False,
-    timeout: Annotated[float, option("Seconds for one question to PostgreSQL.")] = 30.0,
+    timeout: Annotated[float, option("Timeout of one query to PostgreSQL, in seconds.")] = 30.0,
     json: Json = False,
     settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
 ) -> ExitCode:
-    """Examine the database of an engine, and say what to do about what is found.
+    """Check the database of an engine, and advise on what is wrong.
 
-    Checks the invariants that its rows must keep, and the environment: the server, the schema, the
-    replicas, what waits and for what, other sessions. Changes nothing; works with replicas running
-    or none, and with a role that may only read. The exit code is 1 when a check failed, 5 when
-    PostgreSQL is away.
+    Checks the invariants of its rows, and its environment: server, schema, replicas, waiting tasks,
+    other sessions. Changes nothing; works with or without running replicas, and with a read-only
+    role. The exit code is 1 if a check fails, 5 if PostgreSQL is unavailable.
     """
     check_range("--timeout", timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
     config = settings.load()
@@ -66,10 +65,10 @@ def doctor(
 
 
 def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Finding, ...]:
-    """Carry out all checks on the database of a configuration. Blocks.
+    """Run all checks on the database of a configuration. Blocks.
 
     Raises:
-        StorageUnavailableError: PostgreSQL cannot be reached, or was lost on the way.
+        StorageUnavailableError: PostgreSQL cannot be reached, or the connection was lost.
     """
     database = config.database
     dsn = database.dsn or running_conninfo(database.data_directory)
@@ -108,17 +107,15 @@ def _lines(finding: Finding) -> Iterable[RenderableType]:
 
 def _summary(found: Sequence[Finding], *, deep: bool) -> Text:
     counts = collections.Counter(finding.state for finding in found)
-    told = [
-        (f"{counts[state]} {words}", _SIGNS[state][1])
-        for state, words in (
-            (State.OK, "ok"),
-            (State.WARNING, "to look at"),
-            (State.FAILED, "failed"),
-            (State.NOT_DONE, "not done"),
-        )
+    names = {
+        State.OK: "ok",
+        State.WARNING: "warning",
+        State.FAILED: "failed",
+        State.NOT_DONE: "not done",
+    }
+    text = Text(", ").join(
+        Text(f"{counts[state]} {name}", style=_SIGNS[state][1])
+        for state, name in names.items()
         if counts[state]
-    ]
-    text = Text(", ").join(Text(words, style=style) for words, style in told)
-    return (
-        text if deep else text.append("; --deep checks the invariants of whole tables too", "dim")
     )
+    return text if deep else text.append("; --deep also checks invariants of whole tables", "dim")

@@ -1,4 +1,4 @@
-"""The command health, which tells whether an engine is serving."""
+"""The command health."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from progressor.cli.input.engines import credentials_of
 from progressor.cli.input.inputs import option
-from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import Output
 from progressor.sdk.transport.failures import error_for, read_status
@@ -17,11 +17,11 @@ from progressor.sdk.transport.failures import error_for, read_status
 async def health(
     *,
     service: Annotated[
-        str, option("One service, as in progressor.v1.ProcessService; none: the whole engine.")
+        str, option("Check one service, for example progressor.v1.ProcessService.")
     ] = "",
-    engine: Engine = DEFAULT_ENGINE,
+    engine: EngineOptions = DEFAULT_ENGINE,
 ) -> ExitCode:
-    """Ask an engine for its health; the exit code is 0 when it is serving, 5 when it is not."""
+    """Check the health of an engine; the exit code is 0 if it is serving, 5 if it is not."""
     credentials = credentials_of(engine)
     channel = (
         grpc.aio.insecure_channel(engine.address)

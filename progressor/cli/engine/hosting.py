@@ -1,4 +1,4 @@
-"""Running an engine in this process until a signal comes, and draining it then."""
+"""Runs an engine in this process until a signal comes, then drains it."""
 
 import asyncio
 import gc
@@ -22,40 +22,35 @@ from progressor.telemetry.logs.setup import whole_log
 _log = logging.getLogger(__name__)
 
 
-class Engine(Protocol):
-    """What a command asks of a running engine."""
+class HostedEngine(Protocol):
+    """A running engine; see `progressor.engine.engine.Engine`, or a fake of the tests."""
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where it listens, with the ports that were bound."""
+    def addresses(self) -> tuple[str, ...]: ...
 
     @property
-    def metrics_url(self) -> str:
-        """Where its metrics are read; empty: nowhere."""
+    def metrics_url(self) -> str: ...
 
     @property
-    def database(self) -> str:
-        """Which PostgreSQL it uses, without a password."""
+    def database(self) -> str: ...
 
     @property
-    def serving(self) -> asyncio.Event:
-        """Set once PostgreSQL is reached and health is SERVING."""
+    def serving(self) -> asyncio.Event: ...
 
-    async def failed(self) -> None:
-        """Wait for the engine to break, and raise why."""
+    async def failed(self) -> None: ...
 
 
-OpenEngine = Callable[[Config], AbstractAsyncContextManager[Engine]]
-Work = Callable[[Engine], Coroutine[Any, Any, None]]
+OpenEngine = Callable[[Config], AbstractAsyncContextManager[HostedEngine]]
+Work = Callable[[HostedEngine], Coroutine[Any, Any, None]]
 
 
 async def host(
     config: Config, *, open_engine: OpenEngine, work: Work, one_of_many: bool = False
 ) -> None:
-    """Run an engine while `work` is at it, until a signal or the end of `work`, then drain.
+    """Run an engine and `work` until a signal or the end of `work`, then drain the engine.
 
-    A second signal ends this process at once: what it leaves behind is collected, as after
-    any crash. Where it is `one_of_many` with a log in common, each line has the replica's name.
+    A second signal ends this process at once; other replicas collect its steps, as after a crash.
+    If it is `one_of_many` that share a log, each line has the replica's name.
 
     Raises:
         ExceptionGroup: `work` failed, or the engine broke.

@@ -1,4 +1,4 @@
-"""The command log-level, which changes how much a running replica's log says."""
+"""The command log-level."""
 
 import datetime as dt
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import bad_input, duration
-from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.output.output import Output
 from progressor.sdk.values.replicas import LogLevel
 
@@ -21,19 +21,20 @@ async def log_level(
     for_: Annotated[
         dt.timedelta,
         duration(
-            "How long, as in 30s, 10m or 2h, after which it is as before; otherwise until it is "
-            "changed.",
+            "How long, for example 30s, 10m or 2h; then the previous level is restored. By "
+            "default, until the next change.",
             name="--for",
         ),
     ] = _UNTIL_CHANGED,
-    engine: Engine = DEFAULT_ENGINE,
+    engine: EngineOptions = DEFAULT_ENGINE,
 ) -> None:
-    """Change how much the log of the replica at the address says; of no other.
+    """Change the log level of the replica at the address, and of no other.
 
-    Where several replicas share an address, the one that answers is changed, and named.
+    If several replicas share the address, the level of the one that answers is changed; the output
+    names it.
     """
     if for_ < _UNTIL_CHANGED:
-        raise bad_input("--for", f"{for_.total_seconds():,.0f} s is not a time to wait")
+        raise bad_input("--for", f"must not be negative, got {for_.total_seconds():,.0f} s")
     async with client_of(engine) as client:
         change = await client.replicas.set_log_level(LogLevel(level), lasting=for_)
     document = {

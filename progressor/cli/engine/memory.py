@@ -1,11 +1,10 @@
-"""Bounds the memory of an engine that runs for months: what the collector and the allocator keep.
+"""Bounds the memory of an engine that runs for months.
 
 Python frees unreferenced objects at once, and the engine leaves no reference cycles behind a
-request, so the collector has little to do and runs rarely. It is needed for cycles in libraries, or
-undiscovered ones; so a full collection runs when memory has grown, or after ten minutes.
-The allocator keeps freed memory for later, and gives it back only where it lies at the end of a
-heap: it is asked for the rest. What it keeps even there grows with the largest message, in each of
-its heaps, unless it is given a limit.
+request, so the garbage collector has little to do and runs rarely. Cycles in libraries, or
+undiscovered ones, still need it: a full collection runs when memory has grown, or every ten
+minutes. The allocator keeps freed memory unless it is at the end of a heap, so it is asked to trim
+the rest. Without a limit, what it keeps grows with the largest message, in each of its heaps.
 """
 
 import asyncio
@@ -21,10 +20,10 @@ from progressor.clock import Clock
 LOOK_SECONDS = 5.0
 COLLECT_SECONDS = 600.0
 GROWTH_BYTES = 16 * 1024 * 1024
-"""How far memory may grow above what the last collection left, before the next one."""
+"""How much memory may grow after a collection, before the next one."""
 
 FREED_BYTES = 4 * 1024 * 1024
-"""How much a trim must release for the next look to try again."""
+"""How much a trim must release for the next check to trim again."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _APART_BYTES = 4 * 1024 * 1024
@@ -33,11 +32,11 @@ _STATM = Path("/proc/self/statm")
 
 
 def tame_collector() -> None:
-    """Let the garbage collector look at less, and less often.
+    """Make the garbage collector examine fewer objects, and less often.
 
-    Objects that exist once the engine is built live forever; those of a step are freed by their
-    reference counts. Looking at all of them every 700 allocations took 4 % of the engine's time,
-    and a tenth with the caches it cools (2026-11-20, 2 cores, 64 callers).
+    The objects of a built engine live forever; those of a step are freed by their reference counts.
+    Examining all of them every 700 allocations took 4 % of the engine's time, and a tenth with the
+    cache misses that it causes (2026-11-20, 2 cores, 64 callers).
     """
     gc.collect()
     gc.freeze()
@@ -45,7 +44,7 @@ def tame_collector() -> None:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process occupies; 0 if the system does not say."""
+    """Return the resident memory of this process; 0 if it is unknown."""
     with contextlib.suppress(OSError):
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -54,7 +53,7 @@ def resident_bytes() -> int:
 def limit_allocator() -> None:
     """Make the allocator map large messages separately, and keep less free memory."""
     with contextlib.suppress(OSError, AttributeError):
-        set_option = ctypes.CDLL(None).mallopt  # of glibc; others give back by themselves
+        set_option = ctypes.CDLL(None).mallopt  # of glibc; other allocators release by themselves
         set_option(_M_MMAP_THRESHOLD, _APART_BYTES)
         set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
@@ -68,7 +67,7 @@ def allocators_trim() -> Callable[[], object]:
 
 
 class Memory:
-    """Releases memory: first what is already free, then what a full collection frees."""
+    """Releases memory: first by a trim, and if that is not enough, by a full collection."""
 
     def __init__(
         self,
@@ -78,13 +77,13 @@ class Memory:
         trim: Callable[[], object],
         collect: Callable[[], object],
     ) -> None:
-        """Look at nothing yet.
+        """Take the functions of the system.
 
         Args:
             clock: For the time between two collections.
-            resident: Returns the bytes in use.
-            trim: Gives back what is free; called in a thread.
-            collect: Collects all garbage.
+            resident: Returns the resident memory in bytes.
+            trim: Releases free memory; called in a thread.
+            collect: Runs a full garbage collection.
         """
         self._clock = clock
         self._resident = resident
@@ -95,13 +94,13 @@ class Memory:
         self._is_shrinking = False
 
     async def run(self) -> None:
-        """Look every few seconds, until cancelled."""
+        """Check memory every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Give memory back if it has grown, or if the last time was long ago."""
+        """Release memory if it has grown, or if the last collection was long ago."""
         now, resident = self._clock.monotonic(), self._resident()
         self._floor = min(self._floor, resident)
         is_time = now - self._collected_at >= COLLECT_SECONDS

@@ -1,4 +1,4 @@
-"""The command migrate: brings a database to this release's schema."""
+"""The command migrate."""
 
 from typing import Annotated
 
@@ -17,9 +17,9 @@ def migrate(
     json: Json = False,
     settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
 ) -> None:
-    """Bring a PostgreSQL to the schema of this release; repeating it changes nothing.
+    """Migrate a database to the schema of this release; repeating it changes nothing.
 
-    An embedded one is migrated by its engine.
+    An embedded PostgreSQL is migrated by its engine.
     """
     database = settings.load().database
     dsn = database.dsn

@@ -1,7 +1,7 @@
-"""One of several replica processes, which the supervisor starts and which dies with it.
+"""A replica process, which the supervisor starts and which dies with it.
 
-The supervisor runs this file as a module. Its process id and all settings come on stdin,
-notifications to it go to stdout, one JSON document per line; the log goes to stderr.
+The supervisor runs this file as a module, and sends its process id and all settings on stdin.
+Notifications go to stdout, one JSON document per line; the log goes to stderr.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import sys
 import msgspec
 
 from progressor import errors
-from progressor.cli.engine.hosting import Engine, host
+from progressor.cli.engine.hosting import HostedEngine, host
 from progressor.cli.input.signals import forever, run_loop
 from progressor.cli.output.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output.failure import only_ours, words_of
@@ -24,17 +24,17 @@ from progressor.settings.config import Config
 _PR_SET_PDEATHSIG = 1
 
 
-class Listens(msgspec.Struct, tag=True, frozen=True):
-    """The replica accepts connections, which wait for PostgreSQL, and serves its metrics."""
+class ReplicaListens(msgspec.Struct, tag=True, frozen=True):
+    """The replica accepts connections and serves its metrics; PostgreSQL may be unavailable."""
 
     metrics_url: str
 
 
-class Serves(msgspec.Struct, tag=True, frozen=True):
+class ReplicaServes(msgspec.Struct, tag=True, frozen=True):
     """The replica is connected to PostgreSQL."""
 
 
-class Failed(msgspec.Struct, tag=True, frozen=True):
+class ReplicaFailed(msgspec.Struct, tag=True, frozen=True):
     """The replica ends with an error."""
 
     message: str
@@ -43,7 +43,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     code: int
 
 
-Notification = Listens | Serves | Failed
+Notification = ReplicaListens | ReplicaServes | ReplicaFailed
 
 
 def main() -> int:
@@ -56,10 +56,10 @@ def main() -> int:
     _die_with(parent_id)
     supervisor = _Supervisor()
 
-    async def work(engine: Engine) -> None:
-        supervisor.notify(Listens(engine.metrics_url))
+    async def work(engine: HostedEngine) -> None:
+        supervisor.notify(ReplicaListens(engine.metrics_url))
         await engine.serving.wait()
-        supervisor.notify(Serves())
+        supervisor.notify(ReplicaServes())
         await forever()
 
     open_engine = functools.partial(app.engine, port_shared=True)
@@ -77,7 +77,7 @@ def main() -> int:
 
 class _Supervisor:
     def __init__(self) -> None:
-        # What libraries print must not get between the lines.
+        # Output of libraries must not come between the lines.
         self._pipe = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -87,14 +87,16 @@ class _Supervisor:
     def notify_failure(self, error: errors.ProgressorError) -> ExitCode:
         code = exit_code_for(error)
         fields = dict(words_of(error))
-        self.notify(Failed(message=str(error), reason=error.reason, fields=fields, code=code))
+        self.notify(
+            ReplicaFailed(message=str(error), reason=error.reason, fields=fields, code=code)
+        )
         return code
 
 
 def _die_with(parent_id: int) -> None:
-    """Make the kernel kill this process when its parent ends for any reason.
+    """Make the kernel kill this process when its parent ends, for any reason and without a drain.
 
-    At once and without a drain: other replicas collect its steps.
+    Other replicas collect its steps.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
         raise OSError(ctypes.get_errno(), "the kernel cannot kill this process with its parent")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX
-from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.output.output import Column, Output, status_text, table
 from progressor.sdk.values.replicas import Replica
 
@@ -31,10 +31,10 @@ _COLUMNS: Mapping[str, Column[Replica]] = {
 }
 
 
-async def replicas(*, engine: Engine = DEFAULT_ENGINE) -> None:
-    """Print the replicas on the engine's database, also those that died within the last hour.
+async def replicas(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+    """Print the replicas of the engine's database, and those that died within the last hour.
 
-    steps and callers are those of the last heartbeat, leases the current ones; clock is how far the
+    steps and callers are as of the last heartbeat, leases are current; clock is how far the
     replica's clock is ahead of PostgreSQL's. A silent replica is presumed dead, and others take its
     steps.
     """

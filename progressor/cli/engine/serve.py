@@ -2,7 +2,7 @@
 
 import logging
 
-from progressor.cli.engine.hosting import Engine, host
+from progressor.cli.engine.hosting import HostedEngine, host
 from progressor.cli.engine.supervisor import count_of, supervise
 from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
 from progressor.cli.input.signals import forever, run_loop
@@ -13,11 +13,11 @@ _log = logging.getLogger(__name__)
 
 
 def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
-    """Run an engine until SIGTERM or SIGINT, which drain it; a second one ends it at once.
+    """Run an engine until SIGTERM or SIGINT drains it; a second signal ends it at once.
 
     Without a DSN it runs an embedded PostgreSQL. While PostgreSQL is unavailable, the engine waits
     for it and its health is NOT_SERVING. With --workers it runs several processes that share the
-    port, each on one core; a connection of a client stays with one of them.
+    port, each on one core; a client's connection stays with one of them.
     """
     config = settings.load()
     count = count_of(config.server.workers)
@@ -27,7 +27,7 @@ def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
     return ExitCode.DONE
 
 
-async def _announce(engine: Engine) -> None:
+async def _announce(engine: HostedEngine) -> None:
     where: dict[str, object] = {"addresses": engine.addresses, "database": engine.database}
     if engine.metrics_url:
         where["metrics"] = engine.metrics_url

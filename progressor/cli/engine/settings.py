@@ -34,8 +34,8 @@ def show_config(
 ) -> None:
     """Print the configuration in force, and the source of each value.
 
-    From weakest to strongest: defaults, the TOML file, the environment, flags. Passwords are not
-    shown.
+    Sources from weakest to strongest: defaults, the TOML file, the environment, flags. Passwords
+    are not shown.
     """
     output = Output(as_json=json)
     if explain:

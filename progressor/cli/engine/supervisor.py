@@ -1,16 +1,15 @@
-"""Several replica processes behind one port, and the supervisor that starts and restarts them.
+"""Runs several replica processes behind one port, and restarts them.
 
     supervisor              holds the port, runs the embedded PostgreSQL, processes no tasks
     replica process 1 .. n  a replica with its own id, heartbeat, pools and scanners
 
-One Python process uses one core; n replica processes use n. They share only the port, over which
-the kernel spreads connections, and the database. So whatever holds for replicas on several machines
-holds here.
+A Python process uses one core; n replica processes use n. They share only the database and the
+port, over which the kernel distributes connections, and behave like replicas on several machines.
 
 Replica processes are fresh interpreters because gRPC's threads do not survive a fork. A signal to
-the supervisor drains all of them. One that exits is restarted, after a growing pause; until all
-have served for the first time, an error of one is an error of the configuration and ends all. When
-the supervisor dies, the kernel kills its replica processes and the guard stops the embedded
+the supervisor drains all of them. One that exits is restarted after a growing delay. Until all have
+served for the first time, an error of one counts as a wrong configuration and ends all. If the
+supervisor dies, the kernel kills its replica processes, and the guard stops the embedded
 PostgreSQL.
 """
 
@@ -31,7 +30,12 @@ import msgspec
 import progressor
 from progressor import errors
 from progressor.api.server.binding import reserved
-from progressor.cli.engine.replica_process import Failed, Listens, Notification, Serves
+from progressor.cli.engine.replica_process import (
+    Notification,
+    ReplicaFailed,
+    ReplicaListens,
+    ReplicaServes,
+)
 from progressor.cli.input.signals import signals
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.failure import report_words
@@ -48,14 +52,14 @@ _PAUSE_MIN_SECONDS = 0.5
 _PAUSE_MAX_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
 _RECONNECT_SECONDS = 1.0
-# Beyond the drain timeout: writing decided settlements (5 s), closing connections, and a margin.
+# On top of the drain timeout: writing decided settlements (5 s), closing connections, a margin.
 _DRAIN_GRACE = dt.timedelta(seconds=20)
 
 _log = logging.getLogger(__name__)
 
 
 def count_of(workers: int) -> int:
-    """Return how many processes a setting means: 0 is one per core that this process may use.
+    """Return the number of processes; for 0, the number of cores that this process may use.
 
     Raises:
         ConfigError: More than one cannot share a port on this system.
@@ -68,13 +72,13 @@ def count_of(workers: int) -> int:
 
 
 def supervise(config: Config, count: int) -> ExitCode:
-    """Run `count` replica processes until a signal, which drains them; return the exit code.
+    """Run `count` replica processes until a signal drains them; return the exit code.
 
     Raises:
         ConfigError: An address is in use, or cannot be bound.
         EmbeddedPostgresError: It cannot be started.
     """
-    # Not uvloop: nothing here is hot, and it forks where asyncio spawns.
+    # Not uvloop, which forks where asyncio spawns; speed does not matter here.
     with asyncio.Runner() as runner:
         return runner.run(_supervise(config, count))
 
@@ -101,7 +105,7 @@ async def _supervise(config: Config, count: int) -> ExitCode:
 
 
 class Supervisor:
-    """Keeps replica processes running, with the same settings and a name each."""
+    """Keeps replica processes running; they share all settings but their names."""
 
     def __init__(
         self, config: Config, count: int, *, database: str, leaving: asyncio.Event
@@ -119,12 +123,12 @@ class Supervisor:
         self._listened = False
         self._served = False
         self._code = ExitCode.DONE
-        self._reported: Failed | None = None
+        self._reported: ReplicaFailed | None = None
 
     async def run(self) -> ExitCode:
         """Run until `leaving` is set, or a process fails at the start; then wait for all.
 
-        If cancelled, it leaves the processes to the kernel, which kills them with this one.
+        On cancellation the processes keep running until this one ends: then the kernel kills them.
         """
         async with asyncio.TaskGroup() as group:
             keeping = [
@@ -137,8 +141,8 @@ class Supervisor:
             _log.info("engine drains", extra=self._where)
             for process in self._processes:
                 process.signal(signal.SIGTERM)
-            patience = self._config.server.drain_timeout + _DRAIN_GRACE
-            _, late = await asyncio.wait(keeping, timeout=patience.total_seconds())
+            timeout = self._config.server.drain_timeout + _DRAIN_GRACE
+            _, late = await asyncio.wait(keeping, timeout=timeout.total_seconds())
             if late:
                 _log.error("killing replicas that have not drained in time")
                 self._note(ExitCode.FAILED)
@@ -165,20 +169,20 @@ class Supervisor:
 
     def _notified(self, process: "_ReplicaProcess", notification: Notification) -> None:
         match notification:
-            case Listens():
+            case ReplicaListens():
                 if not self._listened and all(it.listens for it in self._processes):
                     self._listened = True
                     urls = [it.metrics_url for it in self._processes if it.metrics_url]
                     self._where |= {"metrics": urls} if urls else {}
                     _log.info("engine listens", extra=self._where)
-            case Serves():
+            case ReplicaServes():
                 if self._served:
                     facts = {"replica": process.name, "metrics": process.metrics_url}
                     _log.info("replica serves again", extra=facts)
                 elif all(it.serves for it in self._processes):
                     self._served = True
                     _log.info("engine serves", extra=self._where)
-            case Failed():
+            case ReplicaFailed():
                 is_late = self._served or self._leaving.is_set()
                 if is_late and not self._is_reported(notification):
                     why, reason = notification.message, notification.reason
@@ -186,22 +190,24 @@ class Supervisor:
                     _log.error("replica failed", extra=facts)
 
     def _give_up(self, process: "_ReplicaProcess", code: int) -> None:
-        """End all with the error of a process that failed at the start."""
+        """End all processes with the error of one that failed at the start."""
         failed = process.failed
         if failed is None:
-            # Its traceback is in the log.
-            failed = Failed(f"replica {process.name} exited with code {code}", "INTERNAL", {}, code)
+            # The log has its traceback.
+            failed = ReplicaFailed(
+                f"replica {process.name} exited with code {code}", "INTERNAL", {}, code
+            )
         self._reported = failed
         self._note(_exit_code(code) if code else ExitCode.FAILED)
         self._leaving.set()
         report_words(failed.message, failed.reason, failed.fields, code=self._code, as_json=False)
 
-    def _is_reported(self, failed: Failed | None) -> bool:
-        """Return whether this is the error that ended all, from another process."""
+    def _is_reported(self, failed: ReplicaFailed | None) -> bool:
+        """Return whether this error, of another process, is the one that ended all."""
         return failed is not None and failed == self._reported
 
     def _note_end(self, process: "_ReplicaProcess", code: int) -> None:
-        # SIGTERM kills a process only before it handles signals.
+        # SIGTERM kills a process that does not handle signals yet.
         if code not in {0, -signal.SIGTERM} and not self._is_reported(process.failed):
             facts = {"replica": process.name, "exit_code": code}
             _log.error("replica exited with an error", extra=facts)
@@ -237,13 +243,13 @@ class Supervisor:
 
 
 class _ReplicaProcess:
-    """A replica by its number, and its current process."""
+    """The process of one replica, which may be a new one after an exit."""
 
     def __init__(self, config: Config, number: int, *, notify: "_Notify") -> None:
         self.name = f"{config.replica.name}-{number}"
         self.listens = self.serves = False
         self.metrics_url = ""
-        self.failed: Failed | None = None
+        self.failed: ReplicaFailed | None = None
         at = config.telemetry.metrics_at(number)
         own = METRICS_OFF if at is None else str(at)
         self._config = dataclasses.replace(
@@ -255,9 +261,9 @@ class _ReplicaProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self, leaving: asyncio.Event) -> tuple[float, int]:
-        """Run a process to its end; return its duration in seconds, and its exit code.
+        """Run a process to its end; return how many seconds it ran, and its exit code.
 
-        A negative code is the signal that ended it.
+        A negative code is the number of the signal that ended it.
         """
         clock = asyncio.get_running_loop().time
         began_at = clock()
@@ -266,7 +272,7 @@ class _ReplicaProcess:
             *_command(self.name),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C in the terminal is for the supervisor, which passes it on.
+            # Ctrl-C in the terminal must reach the supervisor only, which passes it on.
             start_new_session=True,
         )
         if leaving.is_set():
@@ -283,20 +289,20 @@ class _ReplicaProcess:
         return clock() - began_at, code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if there is a process."""
+        """Send a signal to the process, if it is running."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                # Not `send_signal`: it reaps a process that has just ended, and then asyncio, which
-                # wanted to do so, logs "Unknown child process".
+                # Not `send_signal`, which reaps a process that has just ended; asyncio, which then
+                # cannot, logs "Unknown child process".
                 os.kill(self._process.pid, number)
 
     def _take(self, notification: Notification) -> None:
         match notification:
-            case Listens():
+            case ReplicaListens():
                 self.listens, self.metrics_url = True, notification.metrics_url
-            case Serves():
+            case ReplicaServes():
                 self.serves = True
-            case Failed():
+            case ReplicaFailed():
                 self.failed = notification
         self._notify(self, notification)
 
@@ -305,8 +311,9 @@ _Notify = Callable[[_ReplicaProcess, Notification], None]
 
 
 def _command(name: str) -> list[str]:
-    """Return the command of a replica process: this interpreter and package; `name` is for ps."""
-    # `-m` puts the working directory first in the path: only right if we are imported from there.
+    """Return the command that runs a replica process; `name` is for ps."""
+    # `-m` puts the working directory first in the path, which is right only if this package is
+    # imported from there; `-P` prevents that.
     from_here = Path(progressor.__file__).parents[1] == Path.cwd()
     return [sys.executable, *(() if from_here else ("-P",)), "-m", _MODULE, name]
 

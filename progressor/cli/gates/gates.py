@@ -9,14 +9,14 @@ from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, option
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.output import Column, Output, facts, instant_text, one_line, table
 from progressor.domain.gates.gate import Gate
 from progressor.sdk.values.constraints import GateHolder
 from progressor.sdk.values.gates import GateView, GateWaiter
 
 _COUNTED_MAX = 1000
-"""Up to how many waiting tasks an engine counts."""
+"""The engine counts waiting tasks up to this number."""
 
 
 def _waiting(gate: Gate) -> str:
@@ -48,46 +48,46 @@ _WAITERS: Mapping[str, Column[tuple[int, GateWaiter]]] = {
 }
 
 
-async def list_gates(*, target: Target = DEFAULT_TARGET) -> None:
+async def list_gates(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Print the gates of a namespace in the order of their keys."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         found = [it async for it in client.gates.list(page_size=PAGE_MAX)]
-    Output(as_json=target.json).show({"gates": found}, table(_GATES, found))
+    Output(as_json=options.json).show({"gates": found}, table(_GATES, found))
 
 
-async def get(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Print a gate, which tasks hold it and since when, and which wait for it, in order.
+async def get(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+    """Print a gate, the tasks that hold it, and the tasks that wait for it in their order.
 
-    At most 100 of each. A task that needs several gates waits in the queue of the full one.
+    At most 100 of each. A task that needs several gates waits in the queue of a full one.
     """
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         view = await client.gates.get(gate)
-    Output(as_json=target.json).show(view, *_people(view))
+    Output(as_json=options.json).show(view, *_people(view))
 
 
 async def set_capacity(
     gate: str,
     /,
     *,
-    capacity: Annotated[Int32, option("How many tasks may hold it; 0: none.")],
-    revision: Annotated[Int64, option("Only if it is still at this revision.")] = 0,
-    target: Target = DEFAULT_TARGET,
+    capacity: Annotated[Int32, option("How many tasks may hold the gate; 0 for none.")],
+    revision: Annotated[Int64, option("Change it only at this revision.")] = 0,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
     """Set the capacity of a gate, which is created if it does not exist.
 
-    If the capacity grows, waiting tasks get the gate. If it falls below what is held, available
-    tasks give the gate back, the youngest first; running tasks keep it.
+    A larger capacity admits waiting tasks. If more places are held than the new capacity, available
+    tasks give theirs back, the newest first; running tasks keep theirs.
     """
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         found = await client.gates.set(gate, capacity, expected_revision=revision)
-    Output(as_json=target.json).show(found, _gate(found))
+    Output(as_json=options.json).show(found, _gate(found))
 
 
-async def delete(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
+async def delete(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Delete a gate that no task holds or waits for."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         await client.gates.delete(gate)
-    Output(as_json=target.json).show({"deleted": gate}, Text(f"deleted gate {gate}"))
+    Output(as_json=options.json).show({"deleted": gate}, Text(f"deleted gate {gate}"))
 
 
 def _people(view: GateView) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""What a user typed, checked: options, values, files. ``engines`` is the client they share.
+"""Reads what the user typed: options, values and files. ``engines`` makes the client.
 
 Imported by every command; imports ``output``.
 """

@@ -6,37 +6,37 @@ from collections.abc import AsyncIterator
 import grpc
 
 from progressor.cli.input.inputs import bad_input
-from progressor.cli.input.options import Engine, Target
+from progressor.cli.input.options import EngineOptions, NamespaceOptions
 from progressor.sdk.client.client import Client
 from progressor.sdk.codec.codecs import BYTES
 
 
 @contextlib.asynccontextmanager
-async def client_of(engine: Engine) -> AsyncIterator[Client]:
-    """Return a client for what the options say, closed at the end.
+async def client_of(engine: EngineOptions) -> AsyncIterator[Client]:
+    """Return a client of the given engine, closed at the end of the context.
 
     Raises:
-        InvalidRequestError: The file of the authority cannot be read.
+        InvalidRequestError: The authority's file cannot be read.
     """
-    namespace = engine.namespace if isinstance(engine, Target) else "default"
+    namespace = engine.namespace if isinstance(engine, NamespaceOptions) else "default"
     client = Client(
         engine.address,
         namespace=namespace,
         codec=BYTES,
-        timeout=engine.patience,
+        timeout=engine.timeout_duration,
         credentials=credentials_of(engine),
         session=False,
-        repeats=False,  # A person wants to know now that the engine cannot be reached.
+        repeats=False,  # The user wants to know at once that the engine is unreachable.
     )
     async with client:
         yield client
 
 
-def credentials_of(engine: Engine) -> grpc.ChannelCredentials | None:
-    """Return what TLS needs, None without TLS.
+def credentials_of(engine: EngineOptions) -> grpc.ChannelCredentials | None:
+    """Return the credentials for TLS; None without TLS.
 
     Raises:
-        InvalidRequestError: The file of the authority cannot be read.
+        InvalidRequestError: The authority's file cannot be read.
     """
     if engine.tls_authority is not None:
         try:

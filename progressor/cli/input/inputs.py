@@ -1,4 +1,4 @@
-"""What the user typed, checked and turned into what a request needs."""
+"""Checks what the user typed, and turns it into the values of a request."""
 
 import dataclasses
 import datetime as dt
@@ -26,17 +26,17 @@ TIMEOUT_MIN = 0.001
 
 _LIMIT_MAX = 1_000_000
 _REQUEST = Group("Request", sort_key=5)
-_DIGITS_MAX = 9  # The wire has no room for more; the engine's own bound is far below.
+_DIGITS_MAX = 9  # More do not fit into an int32; the engine's own limit is far below.
 _TOO_DEEP = "is nested too deeply"
 
 
 def option(meaning: str) -> Parameter:
-    """Return an option with its help; a flag or list has no negative form."""
+    """Return an option with its help, and without a negative form for a flag or list."""
     return Parameter(help=meaning, negative="")
 
 
 def duration(meaning: str, *, name: str | None = None, shown: str = "") -> Parameter:
-    """Return an option that is a duration, as in 30s, 10m or 2h; its default is `shown`."""
+    """Return an option that takes a duration such as 30s; the help shows `shown` as its default."""
     return Parameter(name, help=meaning, converter=_duration, show_default=lambda _: shown)
 
 
@@ -46,7 +46,7 @@ def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta
     except OverflowError as error:
         description = f"{tokens[0].value!r} is too long"
         raise ValueError(description) from error
-    assert isinstance(found, dt.timedelta), "what it was asked to convert to"
+    assert isinstance(found, dt.timedelta), "converted to another type"
     return found
 
 
@@ -90,11 +90,11 @@ class PayloadInput:
     """The args of a request, in one of three forms."""
 
     args: Annotated[str | None, Parameter(name="--args", allow_leading_hyphen=True)] = None
-    """A JSON text for the processor, sent as it is."""
+    """The args for the processor: JSON, sent unchanged."""
     args_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
-    """A file whose bytes are sent as they are; - is standard input."""
+    """A file with the args, sent unchanged; - for standard input."""
     text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
-    """A plain text, sent as UTF-8."""
+    """The args as plain text, sent as UTF-8."""
 
     def payload(self) -> bytes:
         """Return the bytes to send, empty without any of the three.
@@ -112,7 +112,7 @@ class PayloadInput:
 
 
 class RequestOptions(TypedDict):
-    """Arguments that all requests of a client have."""
+    """The arguments that all requests of the client share."""
 
     idempotency_key: str
     context: dict[str, str]
@@ -125,14 +125,14 @@ class RequestInput(PayloadInput):
     """Options of every request to a processor."""
 
     idempotency_key: str = ""
-    """Makes the request safe to repeat: same key and request, one execution and one answer."""
+    """Makes the request safe to repeat: the same key and request run once, with one answer."""
     context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """A pair KEY=VALUE passed on to the processor; may be repeated."""
+    """KEY=VALUE, passed on to the processor; may be repeated."""
     history_last: Int32 | None = None
-    """How many of the last events go to the processor; otherwise the namespace's choice."""
+    """How many of the last events the processor gets; by default, as set for the namespace."""
 
     def options(self) -> RequestOptions:
-        """Return the arguments for the client, besides the payload.
+        """Return the arguments for the client, except the payload.
 
         Raises:
             InvalidRequestError: A pair of --context is not KEY=VALUE.
@@ -148,18 +148,18 @@ class RequestInput(PayloadInput):
 @Parameter(name="*", group=Group("Constraints", sort_key=6))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintsInput:
-    """The constraints that a task must meet before it may run."""
+    """The constraints that must be met before a task runs."""
 
     gate: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """A gate that the task must hold, KEY, or KEY=CAPACITY if it may be new; may be repeated."""
+    """A gate to hold: KEY, or KEY=CAPACITY to create it if absent; may be repeated."""
     order: str | None = None
-    """KEY=VERSION: wait while a task of this key with a smaller version has not ended."""
+    """KEY=VERSION: wait until all tasks of this key with a smaller version have ended."""
     run_at: str | None = None
-    """Not before this instant, as in 2026-01-31T12:00:00Z."""
+    """Do not run before this instant, for example 2026-01-31T12:00:00Z."""
     priority: Int32 | None = None
-    """Which task gets a gate first: 1, the highest, to 5; otherwise 3."""
+    """The priority for gates, from 1, the highest, to 5; 3 by default."""
     hold: Literal["task", "process"] | None = None
-    """How long the gates are held: until the task, or the process, has ended; otherwise task."""
+    """Whether the gates are held until the end of the task or the process; task by default."""
 
     def constraints(self) -> Constraints | None:
         """Return the constraints; None without any of the options.
@@ -185,17 +185,16 @@ UNCONSTRAINED = ConstraintsInput()
 @Parameter(name="*", group=Group("History", sort_key=5))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryInput:
-    """Which part of a history to read."""
+    """The part of a history to print."""
 
     after: Int64 = 0
-    """Leave out everything up to and including this event id."""
+    """Leave out the events up to and including this id."""
     limit: Int32 | None = None
-    """At most so many events."""
+    """The maximum number of events."""
     backward: Annotated[bool, Parameter(negative="")] = False
-    """Newest first."""
+    """Print the newest events first."""
 
     def range(self) -> HistoryRange:
-        """Return the range."""
         direction = Direction.BACKWARD if self.backward else Direction.FORWARD
         return HistoryRange(after=self.after, limit=self.limit, direction=direction)
 
@@ -245,7 +244,7 @@ def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
 
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
-    """Return an ISO 8601 instant, in UTC without a zone; None for None.
+    """Return an ISO 8601 instant, in UTC if it names no zone; None for None.
 
     Raises:
         InvalidRequestError: It is not an instant.
@@ -255,12 +254,12 @@ def instant(option: str, text: str | None) -> dt.datetime | None:
     try:
         return instant_of(text)
     except ValueError as error:
-        words = f"must be an instant as in 2026-01-31T12:00:00Z, got {text!r}"
+        words = f"must be an instant such as 2026-01-31T12:00:00Z, got {text!r}"
         raise bad_input(option, words) from error
 
 
 def instant_of(text: str) -> dt.datetime:
-    """Return an ISO 8601 instant in UTC, which is also its zone if it names none.
+    """Return an ISO 8601 instant in UTC; without a zone, it is taken as UTC.
 
     Raises:
         ValueError: It is not an instant, or out of range.
@@ -285,7 +284,7 @@ def file_bytes(option: str, path: str) -> bytes:
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` texts as a mapping; the last one of a key wins.
+    """Return ``KEY=VALUE`` texts as a mapping; the last value of a key wins.
 
     Raises:
         InvalidRequestError: A text has no ``=`` or no key.
@@ -307,7 +306,7 @@ def _key_and_version(text: str) -> tuple[str, str]:
 
 
 def _gates(texts: Iterable[str]) -> dict[str, int | None]:
-    """Return gates with their capacities; a key that contains = must end with another one."""
+    """Return gates with their capacities; a key that contains ``=`` must be followed by one."""
     found: dict[str, int | None] = {}
     for text in texts:
         key, equals, number = text.rpartition("=") if "=" in text else (text, "", "")

@@ -1,4 +1,4 @@
-"""Options that many commands share, each group a dataclass that cyclopts spreads."""
+"""Options that many commands share: cyclopts turns each field of a dataclass into an option."""
 
 import dataclasses
 import datetime as dt
@@ -20,17 +20,17 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 
 @Parameter(name="*", group=_ENGINE)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """How to reach the engine."""
+class EngineOptions:
+    """How to reach an engine."""
 
     address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = "127.0.0.1:7420"
     """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
-    """Seconds to wait for the answer; the task goes on after that."""
+    """Seconds to wait for the answer; an accepted task continues after that."""
     tls: Annotated[bool, Parameter(negative="")] = False
-    """Use TLS, trusting the system's authorities."""
+    """Use TLS, and trust the system's certificate authorities."""
     tls_authority: Path | None = None
-    """Use TLS, trusting the authority of this PEM file."""
+    """Use TLS, and trust the certificate authority in this PEM file."""
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -42,58 +42,57 @@ class Engine:
         check_range("--timeout", self.timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
 
     @property
-    def patience(self) -> dt.timedelta:
-        """The timeout as a duration."""
+    def timeout_duration(self) -> dt.timedelta:
         return dt.timedelta(seconds=self.timeout)
 
 
 @Parameter(name="*", group=_ENGINE)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Target(Engine):
-    """How to reach the processes of one namespace."""
+class NamespaceOptions(EngineOptions):
+    """How to reach one namespace of an engine."""
 
     namespace: Annotated[str, Parameter(alias="-n", env_var="PROGRESSOR_NAMESPACE")] = "default"
-    """The namespace of the process."""
+    """The namespace of the process, gate, job or schedule."""
 
 
 @Parameter(name="*", group=_ENGINE)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Scope(Engine):
-    """How to reach the processes of one namespace, or of all."""
+class Scope(EngineOptions):
+    """How to reach one namespace of an engine, or all."""
 
     namespace: Annotated[str | None, Parameter(alias="-n", env_var="PROGRESSOR_NAMESPACE")] = None
-    """The namespace of the processes; otherwise all of them."""
+    """The namespace of the processes; all namespaces if not given."""
 
 
-DEFAULT_ENGINE = Engine()
+DEFAULT_ENGINE = EngineOptions()
 DEFAULT_SCOPE = Scope()
-DEFAULT_TARGET = Target()
+IN_DEFAULT_NAMESPACE = NamespaceOptions()
 
 
 @Parameter(name="*", group=Group("Configuration", sort_key=10))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The sources of a replica's settings, besides the environment."""
+    """The sources of the configuration, besides the environment."""
 
     config: Path | None = None
     """A TOML file, instead of PROGRESSOR_CONFIG and ./progressor.toml."""
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
-    """A setting as KEY=VALUE, as in server.bind=0.0.0.0:7420; may be repeated."""
+    """A setting, KEY=VALUE, for example server.bind=0.0.0.0:7420; may be repeated."""
     dsn: str | None = None
-    """The same as --set database.dsn=…; without one PostgreSQL is embedded."""
+    """The same as --set database.dsn=…; without a DSN, PostgreSQL is embedded."""
     data_directory: Path | None = None
     """The same as --set database.data_directory=…"""
     bind: str | None = None
     """The same as --set server.bind=…"""
     workers: int | None = None
-    """The same as --set server.workers=…; 0: one per core."""
+    """The same as --set server.workers=…; 0 for one per core."""
     log_level: str | None = None
     """The same as --set log.level=…"""
     log_format: str | None = None
     """The same as --set log.format=…"""
 
     def flags(self) -> dict[str, str]:
-        """Return the settings that the command line gives, by key."""
+        """Return the settings given on the command line, by key."""
         named = {
             "database.dsn": self.dsn,
             "database.data_directory": self.data_directory,

@@ -1,4 +1,4 @@
-"""Running a command's work in an event loop until it ends or the user stops it by a signal."""
+"""Runs a command's work in an event loop until it ends or a signal stops it."""
 
 import asyncio
 import contextlib
@@ -10,23 +10,23 @@ from typing import Any
 
 try:
     from uvloop import new_event_loop
-except ImportError:  # pragma: no cover  # asyncio's own loop does as well
+except ImportError:  # pragma: no cover  # asyncio's own loop will do
     from asyncio import new_event_loop  # type: ignore[assignment]
 
-# timeout(1) and some supervisors send a signal to the process and again to its group.
+# timeout(1) and some supervisors signal the process, and then its group too.
 _ECHO_SECONDS = 0.25
 
 _log = logging.getLogger(__name__)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` in an event loop of its own, uvloop where installed."""
+    """Run `main` in a new event loop, uvloop if it is installed."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends or a signal comes, which cancels it; a second one ends us.
+    """Run `work` until it ends or a signal cancels it; a second signal ends this process.
 
     Raises:
         ExceptionGroup: `work` failed.
@@ -51,7 +51,7 @@ async def until_left(
     Raises:
         ExceptionGroup: One of them failed.
     """
-    # Not wrapped in coroutines: one that is cancelled before it begins never awaits what it wraps.
+    # Not wrapped in coroutines: one that is cancelled before it starts never awaits its inner one.
     async with asyncio.TaskGroup() as group:
         working = group.create_task(work, name="work")
         working.add_done_callback(lambda _: leaving.set())
@@ -63,12 +63,12 @@ async def until_left(
 
 @contextlib.contextmanager
 def signals(leaving: asyncio.Event) -> Iterator[None]:
-    """Have SIGTERM or SIGINT set `leaving`, for the length of the context; a second one ends us."""
+    """Set `leaving` on SIGTERM or SIGINT within the context; a second signal ends this process."""
     loop = asyncio.get_running_loop()
 
     first_at = float("inf")
 
-    def heed(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         nonlocal first_at
         if loop.time() - first_at > _ECHO_SECONDS:
             _log.warning("second signal: ending at once", extra={"signal": number.name})
@@ -79,7 +79,7 @@ def signals(leaving: asyncio.Event) -> Iterator[None]:
         leaving.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, heed, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:

@@ -1,13 +1,13 @@
-"""The graph of a job, drawn in a terminal.
+"""Draws the graph of a job in a terminal.
 
 ::
 
     ✓ fetch ─┬─ ✓ build ───╮
              ╰─ ● lint ────┴─ ○ deploy
 
-A graph of more than 60 nodes is drawn with those of a layer that are alike, by their names but for
-digits, as one: ``● shard-# (40)  38✓ 2●``; and where that is not enough, each layer as one. What is
-still too wide for the terminal is told in lines, node by node, with what each comes after.
+In a graph of more than 60 nodes, nodes of a layer whose names differ in digits only are drawn as
+one: ``● shard-# (40)  38✓ 2●``. If that is not enough, each layer is drawn as one. A graph that is
+still too wide for the terminal is printed as a list: a line for each node, with its predecessors.
 """
 
 import dataclasses
@@ -18,43 +18,41 @@ from collections.abc import Mapping, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from progressor.cli.jobs.layout import Layout, Place, depths, layout
+from progressor.cli.jobs.layout import Layout, Position, depths, layout
 from progressor.cli.output.output import one_line
 
 DRAWN_MAX = 60
-"""Nodes that are drawn one by one, and lines that are told in place of a drawing."""
+"""The maximum number of nodes drawn one by one, and of lines in a list."""
 
 _NAME_WIDTHS = (32, 24, 16, 12, 8)
-"""How wide names may be, tried in this order; what is longer ends with an ellipsis."""
+"""Maximum widths of names, tried in this order; a longer name ends with an ellipsis."""
 
 _DIGITS = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
-    """How a state of a node is shown."""
-
+class StateLook:
     symbol: str
     style: str
 
 
-LOOKS: Mapping[str, Look] = {
-    "failed": Look("✗", "bold red"),
-    "running": Look("●", "green"),
-    "ready": Look("◎", "cyan"),
-    "waiting": Look("○", "dim"),
-    "cancelled": Look("⊘", "magenta"),
-    "skipped": Look("↷", "yellow"),
-    "done": Look("✓", "blue"),
+LOOKS: Mapping[str, StateLook] = {
+    "failed": StateLook("✗", "bold red"),
+    "running": StateLook("●", "green"),
+    "ready": StateLook("◎", "cyan"),
+    "waiting": StateLook("○", "dim"),
+    "cancelled": StateLook("⊘", "magenta"),
+    "skipped": StateLook("↷", "yellow"),
+    "done": StateLook("✓", "blue"),
 }
-"""By state, those first that say most of a group."""
+"""By state; a group of nodes has the look of the first state that occurs in it."""
 
-_UNKNOWN = Look("?", "")
+_UNKNOWN = StateLook("?", "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vertex:
-    """A node as it is drawn."""
+    """A node to draw."""
 
     name: str
     state: str
@@ -63,19 +61,19 @@ class Vertex:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Group:
-    """One node, or several that are drawn as one, by their states."""
+    """One node, or several that are drawn as one, with their states."""
 
     name: str
     states: tuple[str, ...]
 
 
-def look_of(state: str) -> Look:
-    """Return how a state is shown; a question mark where only a newer release knows it."""
+def look_of(state: str) -> StateLook:
+    """Return the look of a state; a question mark for an unknown one of a newer engine."""
     return LOOKS.get(state, _UNKNOWN)
 
 
 def shown_name(name: str) -> str:
-    """Return a name in one harmless line; an ellipsis where nothing of it can be printed."""
+    """Return a name as one printable line; an ellipsis if none of it is printable."""
     return one_line(name) or "…"
 
 
@@ -83,18 +81,18 @@ def drawing(vertices: Sequence[Vertex], *, width: int) -> list[Text]:
     """Return the graph as lines of at most `width` cells, the same for the same graph.
 
     Args:
-        vertices: Names are unique; predecessors are among them, without cycles.
-        width: Of the terminal. What is told in place of a drawing may be longer, and wraps.
+        vertices: With unique names; the predecessors are among them, without cycles.
+        width: That of the terminal. The lines of a list may be longer, and wrap.
     """
     groups, predecessors = _grouped(vertices, _numbers(vertices))
     if len(groups) > DRAWN_MAX:
-        return _told(groups, predecessors)
+        return _listed(groups, predecessors)
     plan = layout(predecessors)
     for name_width in _NAME_WIDTHS:
         lines = _lines(plan, [_label(group, name_width) for group in groups])
         if all(line.cell_len <= width for line in lines):
             return lines
-    return _told(groups, predecessors)
+    return _listed(groups, predecessors)
 
 
 def _lines(plan: Layout, labels: Sequence[Text]) -> list[Text]:
@@ -120,7 +118,7 @@ def _is_reached(plan: Layout, layer: int, row: int) -> bool:
     return any(it.row == row and it.node is None for it in plan.layers[layer])
 
 
-def _cell(place: Place | None, labels: Sequence[Text], width: int) -> Text:
+def _cell(place: Position | None, labels: Sequence[Text], width: int) -> Text:
     if place is None:
         return Text(" " * width)
     if place.node is None:
@@ -148,8 +146,8 @@ def _cut(name: str, width: int) -> str:
     return name if cell_len(name) <= width else set_cell_size(name, width - 1) + "…"
 
 
-def _told(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> list[Text]:
-    """Return the graph in words, layer by layer; of many nodes first of all those not done."""
+def _listed(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> list[Text]:
+    """Return the graph as a list, layer by layer; if it is cut, unfinished nodes are preferred."""
     depth = depths(predecessors)
     order = sorted(range(len(groups)), key=lambda it: ({*groups[it].states} == {"done"}, depth[it]))
     lines = []
@@ -165,7 +163,7 @@ def _told(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> li
 
 
 def _numbers(vertices: Sequence[Vertex]) -> list[list[int]]:
-    """Return the predecessors of each vertex by their numbers, each once, in order."""
+    """Return the predecessors of each vertex as distinct numbers, in order."""
     number = {vertex.name: place for place, vertex in enumerate(vertices)}
     return [sorted({number[name] for name in vertex.predecessors}) for vertex in vertices]
 
@@ -173,7 +171,7 @@ def _numbers(vertices: Sequence[Vertex]) -> list[list[int]]:
 def _grouped(
     vertices: Sequence[Vertex], predecessors: list[list[int]]
 ) -> tuple[list[_Group], list[list[int]]]:
-    """Return what is drawn as one, and what comes before each; of many nodes those alike."""
+    """Return groups of vertices that are drawn as one, and the predecessors of each group."""
     depth = depths(predecessors)
     by_name = [
         f"{layer} {_DIGITS.sub('#', it.name)}" for layer, it in zip(depth, vertices, strict=True)

@@ -10,7 +10,7 @@ from rich.text import Text
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option
 from progressor.cli.input.job_documents import Deadline, deadline_of, placed, read_job
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.jobs.drawing import shown_name
 from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
@@ -24,7 +24,7 @@ _NAMES_SHOWN = 20
 State = Literal["running", "done", "failed", "cancelled"]
 DeadlineOption = Annotated[
     str | None,
-    option("When the job fails unless it has ended: in a duration, as in 2h, or at an instant."),
+    option("When the job fails if it has not ended: a duration such as 2h, or an instant."),
 ]
 
 
@@ -37,21 +37,21 @@ async def submit(  # options, all named
     ] = "",
     deadline: DeadlineOption = None,
     idempotency_key: Annotated[
-        str, option("Makes the request safe to repeat: same key and request, one job.")
+        str, option("Makes the request safe to repeat: the same key and request submit one job.")
     ] = "",
     wait: Annotated[
         bool, option("Watch the job until it ends; the exit code says how it ended.")
     ] = False,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> ExitCode:
     """Submit a job from a file; return once it is durable."""
     due = _deadline(deadline)
     document = read_job(file)
     called = job_id or document.job_id
     if not called:
-        raise bad_input("--id", "must be given, or else job_id in the file")
-    output = Output(as_json=target.json)
-    async with client_of(target) as client:
+        raise bad_input("--id", "--id or job_id in the file must be given")
+    output = Output(as_json=options.json)
+    async with client_of(options) as client:
         with placed(document):
             submitted = await client.jobs.submit(
                 called,
@@ -64,7 +64,7 @@ async def submit(  # options, all named
         if not wait:
             output.show(*_submitted(called, submitted))
             return ExitCode.DONE
-        if not target.json:
+        if not options.json:
             return await watch_job(client, called, as_json=False)
         code = await await_job(client, called)
         output.show(await client.jobs.get(called))
@@ -76,30 +76,30 @@ async def get(
     /,
     *,
     mermaid: Annotated[bool, option("Print only the graph, as a Mermaid flowchart.")] = False,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print a job, its graph and its nodes; with --json also args and results."""
-    if mermaid and target.json:
-        raise bad_input("--mermaid", "not with --json")
-    async with client_of(target) as client:
-        view = await client.jobs.get(job_id, payloads=target.json)
+    """Print a job, its graph and its nodes; with --json, also args and results."""
+    if mermaid and options.json:
+        raise bad_input("--mermaid", "cannot be combined with --json")
+    async with client_of(options) as client:
+        view = await client.jobs.get(job_id, payloads=options.json)
     if mermaid:
         for line in flowchart(vertices_of(view.nodes)).splitlines():
             print_line(line)
         return
-    Output(as_json=target.json).show(view, *_people(view))
+    Output(as_json=options.json).show(view, *_people(view))
 
 
 async def list_jobs(
     *,
     state: Annotated[tuple[State, ...], option("Only in this state; may be repeated.")] = (),
-    schedule: Annotated[str, option("Only those started by this schedule.")] = "",
-    limit: Annotated[int, option("At most so many.")] = 100,
-    target: Target = DEFAULT_TARGET,
+    schedule: Annotated[str, option("Only if submitted by this schedule.")] = "",
+    limit: Annotated[int, option("The maximum number of jobs.")] = 100,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print the jobs of a namespace, the youngest first."""
+    """Print the jobs of a namespace, newest first."""
     check_limit(limit)
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         listing = client.jobs.list(
             states=[JobState(it) for it in state],
             schedule_id=schedule,
@@ -108,29 +108,33 @@ async def list_jobs(
         jobs, more = await first(limit, listing)
     people = jobs_table(jobs) if jobs else Text("no jobs")
     document = {"jobs": jobs, "more": more}
-    Output(as_json=target.json).show(document, people, *more_note(limit, more=more))
+    Output(as_json=options.json).show(document, people, *more_note(limit, more=more))
 
 
-async def watch(job_id: str, /, *, target: Target = DEFAULT_TARGET) -> ExitCode:
-    """Watch a job until it ends, however long that takes; the exit code tells how it did.
+async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> ExitCode:
+    """Watch a job until it ends, for any length of time; the exit code says how it ended.
 
-    On a terminal its graph is drawn as it changes; in a pipe each change is a line, with --json a
-    document in one line. An engine that goes away is asked again for --timeout.
+    A terminal shows the graph as it changes. A pipe gets a line for each change; with --json, each
+    line is a document. If the engine becomes unavailable, it is retried for up to --timeout.
     """
-    async with client_of(target) as client:
-        return await watch_job(client, job_id, as_json=target.json)
+    async with client_of(options) as client:
+        return await watch_job(client, job_id, as_json=options.json)
 
 
 async def retry(
-    job_id: str, /, *, deadline: DeadlineOption = None, target: Target = DEFAULT_TARGET
+    job_id: str,
+    /,
+    *,
+    deadline: DeadlineOption = None,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Retry a failed job from its failed nodes; nodes that are done are not run again.
+    """Retry a failed job from its failed nodes; nodes that are done do not run again.
 
-    Nodes that were skipped because of them wait for them again. Without --deadline the job has no
-    deadline.
+    Nodes that were skipped because of a failed node wait again. Without --deadline, the job no
+    longer has a deadline.
     """
     due = _deadline(deadline)
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         retried = await client.jobs.retry(job_id, deadline=due)
     names = ", ".join(map(shown_name, retried.nodes[:_NAMES_SHOWN]))
     more = len(retried.nodes) - _NAMES_SHOWN
@@ -138,20 +142,20 @@ async def retry(
     count = len(retried.nodes)
     nodes = f"{count:,} {'node' if count == 1 else 'nodes'}"
     words = f"retrying job {job_id} from {nodes}: {names}{rest}"
-    Output(as_json=target.json).show(retried, Text(words))
+    Output(as_json=options.json).show(retried, Text(words))
 
 
 async def cancel(
     job_id: str,
     /,
     *,
-    reason: Annotated[str, option("Why; stored with the nodes that end.")] = "",
-    target: Target = DEFAULT_TARGET,
+    reason: Annotated[str, option("The reason, stored with the nodes that end.")] = "",
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Cancel a job: nodes that have not begun are cancelled, running steps are finished."""
-    async with client_of(target) as client:
+    """Cancel a job: nodes that have not started are cancelled, running steps finish."""
+    async with client_of(options) as client:
         job = await client.jobs.cancel(job_id, cause=reason)
-    Output(as_json=target.json).show(job, job_facts(job))
+    Output(as_json=options.json).show(job, job_facts(job))
 
 
 def _people(view: JobView) -> list[RenderableType]:

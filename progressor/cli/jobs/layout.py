@@ -1,13 +1,13 @@
-"""Where the nodes of a graph stand when it is drawn from left to right, and how the lines run.
+"""Lays out a graph from left to right: the positions of its nodes, and the lines between them.
 
 ::
 
     predecessors ──► layers ──► order in each ──► rows ──► channels, the lines between two layers
 
-A node stands right of all that it depends on. A line that passes a layer has a place in it, like a
-node. Between two layers, sources that have the same targets share a *bus*: one vertical line that
-their lines enter from the left and leave to the right. Where lines merely cross, the horizontal one
-is cut: a reader who follows the corners and tees finds each edge, and none that is not there.
+A node is placed right of all its predecessors. A line that passes a layer has a position in it,
+like a node. Between two layers, sources with the same targets share a *bus*: a vertical line that
+their lines enter from the left and leave to the right. Where lines only cross, the horizontal one
+is interrupted, so that corners and tees show exactly the edges of the graph.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 _SWEEPS = 4
 _STEP = 2
-"""Rows from one place to the next: between them there is room for a layer that is shifted."""
+"""Rows from one position to the next; a shifted layer uses those between."""
 
 _NARROWEST = 3
 
@@ -35,8 +35,8 @@ _CORNERS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """A node in a layer by its number, or, with None, a line that passes; and its row."""
+class Position:
+    """The row of a node in its layer, by the node's number, or of a passing line (None)."""
 
     node: int | None
     row: int
@@ -45,28 +45,27 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Channel:
-    """The lines between two layers: `width` characters for each row that has any."""
+    """The lines between two layers: `width` characters for each row that is not empty."""
 
     width: int
     rows: Mapping[int, str]
 
     def line(self, row: int) -> str:
-        """Return the characters of a row."""
         return self.rows.get(row, " " * self.width)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Layers of places from left to right, the channel behind each but the last; the rows shown."""
+    """Layers from left to right, the channel after each but the last, and the rows to show."""
 
-    layers: tuple[tuple[Place, ...], ...]
+    layers: tuple[tuple[Position, ...], ...]
     channels: tuple[Channel, ...]
     rows: tuple[int, ...]
 
 
 @dataclasses.dataclass(slots=True)
 class _Item:
-    """A node, or a passing line, before it has a row; `targets` are items of the next layer."""
+    """A node or a passing line before it has a row; `targets` are items of the next layer."""
 
     node: int | None
     targets: list[int] = dataclasses.field(default_factory=list)
@@ -75,7 +74,7 @@ class _Item:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bus:
-    """Rows of sources, and rows of the targets that all of them have."""
+    """The rows of sources, and the rows of their common targets."""
 
     sources: frozenset[int]
     targets: frozenset[int]
@@ -91,10 +90,10 @@ class _Bus:
 
 
 def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many edges lead to each node at most; of a graph without cycles.
+    """Return the length of the longest path to each node, in a graph without cycles.
 
     Args:
-        predecessors: Of each node, by their numbers.
+        predecessors: Those of each node, by their numbers.
     """
     successors: list[list[int]] = [[] for _ in predecessors]
     missing = [len(before) for before in predecessors]
@@ -103,21 +102,21 @@ def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
             successors[one].append(node)
     found = [0] * len(predecessors)
     ready = [node for node, count in enumerate(missing) if count == 0]
-    for node in ready:  # grows meanwhile
+    for node in ready:  # grows in the loop
         for after in successors[node]:
             found[after] = max(found[after], found[node] + 1)
             missing[after] -= 1
             if missing[after] == 0:
                 ready.append(after)
-    assert len(ready) == len(predecessors), "the engine takes no cycles"
+    assert len(ready) == len(predecessors), "the graph has a cycle"
     return found
 
 
 def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
-    """Return where each node stands, and the lines; the same for the same graph.
+    """Return the layout of a graph; it is the same for the same graph.
 
     Args:
-        predecessors: Of each node, by their numbers, each once; no cycles.
+        predecessors: Those of each node, by their distinct numbers; without cycles.
     """
     items, layers = _items(predecessors)
     _untangle(items, layers)
@@ -136,20 +135,20 @@ def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
             channels.append(channel)
         rows |= placed
     places = tuple(
-        tuple(Place(items[it].node, rows[it], bool(items[it].targets)) for it in layer)
+        tuple(Position(items[it].node, rows[it], bool(items[it].targets)) for it in layer)
         for layer in layers
     )
     return Layout(places, tuple(channels), _shown_rows(places, channels))
 
 
 def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[list[int]]]:
-    """Return nodes and passing lines, linked from layer to layer, and the layers of both."""
+    """Return nodes and passing lines, linked from layer to layer, and the layers."""
     depth = depths(predecessors)
     items = [_Item(node) for node in range(len(predecessors))]
     layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
     for node, layer in enumerate(depth):
         layers[layer].append(node)
-    # The item by which a node's line stands in a layer behind its own.
+    # The item that stands for a node's line in a later layer.
     passing: dict[tuple[int, int], int] = {}
     for node, before in enumerate(predecessors):
         for source in before:
@@ -171,7 +170,7 @@ def _link(items: list[_Item], source: int, target: int) -> None:
 
 
 def _untangle(items: Sequence[_Item], layers: list[list[int]]) -> None:
-    """Put each item near the middle of what it is linked with, there and back a few times."""
+    """Sort each layer by the mean position of linked items, in a few sweeps back and forth."""
     for _ in range(_SWEEPS):
         for before, layer in itertools.pairwise(layers):
             _sort(layer, before, [items[it].sources for it in layer])
@@ -193,7 +192,7 @@ def _sort(layer: list[int], beside: Sequence[int], linked: Sequence[Sequence[int
 def _rows(
     items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int], shift: int
 ) -> dict[int, int]:
-    """Return a row for each item, as near to its sources' as the order allows."""
+    """Return a row for each item, as close to the rows of its sources as the order allows."""
     placed: dict[int, int] = {}
     free = shift
     for it in layer:
@@ -207,7 +206,7 @@ def _rows(
 def _channel(
     items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int]
 ) -> Channel | None:
-    """Return the lines from one layer to the next; None: it would be ambiguous."""
+    """Return the lines from one layer to the next; None if they would be ambiguous."""
     shared: dict[frozenset[int], set[int]] = {}
     for it in layer:
         if items[it].targets:
@@ -221,7 +220,7 @@ def _channel(
 
 
 def _is_plain(bus: _Bus, buses: Iterable[_Bus]) -> bool:
-    """Tell whether a bus shows which of its tees its line comes from, and which it joins."""
+    """Return whether a bus shows which of its tees are sources, and which are targets."""
     through = bus.sources & bus.targets
     if len(bus.targets) == 1 or not through:
         return True
@@ -230,10 +229,10 @@ def _is_plain(bus: _Bus, buses: Iterable[_Bus]) -> bool:
 
 
 def _columns(buses: Sequence[_Bus]) -> dict[_Bus, int] | None:
-    """Return a column for each bus that turns; None: they block one another.
+    """Return a column for each bus that turns; None if they block each other.
 
-    On a row with a source and a target, what leaves the source turns left of what comes to the
-    target.
+    In a row with a source and a target, the line from the source turns to the left of the line to
+    the target.
     """
     left = sorted(buses, key=lambda bus: (*bus.span, sorted(bus.targets)))
     columns: dict[_Bus, int] = {}
@@ -264,12 +263,12 @@ def _drawn(buses: Sequence[_Bus], columns: Mapping[_Bus, int]) -> Channel:
     lines: dict[int, list[str]] = {}
     for bus in buses:
         for row in bus.sources:
-            # The source's line as far as its bus, or all the way.
+            # The source's line up to its bus, or all the way.
             _fill(lines, row, range(at.get(bus, width)), width)
         for row in bus.targets:
             _fill(lines, row, range(at.get(bus, 0), width), width)
     for bus, column in at.items():
-        # From what was there before: a corner is no line that comes from the left.
+        # Computed before any is written: a corner must not count as a line from the left.
         corners = {row: _corner(bus, row, lines.get(row), column) for row in _span(bus)}
         for row, corner in corners.items():
             _fill(lines, row, (), width)
@@ -281,7 +280,7 @@ def _corner(bus: _Bus, row: int, line: Sequence[str] | None, column: int) -> str
     top, bottom = bus.span
     if row not in bus.sources | bus.targets:
         return "│"
-    assert line is not None, "a line comes or goes here"
+    assert line is not None, "a row with a source or a target has a line"
     is_target = row in bus.targets
     from_left = row in bus.sources or line[column - 1] == "─"
     return _CORNERS[row > top, row < bottom, from_left, is_target]
@@ -298,8 +297,10 @@ def _fill(lines: dict[int, list[str]], row: int, columns: Iterable[int], width: 
         line[column] = "─"
 
 
-def _shown_rows(layers: Iterable[Iterable[Place]], channels: Sequence[Channel]) -> tuple[int, ...]:
-    """Return the rows that say something: not those where lines only go on upright."""
+def _shown_rows(
+    layers: Iterable[Iterable[Position]], channels: Sequence[Channel]
+) -> tuple[int, ...]:
+    """Return the rows to show: all but those with nothing but vertical lines."""
     shown = {place.row for layer in layers for place in layer}
     for channel in channels:
         shown |= {row for row, line in channel.rows.items() if line.strip(" │")}

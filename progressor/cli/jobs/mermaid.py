@@ -1,4 +1,4 @@
-"""The graph of a job as a Mermaid flowchart, for documents and pull requests.
+"""Prints the graph of a job as a Mermaid flowchart, for documents and pull requests.
 
 ::
 
@@ -23,14 +23,14 @@ _CLASSES: Mapping[str, str] = {
     "skipped": "fill:#fef9c3,stroke:#ca8a04,color:#111827,stroke-dasharray:4",
     "cancelled": "fill:#fae8ff,stroke:#a21caf,color:#111827,stroke-dasharray:4",
 }
-"""How a node looks, by its state; one of a state that only a newer release knows has no class."""
+"""The look of a node by its state; a node in an unknown state of a newer engine has no class."""
 
 
 def mermaid(vertices: Sequence[Vertex]) -> str:
-    """Return a flowchart of all nodes and edges; the same for the same graph.
+    """Return a flowchart of all nodes and edges; it is the same for the same graph.
 
     Args:
-        vertices: Names are unique; predecessors are among them.
+        vertices: With unique names; the predecessors are among them.
     """
     ids = {vertex.name: f"n{number}" for number, vertex in enumerate(vertices)}
     lines = ["flowchart LR"]
@@ -48,7 +48,7 @@ def mermaid(vertices: Sequence[Vertex]) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Return a name for quotes: what Mermaid, Markdown or HTML could read stands by its number."""
+    """Return a name for use in quotes; special characters are replaced by their numbers."""
     return "".join(it if _is_plain(it) else f"#{ord(it)};" for it in shown_name(name))
 
 

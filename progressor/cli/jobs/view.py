@@ -1,4 +1,4 @@
-"""How jobs look: facts, the drawing of the graph, and tables, for get, list and watch."""
+"""How jobs are shown by get, list and watch: facts, the drawing of the graph, tables."""
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from progressor.cli.output.output import Column, facts, instant_text, one_line, 
 from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeState
 
 NODES_SHOWN = 100
-"""Rows of a table of nodes; of more nodes, the first by state are shown."""
+"""The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
 
 STATE_STYLES = {
     JobState.RUNNING: "green",
@@ -23,7 +23,6 @@ STATE_STYLES = {
 
 
 def job_facts(job: Job) -> RenderableType:
-    """Return the fields of a job without its nodes."""
     return facts(
         {
             "job": f"{one_line(job.job_id)} in {job.namespace}",
@@ -41,44 +40,40 @@ def job_facts(job: Job) -> RenderableType:
 
 
 def vertices_of(nodes: Iterable[Node]) -> list[Vertex]:
-    """Return nodes as they are drawn."""
     return [Vertex(it.name, it.state, it.after) for it in nodes]
 
 
 def graph_lines(nodes: Sequence[Node], *, width: int) -> list[Text]:
-    """Return the drawing of a job's graph."""
     return drawing(vertices_of(nodes), width=width)
 
 
 def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
-    """Return a table of nodes, and a note if it does not contain all."""
+    """Return a table of nodes, and a note if some are left out."""
     shown = nodes
     if len(nodes) > NODES_SHOWN:
         rank = {state: place for place, state in enumerate(LOOKS)}
         shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:NODES_SHOWN]
     left_out = len(nodes) - len(shown)
-    note = [Text(f"… {left_out:,} more; --json has all", style="dim")] if left_out else []
+    note = [Text(f"… {left_out:,} more; --json prints all", style="dim")] if left_out else []
     return [table(_NODES, shown), *note]
 
 
 def jobs_table(jobs: Sequence[Job]) -> RenderableType:
-    """Return jobs as a table."""
     return table(_JOBS, jobs)
 
 
 def state_text(state: JobState) -> Text:
-    """Return the state of a job in its colour."""
     return Text(state, style=STATE_STYLES.get(state, ""))
 
 
 def node_state_text(node: Node) -> Text:
-    """Return the state of a node with its symbol, in its colour."""
+    """Return the state of a node with its symbol and colour."""
     look = look_of(node.state)
     return Text(f"{look.symbol} {node.state}", style=look.style)
 
 
 def counts_text(counts: NodeCounts) -> Text:
-    """Return how many nodes are in which state, with the symbols of the drawing."""
+    """Return the number of nodes in each state, with the symbols of the drawing."""
     found = []
     for state in NodeState:
         count = getattr(counts, state, 0)
@@ -99,7 +94,7 @@ def why_text(node: Node) -> str:
 
 
 def took_text(node: Node) -> str:
-    """Return how long the process of a node ran; "" if it has not ended, or never began."""
+    """Return how long the process of a node ran; "" if it has not ended, or never started."""
     if node.started_at is None or node.ended_at is None:
         return ""
     return duration_text(node.ended_at - node.started_at)

@@ -1,6 +1,6 @@
-"""Watching a job until it ends: drawn again and again on a terminal, lines of changes elsewhere.
+"""Watches a job until it ends: a drawing that is refreshed on a terminal, else a line per change.
 
-views (first all nodes, then those that changed) ──► Progress ──► a drawing, or lines
+views (first all nodes, then changed ones) ──► JobProgress ──► a drawing, or lines
 """
 
 import contextlib
@@ -36,8 +36,8 @@ _CODES: Mapping[JobState, ExitCode] = {
 }
 
 
-class Progress:
-    """A job as it stands, of the views that were seen so far."""
+class JobProgress:
+    """The state of a job after the views received so far."""
 
     def __init__(self, view: JobView) -> None:
         self.job = view.job
@@ -45,18 +45,17 @@ class Progress:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, in the order in which they were added."""
         return tuple(self._nodes.values())
 
     def take(self, view: JobView) -> list[Node]:
-        """Take up a view, and return the nodes whose state, or attempt, it changes."""
+        """Apply a view, and return the nodes whose state or attempt it changes."""
         self.job = view.job
-        changed = [it for it in view.nodes if _is_news(self._nodes.get(it.name), it)]
+        changed = [it for it in view.nodes if _has_changed(self._nodes.get(it.name), it)]
         self._nodes |= {it.name: it for it in view.nodes}
         return changed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lay out facts and drawing in the width that there is."""
+        """Render facts and drawing in the available width."""
         del console
         yield job_facts(self.job)
         yield ""
@@ -64,14 +63,14 @@ class Progress:
 
 
 async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
-    """Show a job until it ends, and return how it did; on Ctrl-C it is left to itself.
+    """Show a job until it ends, and return its exit code; Ctrl-C does not affect the job.
 
     Raises:
         BrokenPipeError: The reader has closed the pipe.
     """
-    # By itself, for which nobody is asked twice: a person wants to know now that nobody is there.
+    # Not as part of the watch, which retries: an unavailable engine must be reported at once.
     first = await client.jobs.get(job_id, payloads=False)
-    progress = Progress(first)
+    progress = JobProgress(first)
     if as_json:
         await _print_documents(client, first, progress)
     elif sys.stdout.isatty() and not Console().is_dumb_terminal:
@@ -82,23 +81,23 @@ async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
 
 
 async def await_job(client: Client, job_id: str) -> ExitCode:
-    """Wait for a job to end, and return how it did."""
+    """Wait for a job to end, and return its exit code."""
     return code_of(await client.jobs.wait(job_id))
 
 
 def code_of(job: Job) -> ExitCode:
-    """Return how a job has ended as an exit code; of one that runs, that nobody watches it."""
+    """Return the exit code of an ended job; for a running one, that the watch was interrupted."""
     return _CODES.get(job.state, ExitCode.INTERRUPTED)
 
 
-async def _print_documents(client: Client, first: JobView, progress: Progress) -> None:
+async def _print_documents(client: Client, first: JobView, progress: JobProgress) -> None:
     print_line(render_line(first))
     async for view in _changes(client, progress):
         progress.take(view)
         print_line(render_line(view))
 
 
-async def _print_lines(client: Client, progress: Progress) -> None:
+async def _print_lines(client: Client, progress: JobProgress) -> None:
     print_line(_job_line(progress.job))
     async for view in _changes(client, progress):
         before = progress.job.state
@@ -108,8 +107,8 @@ async def _print_lines(client: Client, progress: Progress) -> None:
             print_line(_job_line(progress.job))
 
 
-async def _draw(client: Client, progress: Progress) -> None:
-    """Draw over what was drawn before; what is there at the end stays."""
+async def _draw(client: Client, progress: JobProgress) -> None:
+    """Draw the job until it ends; the last drawing remains on the terminal."""
     console = SafeConsole(highlight=False)
     with Live(progress, console=console, auto_refresh=False) as live:
         live.refresh()
@@ -118,8 +117,8 @@ async def _draw(client: Client, progress: Progress) -> None:
             live.refresh()
 
 
-async def _changes(client: Client, progress: Progress) -> AsyncIterator[JobView]:
-    """Yield what changes behind `progress`, until the job has ended."""
+async def _changes(client: Client, progress: JobProgress) -> AsyncIterator[JobView]:
+    """Yield the changes after `progress`, until the job has ended."""
     job = progress.job
     if job.state.has_ended:
         return
@@ -128,10 +127,12 @@ async def _changes(client: Client, progress: Progress) -> AsyncIterator[JobView]
         async for view in views:
             yield view
     if not progress.job.state.has_ended:
-        raise EngineUnavailableError(f"job {job.job_id!r}", "it ended the stream of its changes")
+        raise EngineUnavailableError(
+            f"job {job.job_id!r}", "the engine ended the stream of changes"
+        )
 
 
-def _is_news(before: Node | None, node: Node) -> bool:
+def _has_changed(before: Node | None, node: Node) -> bool:
     return before is None or (before.state, before.attempt) != (node.state, node.attempt)
 
 

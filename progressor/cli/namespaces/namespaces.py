@@ -9,21 +9,23 @@ from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, bad_input, option
-from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.namespaces.settings import changed_fields, config_from
 from progressor.cli.output.documents import plain
 from progressor.cli.output.output import Column, Output, facts, instant_text, table
 from progressor.sdk.values.namespaces import NamespaceConfig
 
 Targets = Annotated[
-    tuple[str, ...], option("Where the processor listens: host:port or unix:/path; repeatable.")
+    tuple[str, ...],
+    option("Where the processor listens: host:port or unix:/path; may be repeated."),
 ]
 Set = Annotated[
     tuple[str, ...],
     Parameter(
         name="--set",
         negative="",
-        help="KEY=VALUE, as in retry_policy.attempts_max=3; see `progressor config --explain`.",
+        help="KEY=VALUE, for example retry_policy.attempts_max=3; `progressor config --explain` "
+        "prints the keys.",
     ),
 ]
 
@@ -36,7 +38,7 @@ _COLUMNS: Mapping[str, Column[NamespaceConfig]] = {
 
 
 async def create(
-    name: str, /, *, target: Targets, settings: Set = (), engine: Engine = DEFAULT_ENGINE
+    name: str, /, *, target: Targets, settings: Set = (), engine: EngineOptions = DEFAULT_ENGINE
 ) -> None:
     """Create a namespace: processes that share a processor, policies and limits."""
     config = config_from(name, targets=target, texts=settings)
@@ -46,14 +48,19 @@ async def create(
 
 
 async def update(
-    name: str, /, *, target: Targets = (), settings: Set = (), engine: Engine = DEFAULT_ENGINE
+    name: str,
+    /,
+    *,
+    target: Targets = (),
+    settings: Set = (),
+    engine: EngineOptions = DEFAULT_ENGINE,
 ) -> None:
-    """Change the given settings of a namespace; replicas follow within a second or two.
+    """Change the given settings of a namespace; replicas apply them within two seconds.
 
-    If another update came in between, it is refused and changes nothing.
+    Fails without a change if another update comes in between.
     """
     if not (target or settings):
-        raise bad_input("--set", "must be given, or --target: nothing to change")
+        raise bad_input("--set", "--set or --target must be given")
     async with client_of(engine) as client:
         before = await client.namespaces.get(name)
         after = config_from(name, targets=target, texts=settings, base=before)
@@ -65,21 +72,21 @@ async def update(
     Output(as_json=engine.json).show(before, _people(before))
 
 
-async def get(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def get(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Print a namespace."""
     async with client_of(engine) as client:
         found = await client.namespaces.get(name)
     Output(as_json=engine.json).show(found, _people(found))
 
 
-async def list_namespaces(*, engine: Engine = DEFAULT_ENGINE) -> None:
+async def list_namespaces(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
         found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
     Output(as_json=engine.json).show({"namespaces": found}, table(_COLUMNS, found))
 
 
-async def delete(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def delete(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
         await client.namespaces.delete(name)

@@ -1,4 +1,4 @@
-"""What a command prints: text, tables, JSON documents, errors and exit codes.
+"""What commands print: text, tables, JSON documents, errors; and their exit codes.
 
 Imported by every command. Start with ``output``.
 """

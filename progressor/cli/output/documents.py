@@ -1,7 +1,7 @@
 """Values as JSON documents: what ``--json`` prints.
 
-Keys are the fields' names. A payload stands as the JSON that it is, else, as base64, under
-``<key>_base64``; an empty one is null. A duration is seconds under ``<key>_seconds``.
+Keys are the names of the fields. A payload is embedded if it is JSON, else encoded as base64 under
+``<key>_base64``; an empty payload is null. A duration is in seconds under ``<key>_seconds``.
 """
 
 import base64
@@ -29,7 +29,7 @@ def render_line(document: object) -> str:
 def escaped(document: str) -> str:
     """Return the same JSON document with an escape for each character that is not printable.
 
-    JSON itself demands that of C0 controls alone. Line ends between its parts stay.
+    JSON itself requires that for C0 controls only. Line ends between its parts stay.
     """
     if document.isprintable():
         return document
@@ -47,7 +47,7 @@ def _formatted(document: object, *, indent: int) -> str:
 
 
 def plain(value: object) -> object:
-    """Return a value of ours as what JSON knows."""
+    """Return a value as JSON types."""
     match value:
         case Mapping():
             pairs = ((str(key), inner) for key, inner in value.items())
@@ -74,7 +74,7 @@ def _scalar(value: object) -> object:
             return str(value)
         case _:
             assert value is None or isinstance(value, bool | int | float | str), (
-                f"nothing says how {type(value)} is shown"
+                f"cannot print a {type(value)}"
             )
             return value
 
@@ -94,7 +94,7 @@ def _pairs(key: str, value: object) -> Iterator[tuple[str, object]]:
         case b"":
             yield key, None
         case bytes() if is_json(value):
-            # Raw: not a digit of somebody's number changes on the way.
+            # Raw: numbers keep all their digits.
             yield key, msgspec.Raw(value)
         case bytes():
             yield f"{key}_base64", base64.b64encode(value).decode("ascii")

@@ -1,4 +1,4 @@
-"""Durations for people: 1d, 1h30m, 1.5s, 20ms; from a second on, options take them so too."""
+"""Durations as text: 1d, 1h30m, 1.5s, 20ms; options accept these forms from a second on."""
 
 import datetime as dt
 
@@ -8,7 +8,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def duration_text(duration: dt.timedelta) -> str:
-    """Return a duration to the millisecond; a negative one with a minus."""
+    """Return a duration as text, to the millisecond."""
     if duration < dt.timedelta():
         return f"-{duration_text(-duration)}"
     milliseconds = round(duration / _MILLISECOND)

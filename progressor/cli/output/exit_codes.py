@@ -1,4 +1,4 @@
-"""How a command ends, as a number that scripts can branch on."""
+"""Exit codes, which scripts can branch on."""
 
 import enum
 
@@ -8,15 +8,15 @@ from progressor.sdk.transport.failures import EngineUnavailableError
 EPILOGUE = """\
 Exit codes:
   0  done
-  1  failed for a reason of its own (the message tells)
-  2  the command line, configuration, database or request cannot be used
+  1  failed for another reason, given in the message
+  2  the command line, configuration, database or request is invalid
   3  no such namespace, process, event, task, gate, job or schedule
   4  not in this state: exists already, failed, finished, removed, key reused
   5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
-  6  the deadline passed; the task, if it was accepted, goes on
+  6  the deadline passed; an accepted task continues
   7  the processor rejected the request
-  8  the job that was waited for failed
-  9  the job that was waited for was cancelled
+  8  the awaited job failed
+  9  the awaited job was cancelled
 
 Every command prints one JSON document with --json; errors go to stderr.
 The namespace is that of -n, else PROGRESSOR_NAMESPACE, else "default"."""
@@ -36,10 +36,10 @@ class ExitCode(enum.IntEnum):
     JOB_FAILED = 8
     JOB_CANCELLED = 9
     INTERRUPTED = 130
-    """By Ctrl-C, as shells count it."""
+    """By Ctrl-C, as in shells."""
 
 
-# The first class that fits; so subclasses stand before theirs.
+# The first class that fits counts, so subclasses come before their bases.
 _BY_CLASS: tuple[tuple[type[errors.ProgressorError], ExitCode], ...] = (
     (errors.ConfigError, ExitCode.USAGE),
     (errors.EmbeddedPostgresError, ExitCode.USAGE),
@@ -57,7 +57,7 @@ _BY_CLASS: tuple[tuple[type[errors.ProgressorError], ExitCode], ...] = (
 
 
 def exit_code_for(error: errors.ProgressorError) -> ExitCode:
-    """Return how a command ends that met `error`."""
+    """Return the exit code of a command that ends with `error`."""
     for kind, code in _BY_CLASS:
         if isinstance(error, kind):
             return code

@@ -1,4 +1,4 @@
-"""An error as it leaves the command line: one sentence, its reason, its fields, on stderr."""
+"""Prints errors to stderr: one sentence, the reason and the fields."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from progressor.cli.output.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output.output import SafeConsole, one_line
 
 _LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
-"""Reasons of errors that no engine sends; for people the message is enough."""
+"""Reasons of errors that no engine sends; as text, the message is enough."""
 
 
 def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
-    """Print `error` to stderr, as a JSON object or for people, and return the exit code."""
+    """Print `error` to stderr, as a JSON object or text, and return the exit code."""
     code = exit_code_for(error)
     report_words(str(error), error.reason, _fields(error), code=code, as_json=as_json)
     return code
@@ -24,7 +24,7 @@ def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
 def report_words(
     message: str, reason: str, fields: Mapping[str, object], *, code: ExitCode, as_json: bool
 ) -> None:
-    """Print an error that is known by its words."""
+    """Print an error by its message, reason and fields."""
     if as_json:
         error = {"message": message, "reason": reason, "exit_code": code, "fields": fields}
         sys.stderr.write(render({"error": error}) + "\n")
@@ -41,7 +41,7 @@ def report_words(
 
 
 def only_ours(group: ExceptionGroup[Exception]) -> errors.ProgressorError | None:
-    """Return the first error of a group in which all are ours; None where one is not: a bug."""
+    """Return the first error of a group, or None if one of them is not ours, which is a bug."""
     ours, others = group.split(errors.ProgressorError)
     if ours is None or others is not None:
         return None
@@ -49,7 +49,7 @@ def only_ours(group: ExceptionGroup[Exception]) -> errors.ProgressorError | None
 
 
 def words_of(error: errors.ProgressorError) -> Mapping[str, str]:
-    """Return the fields of an error as texts, for `report_words` in another process."""
+    """Return the fields of an error as text, for `report_words` in another process."""
     return {name: _in_a_line(value) for name, value in _fields(error).items()}
 
 

@@ -1,7 +1,7 @@
-"""Where commands print: a document for programs, or tables and sentences for people.
+"""What commands print: a JSON document for programs, or tables and sentences for people.
 
-Nothing else writes to a terminal: consoles are `SafeConsole`, lines go through `print_line`, and
-documents through `render` and `render_line`. So no text from outside reaches it unescaped.
+All output goes through `SafeConsole`, `print_line`, `render` or `render_line`, so that no external
+text reaches a terminal unescaped.
 """
 
 import datetime as dt
@@ -19,10 +19,10 @@ from progressor.telemetry.logs.printable import printable
 
 Item = TypeVar("Item")
 Column: TypeAlias = Callable[[Item], str | Text]
-"""Returns the cell of a row."""
+"""Returns the cell of a column for an item."""
 
 PIPE_COLUMNS = 240
-"""The width of tables outside of a terminal."""
+"""The width of tables in a pipe."""
 
 _PAYLOAD_SHOWN = 2000
 _NEVER_WRAPPED = frozenset(
@@ -39,7 +39,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as usual, but with text made printable, also inside tables."""
+        """Make text printable, also within tables."""
         if isinstance(renderable, str | Text):
             renderable = _printable_text(renderable)
         return super().render(renderable, options)
@@ -55,9 +55,9 @@ class Output:
         self._console = console or SafeConsole(highlight=False, width=width)
 
     def show(self, document: object, *people: RenderableType) -> None:
-        """Print `document` as JSON, or else `people`."""
+        """Print `document` as JSON, or `people` as text."""
         if self._as_json:
-            # Not through rich, which would wrap it.
+            # Not with rich, which would wrap it.
             sys.stdout.write(render(document) + "\n")
             return
         # In a pipe, a sentence stays on one line.
@@ -77,28 +77,23 @@ def print_line(text: str) -> None:
 
 
 def table(columns: Mapping[str, Column[Item]], items: Iterable[Item]) -> Table:
-    """Return a table with a row for each item.
-
-    Args:
-        columns: The heading of each column, and what returns its cell; text has no markup.
-        items: What the rows are about.
-    """
+    """Return a table with a row for each item; `columns` by their headings."""
     found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in columns:
         found.add_column(heading, overflow="fold", no_wrap=heading in _NEVER_WRAPPED)
     for item in items:
-        # Made printable before the table is laid out by their lengths.
+        # Printable before rich measures the cells.
         found.add_row(*(_printable_text(cell(item)) for cell in columns.values()))
     return found
 
 
 def more_note(limit: int, *, more: bool) -> list[Text]:
-    """Return the line that says that a limit cut what is printed, if it did."""
+    """Return a note that the output was cut at `limit`, if it was."""
     return [Text(f"… more after the first {limit:,}", style="dim")] if more else []
 
 
 def facts(pairs: Mapping[str, str | Text]) -> Table:
-    """Return names with values, one per line, without empty ones."""
+    """Return names and values, one per line; those without a value are left out."""
     found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     found.add_column(style="dim", no_wrap=True)
     found.add_column(overflow="fold")
@@ -119,7 +114,7 @@ def _printable_text(text: str | Text) -> Text:
 
 
 def payload_text(payload: object) -> str:
-    """Return a payload for people: JSON or text, or the number of bytes; a long one is cut."""
+    """Return a payload as JSON or text, cut if it is long, or its number of bytes."""
     if not payload:
         return ""
     assert isinstance(payload, bytes), "the command line reads payloads as bytes"
@@ -133,12 +128,12 @@ def payload_text(payload: object) -> str:
 
 
 def one_line(words: str) -> str:
-    """Return text from outside as one printable line, with white space collapsed."""
+    """Return external text as one printable line, with white space collapsed."""
     return " ".join(printable(words).split())
 
 
 def instant_text(instant: dt.datetime | None) -> str:
-    """Return an instant for people, in UTC, to the millisecond."""
+    """Return an instant in UTC, to the millisecond; "" for None."""
     if instant is None:
         return ""
     return f"{instant.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}Z"
@@ -160,5 +155,5 @@ STATUS_STYLES: Mapping[str, str] = {
 
 
 def status_text(status: str) -> Text:
-    """Return a status of a process, a task or a replica in its colour."""
+    """Return the status of a process, task or replica in its colour."""
     return Text(status, style=STATUS_STYLES.get(status, ""))

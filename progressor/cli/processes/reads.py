@@ -16,7 +16,12 @@ from progressor.cli.input.inputs import (
     json_object,
     option,
 )
-from progressor.cli.input.options import DEFAULT_SCOPE, DEFAULT_TARGET, Scope, Target
+from progressor.cli.input.options import (
+    DEFAULT_SCOPE,
+    IN_DEFAULT_NAMESPACE,
+    NamespaceOptions,
+    Scope,
+)
 from progressor.cli.output.output import (
     Column,
     Output,
@@ -84,28 +89,28 @@ async def get(
     process_id: str,
     /,
     *,
-    await_init: Annotated[bool, option("Wait until the process has left init.")] = False,
+    await_init: Annotated[bool, option("Wait until the init task has ended.")] = False,
     history: HistoryInput = _ALL,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print a process, its history, its timer and what its tasks wait for."""
-    async with client_of(target) as client:
+    """Print a process, its history, its timer, and what its tasks wait for."""
+    async with client_of(options) as client:
         snapshot = await client.get(process_id, history=history.range(), await_init=await_init)
-    Output(as_json=target.json).show(snapshot, *_people(snapshot))
+    Output(as_json=options.json).show(snapshot, *_people(snapshot))
 
 
 async def trace(
     process_id: str,
     /,
     *,
-    limit: Annotated[int, option("At most so many tasks, the first ones.")] = PAGE_MAX,
-    target: Target = DEFAULT_TARGET,
+    limit: Annotated[int, option("The maximum number of tasks, from the first.")] = PAGE_MAX,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print the tasks of a process as a timeline, each with the events that it recorded."""
+    """Print the tasks of a process as a timeline, with the events that each recorded."""
     check_limit(limit)
     tasks: list[TaskTrace] = []
     token, more = "", True
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         while more and len(tasks) < limit:
             page_size = min(PAGE_MAX, limit - len(tasks))
             page = await client.trace(process_id, page_size=page_size, page_token=token)
@@ -113,27 +118,27 @@ async def trace(
             token = page.next_page_token
             more = bool(token)
     document = {"tasks": tasks, "more": more}
-    Output(as_json=target.json).show(document, timeline(tasks), *more_note(limit, more=more))
+    Output(as_json=options.json).show(document, timeline(tasks), *more_note(limit, more=more))
 
 
-async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
+async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     *,
-    status: Annotated[tuple[Status, ...], option("Only of this status; may be repeated.")] = (),
+    status: Annotated[tuple[Status, ...], option("Only with this status; may be repeated.")] = (),
     cause: Annotated[
         tuple[Cause, ...],
-        option("Only those whose first task waits for this, see why; may be repeated."),
+        option("Only if their first task waits for this cause (see why); may be repeated."),
     ] = (),
     metadata: Annotated[
-        str | None, option("Only those whose metadata contains all of this JSON object.")
+        str | None, option("Only if their metadata contains this JSON object.")
     ] = None,
     created_from: Annotated[
-        str | None, option("Only those created at or after it, as in 2026-01-31T12:00:00Z.")
+        str | None, option("Only if created at or after this instant, as in 2026-01-31T12:00:00Z.")
     ] = None,
-    created_to: Annotated[str | None, option("Only those created before it.")] = None,
-    limit: Annotated[int, option("At most so many.")] = 100,
+    created_to: Annotated[str | None, option("Only if created before this instant.")] = None,
+    limit: Annotated[int, option("The maximum number of processes.")] = 100,
     scope: Scope = DEFAULT_SCOPE,
 ) -> None:
-    """Print the processes of a namespace, or of all, newest first."""
+    """Print the processes of one namespace or all, newest first."""
     check_limit(limit)
     async with client_of(scope) as client:
         listing = client.list(

@@ -1,4 +1,4 @@
-"""Commands that create a task, or are about one: start, call, …, await, cancel."""
+"""Commands that create a task, wait for one or cancel one: start, call, …, await, cancel."""
 
 from typing import Annotated
 
@@ -15,15 +15,15 @@ from progressor.cli.input.inputs import (
     json_object,
     option,
 )
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.output import Output, facts, payload_text
 from progressor.sdk.values.processes import Accepted, Answer, TaskAnswer
 
 AcceptOnly = Annotated[
-    bool, option("Return once the task is durable; `progressor await` gets the answer.")
+    bool, option("Return once the task is durable; `progressor await` prints its answer.")
 ]
 TaskId = Annotated[Int64 | None, option("The id of the task.")]
-RequestKey = Annotated[str | None, option("The key of its request, instead of an id.")]
+RequestKey = Annotated[str | None, option("The idempotency key of its request, instead of an id.")]
 
 
 async def start(
@@ -34,10 +34,10 @@ async def start(
     accept_only: AcceptOnly = False,
     request: RequestInput = NO_REQUEST,
     constraints: ConstraintsInput = UNCONSTRAINED,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
     """Create a process, run its init task and print the processor's answer."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         answer = await client.start(
             process_id,
             request.payload(),
@@ -46,7 +46,7 @@ async def start(
             metadata=json_object("--metadata", metadata),
             accept_only=accept_only,
         )
-    _show(answer, target)
+    _show(answer, options)
 
 
 async def call(
@@ -56,10 +56,10 @@ async def call(
     accept_only: AcceptOnly = False,
     request: RequestInput = NO_REQUEST,
     constraints: ConstraintsInput = UNCONSTRAINED,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
     """Run a call on a process and print the processor's answer."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         answer = await client.call(
             process_id,
             request.payload(),
@@ -67,7 +67,7 @@ async def call(
             constraints=constraints.constraints(),
             accept_only=accept_only,
         )
-    _show(answer, target)
+    _show(answer, options)
 
 
 async def notify(
@@ -76,17 +76,17 @@ async def notify(
     *,
     request: RequestInput = NO_REQUEST,
     constraints: ConstraintsInput = UNCONSTRAINED,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Leave a call with a process, and do not wait for an answer."""
-    async with client_of(target) as client:
+    """Run a call on a process without waiting for its answer."""
+    async with client_of(options) as client:
         accepted = await client.notify(
             process_id,
             request.payload(),
             **request.options(),
             constraints=constraints.constraints(),
         )
-    _show(accepted, target)
+    _show(accepted, options)
 
 
 async def repair(
@@ -95,25 +95,27 @@ async def repair(
     *,
     accept_only: AcceptOnly = False,
     request: RequestInput = NO_REQUEST,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
     """Ask the processor to repair a broken process, and print its answer."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         answer = await client.repair(
             process_id,
             request.payload(),
             **request.options(),
             accept_only=accept_only,
         )
-    _show(answer, target)
+    _show(answer, options)
 
 
-async def simple_repair(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Repair a broken process without its processor; a timer that broke it runs again."""
-    async with client_of(target) as client:
+async def simple_repair(
+    process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE
+) -> None:
+    """Repair a broken process without its processor; if a timer broke it, the timer runs again."""
+    async with client_of(options) as client:
         repaired = await client.simple_repair(process_id)
     again = "" if repaired.task_id is None else f"; task {repaired.task_id} runs again"
-    Output(as_json=target.json).show(repaired, Text(f"{process_id} is running{again}"))
+    Output(as_json=options.json).show(repaired, Text(f"{process_id} is running{again}"))
 
 
 async def await_task(
@@ -122,13 +124,13 @@ async def await_task(
     *,
     task: TaskId = None,
     idempotency_key: RequestKey = None,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Wait for a task, and exit as the request that created it would have."""
+    """Wait for a task; print its answer and exit as its request would have."""
     _check_task(task, idempotency_key)
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         answer = await client.await_task(process_id, task_id=task, idempotency_key=idempotency_key)
-    _show(answer, target)
+    _show(answer, options)
 
 
 async def cancel(
@@ -137,25 +139,25 @@ async def cancel(
     *,
     task: TaskId = None,
     idempotency_key: RequestKey = None,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Cancel a task that waits or is available; callers that wait for its answer get an error.
+    """Cancel a task that is waiting or available; callers that wait for it get an error.
 
     Cancelling an init task also deletes the process, which was never started.
     """
     _check_task(task, idempotency_key)
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         task_id = await client.cancel(process_id, task_id=task, idempotency_key=idempotency_key)
     words = f"cancelled task {task_id} of {process_id}"
-    Output(as_json=target.json).show({"task_id": task_id}, Text(words))
+    Output(as_json=options.json).show({"task_id": task_id}, Text(words))
 
 
 def _check_task(task: int | None, idempotency_key: str | None) -> None:
     if (task is None) == (idempotency_key is None):
-        raise bad_input("--task", "must be given, or else --idempotency-key, but not both")
+        raise bad_input("--task", "one of --task and --idempotency-key must be given")
 
 
-def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:
+def _show(result: Answer | Accepted | TaskAnswer, options: NamespaceOptions) -> None:
     response = "" if isinstance(result, Accepted) else payload_text(result.response)
     repeated = not isinstance(result, TaskAnswer) and result.deduplicated
     pairs = {
@@ -163,4 +165,4 @@ def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:
         "response": response,
         "deduplicated": "yes, by an earlier request with this key" if repeated else "",
     }
-    Output(as_json=target.json).show(result, facts(pairs))
+    Output(as_json=options.json).show(result, facts(pairs))

@@ -1,4 +1,4 @@
-"""A trace as people read it: tasks in order, times since the first, events beneath.
+"""A trace as a timeline: tasks in order, times since the first, events beneath.
 
 ::
 
@@ -10,7 +10,7 @@
                       → {"type":"ship"}
                       ✗ UNAVAILABLE WAREHOUSE_DOWN: warehouse north is down
 
-Of a task with constraints also where its life went: ``⧗ 2.10 s for its gates, 9 ms running``.
+A task with constraints also shows what it waited for: ``⧗ 2.10 s for its gates, 9 ms running``.
 """
 
 import datetime as dt
@@ -31,7 +31,7 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def timeline(tasks: Sequence[TaskTrace]) -> Table:
-    """Return the tasks of one process as a timeline, by when each came to run, or to its end."""
+    """Return the tasks of one process as a timeline, in the order in which they began or ended."""
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     shown.add_column(justify="right", no_wrap=True, style="dim")
     shown.add_column(no_wrap=True)
@@ -46,10 +46,10 @@ def timeline(tasks: Sequence[TaskTrace]) -> Table:
 
 
 def _place(task: TaskTrace) -> dt.datetime:
-    """Return when a task began; where it never did, when it was cancelled or is due."""
+    """Return when a task began; if it never did, when it was cancelled or is due."""
     if task.started_at is None:
         return task.finished_at or _due(task)
-    # Of several attempts only the latest has its time; the first came when the task was due.
+    # Only the last attempt has a time; the first one began when the task was due.
     return task.started_at if task.attempt_count <= 1 else _due(task)
 
 
@@ -91,7 +91,7 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
 
 
 def _parts(spent: TimeSpent) -> str:
-    """Return where the life of a task with constraints went, as far as it can be seen."""
+    """Return what a task with constraints spent its time on; parts below 1 ms are left out."""
     parts = {
         "for its instant": spent.time,
         "for its order": spent.order,

@@ -1,4 +1,4 @@
-"""The command why, which says in sentences what a process waits for."""
+"""The command why."""
 
 import dataclasses
 import datetime as dt
@@ -6,7 +6,7 @@ import datetime as dt
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.output import Output, instant_text, one_line
 from progressor.sdk.values.processes import (
     NO_HISTORY,
@@ -21,7 +21,7 @@ from progressor.sdk.values.processes import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """What why prints: the chain in words, and the waits in fields."""
+    """The document that why prints: the explanation as sentences, and the waits as fields."""
 
     namespace: str
     process_id: str
@@ -29,31 +29,31 @@ class Why:
     waits: tuple[Wait, ...]
 
 
-async def why(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Say what a process waits for: first what runs or comes next, then who waits behind it.
+async def why(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+    """Explain what a process waits for: first its running or next task, then the tasks behind it.
 
-    Every task that has not ended is told with its cause; of a process without any, whether it
-    waits for a repair or for nothing.
+    Prints each unfinished task with the cause of its wait; without such tasks, whether the process
+    needs a repair.
     """
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         snapshot = await client.get(process_id, history=NO_HISTORY)
-    told = Why(
-        namespace=target.namespace,
+    shown = Why(
+        namespace=options.namespace,
         process_id=process_id,
         sentences=_sentences(snapshot),
         waits=snapshot.waits,
     )
-    Output(as_json=target.json).show(told, *map(Text, map(one_line, told.sentences)))
+    Output(as_json=options.json).show(shown, *map(Text, map(one_line, shown.sentences)))
 
 
 def cause_text(wait: Wait) -> str:
-    """Return the cause of a wait in a few words, by its fields alone."""
+    """Return the cause of a wait in a few words, from its fields alone."""
     reach = _at(", processor unreachable since ", wait.processor_unreachable_since)
     return f"{_cause_text(wait)}{reach}"
 
 
 def explanation_of(wait: Wait) -> str:
-    """Return what the engine says of a wait; one of a release before says it in fields alone."""
+    """Return the engine's explanation of a wait; older engines send the fields only."""
     return wait.explanation or f"Task {wait.task_id} ({wait.type}): {cause_text(wait)}."
 
 
@@ -69,11 +69,11 @@ def _cause_text(wait: Wait) -> str:
             again = f", attempt {wait.attempt}{_after(wait)}" if wait.attempt > 1 else ""
             return f"running{where}{_at(' since ', wait.since)}{again}"
         case WaitCause.BEHIND_TASK:
-            return _line_text(wait)
+            return _behind_text(wait)
         case WaitCause.RUN_AT | WaitCause.ORDER | WaitCause.GATE:
             return _constraint_text(wait)
         case WaitCause.NO_FREE_WORKER:
-            return _crowd_text(wait)
+            return _workers_text(wait)
         case WaitCause.RETRY:
             of = "" if wait.attempts_max is None else f" of {wait.attempts_max}"
             return f"retry {wait.attempt}{of}{_at(' at ', wait.until)}{_after(wait)}"
@@ -85,13 +85,13 @@ def _other_text(wait: Wait, where: str) -> str:
     collected = _at(", collected at ", wait.collected_at)
     if wait.cause is WaitCause.PRESUMED_DEAD:
         return f"replica {wait.replica_id} presumed dead{collected}"
-    # Also one that only a newer release knows: what every cause may have.
+    # Also for an unknown cause of a newer engine: the fields that any cause may have.
     name = wait.cause.replace("_", " ")
     return f"{name}{where}{_at(', until ', wait.until)}{_at(' since ', wait.since)}{collected}"
 
 
-def _line_text(wait: Wait) -> str:
-    # A release before says neither.
+def _behind_text(wait: Wait) -> str:
+    # Older engines send neither.
     is_known = wait.behind_type not in {None, TaskType.UNSPECIFIED}
     kind = f" ({wait.behind_type})" if is_known else ""
     state = "running" if wait.behind_runs else "waiting"
@@ -120,15 +120,15 @@ def _gate_text(gate: GateWait) -> str:
         first = gate.holders[0]
         by = "by" if len(gate.holders) == 1 else "first by"
         held += f" {by} {first.process_id}{_at(' since ', first.held_at)}"
-    place = f", {gate.position} of {gate.waiting_count} in line" if gate.position else ""
+    place = f", {gate.position} of {gate.waiting_count} in the queue" if gate.position else ""
     return f"gate {gate.gate} ({held}){place}"
 
 
-def _crowd_text(wait: Wait) -> str:
+def _workers_text(wait: Wait) -> str:
     busy, count = wait.busy_count or 0, wait.worker_count or 0
-    told = f" ({busy} of {count} busy)" if count else ""
+    counts = f" ({busy} of {count} busy)" if count else ""
     state = "no free worker" if busy >= count else "waits for a worker"
-    return f"{state}{told}{_at(', due since ', wait.since)}"
+    return f"{state}{counts}{_at(', due since ', wait.since)}"
 
 
 def _after(wait: Wait) -> str:

@@ -1,4 +1,4 @@
-"""Commands that write processes without their processor: put, remove."""
+"""Commands that write a process without its processor: put, remove."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from progressor.cli.input.inputs import (
     json_object,
     option,
 )
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.output import Output
 from progressor.sdk.values.processes import NewEvent, NewTimer, ProcessStatus, TaskType
 
@@ -22,29 +22,33 @@ _TIMER_AFTER_MAX = 100 * 365 * 86_400
 _TYPES = Literal["init", "call", "notify", "repair", "timeout", "remove"]
 
 
-async def put(  # noqa: PLR0913  # a process has so many parts; all but its id are named
+async def put(  # noqa: PLR0913  # the parts of a process, all named
     process_id: str,
     /,
     *,
     status: Literal["running", "error", "finished"] = "running",
-    state: Annotated[str | None, option("Its state, a JSON text.")] = None,
+    state: Annotated[str | None, option("Its state, JSON.")] = None,
     metadata: Annotated[str | None, option("Its metadata, a JSON object.")] = None,
-    event: Annotated[tuple[str, ...], option("An event, a JSON text; repeated in order.")] = (),
-    timer_after: Annotated[float | None, option("Set a timer, due in so many seconds.")] = None,
-    timer_at: Annotated[
-        str | None, option("Set a timer, due at this instant, as in 2026-01-31T12:00:00Z.")
+    event: Annotated[
+        tuple[str, ...], option("An event of its history, JSON; may be repeated.")
+    ] = (),
+    timer_after: Annotated[
+        float | None, option("Set a timer that is due after this number of seconds.")
     ] = None,
-    detail: Annotated[str, option("Why it is in error.")] = "",
+    timer_at: Annotated[
+        str | None, option("Set a timer that is due at this instant, as in 2026-01-31T12:00:00Z.")
+    ] = None,
+    detail: Annotated[str, option("Why it is in status error.")] = "",
     corrupted_by: Annotated[
         _TYPES | None,
-        option("The type of the task that broke it: simple-repair runs a timer again."),
+        option("The type of the task that broke it; simple-repair runs a timer again."),
     ] = None,
-    result: Annotated[str | None, option("What it finished with, a JSON text.")] = None,
+    result: Annotated[str | None, option("The result that it finished with, JSON.")] = None,
     idempotency_key: Annotated[str, option("Makes the request safe to repeat.")] = "",
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Import a process in a given state, without asking its processor."""
-    async with client_of(target) as client:
+    """Import a process in a given state, without its processor."""
+    async with client_of(options) as client:
         accepted = await client.put(
             process_id,
             status=ProcessStatus(status),
@@ -58,14 +62,14 @@ async def put(  # noqa: PLR0913  # a process has so many parts; all but its id a
             idempotency_key=idempotency_key,
         )
     words = f"imported {process_id}, {status}; its task is {accepted.task_id}"
-    Output(as_json=target.json).show(accepted, Text(words))
+    Output(as_json=options.json).show(accepted, Text(words))
 
 
-async def remove(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
+async def remove(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Delete a process in any status with all its data."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         await client.remove(process_id)
-    Output(as_json=target.json).show({"removed": process_id}, Text(f"removed {process_id}"))
+    Output(as_json=options.json).show({"removed": process_id}, Text(f"removed {process_id}"))
 
 
 def _optional_json(option: str, text: str | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What the user typed about a schedule: when it fires, what each firing does."""
+"""Options of a schedule: when it runs, and what each run does."""
 
 import dataclasses
 import datetime as dt
@@ -32,50 +32,51 @@ Overlap = Literal["skip", "queue_one", "allow", "cancel_previous"]
 
 _NONE = "none"
 _TIMES = Group("Times", sort_key=3)
-_TARGET = Group("What each firing does", sort_key=4)
+_TARGET = Group("What each run does", sort_key=4)
 
 
 @Parameter(name="*", group=_TIMES)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimesInput:
-    """When a schedule fires, and what becomes of a firing that cannot come in time."""
+    """When a schedule runs, and what happens to runs that are late or overlap."""
 
     cron: str | None = None
-    """Minute, hour, day, month, day of week, as in "30 2 * * mon-fri"; with seconds first: six."""
+    """Minute, hour, day, month and day of week, for example "30 2 * * mon-fri"; a sixth field at
+    the front is the second."""
     time_zone: str | None = None
-    """Of --cron, as in Europe/Berlin; otherwise UTC."""
+    """The time zone of --cron, for example Europe/Berlin; UTC by default."""
     every: str | None = None
-    """In place of --cron: a distance, as in 30s, 10m or 2h."""
+    """An interval, for example 30s, 10m or 2h, instead of --cron."""
     anchor: str | None = None
-    """Of --every: one of the instants, from which the others are counted."""
+    """One of the instants of --every, from which the others are counted."""
     jitter: str | None = None
-    """Each firing comes up to so much later than its instant."""
+    """The maximum random delay of each run."""
     start_at: str | None = None
-    """No instant before this one; none: any."""
+    """The first possible instant; "none" removes it."""
     end_at: str | None = None
-    """No instant after this one; none: any."""
+    """The last possible instant; "none" removes it."""
     overlap: Overlap | None = None
-    """What a firing does while an earlier one's work has not ended; otherwise skip."""
+    """What a run does while the work of an earlier run has not ended; skip by default."""
     catch_up_window: str | None = None
-    """How late a firing may be after a downtime; otherwise 1d."""
+    """How late a run may be after a downtime; 1d by default."""
 
     def times(self) -> Times | None:
-        """Return the instants that are asked for; None: nothing is said of them.
+        """Return the given times; None without any.
 
         Raises:
-            InvalidRequestError: Both forms are given, or what belongs to the other.
+            InvalidRequestError: Both forms are given, or an option of the other form.
         """
         if self.cron is not None:
             other = "--every" if self.every is not None else "--anchor"
             if self.every is not None or self.anchor is not None:
-                raise bad_input(other, "not with --cron")
+                raise bad_input(other, "cannot be combined with --cron")
             return Cron(self.cron, self.time_zone or "")
         if self.time_zone is not None:
-            raise bad_input("--time-zone", "only with --cron")
+            raise bad_input("--time-zone", "needs --cron")
         if self.every is not None:
             return Every(_duration("--every", self.every), instant("--anchor", self.anchor))
         if self.anchor is not None:
-            raise bad_input("--anchor", "only with --every")
+            raise bad_input("--anchor", "needs --every")
         return None
 
     def spec(self, target: Target) -> ScheduleSpec:
@@ -86,11 +87,11 @@ class TimesInput:
         """
         times = self.times()
         if times is None:
-            raise bad_input("--cron", "must be given, or else --every")
+            raise bad_input("--cron", "--cron or --every must be given")
         return self.changed(ScheduleSpec(times=times, target=target))
 
     def changed(self, spec: ScheduleSpec) -> ScheduleSpec:
-        """Return a schedule with what is given in place of what it has.
+        """Return a schedule with the given options changed.
 
         Raises:
             InvalidRequestError: An option is wrong.
@@ -111,8 +112,8 @@ class TimesInput:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What each firing is to do; ``document`` is the file of its job."""
+class RequestedTarget:
+    """What each run does; ``document`` is the file of its job, if it submits one."""
 
     target: Target
     document: JobDocument | None = None
@@ -121,40 +122,42 @@ class Wanted:
 @Parameter(name="*", group=_TARGET)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetInput(PayloadInput):
-    """What a firing does: one of --start, --call, --notify and --job, and what it needs."""
+    """What a run does: one of --start, --call, --notify and --job, and its options."""
 
     start: Annotated[bool, Parameter(negative="")] = False
     """Start a process."""
     call: str | None = None
-    """Call the process of this id; nobody waits for the response."""
+    """Call the process with this id; the response is stored with its task."""
     notify: str | None = None
-    """Notify the process of this id."""
+    """Notify the process with this id."""
     job: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
-    """Submit the job of a file, see job submit; - is standard input. Its deadline is a duration."""
+    """Submit the job in this file (see job submit), - for standard input; its deadline must be a
+    duration."""
     id_template: str | None = None
-    """Of --start and --job, with {instant} and {schedule_id}; otherwise {schedule_id}/{instant}."""
+    """The id that --start or --job gives, with {instant} and {schedule_id};
+    {schedule_id}/{instant} by default."""
     context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """A pair KEY=VALUE handed through to the processor; may be repeated. Not of --job."""
+    """KEY=VALUE, passed on to the processor; may be repeated. Not with --job."""
     metadata: str | None = None
-    """Of --start: a JSON object, the metadata of each process."""
+    """The metadata of each process that --start starts, a JSON object."""
 
-    def wanted(self, constraints: ConstraintsInput) -> Wanted | None:
-        """Return what is asked for; None: nothing is said of it.
+    def requested(self, constraints: ConstraintsInput) -> RequestedTarget | None:
+        """Return what each run does; None if no option says so.
 
         Raises:
-            InvalidRequestError: More than one is asked for, or what does not go with it.
+            InvalidRequestError: Options cannot be combined, or one is wrong.
         """
         kinds = {"--start": self.start, "--call": self.call is not None}
         kinds |= {"--notify": self.notify is not None, "--job": self.job is not None}
         given = [option for option, is_given in kinds.items() if is_given]
         if len(given) > 1:
-            raise bad_input(given[1], f"not with {given[0]}")
+            raise bad_input(given[1], f"cannot be combined with {given[0]}")
         kind = given[0] if given else ""
         self._check(kind, constraints)
         if self.job is not None:
             document = read_job(self.job)
-            return Wanted(target=self._job(document), document=document)
-        return Wanted(target=self._target(kind, constraints)) if kind else None
+            return RequestedTarget(target=self._job(document), document=document)
+        return RequestedTarget(target=self._target(kind, constraints)) if kind else None
 
     def _target(self, kind: str, constraints: ConstraintsInput) -> Target:
         context, passed = pairs("--context", self.context), constraints.constraints()
@@ -172,7 +175,9 @@ class TargetInput(PayloadInput):
 
     def _job(self, document: JobDocument) -> ScheduledJob:
         if isinstance(document.deadline, dt.datetime):
-            raise bad_input("--job", "the deadline of a job on schedule is a duration, as in 2h")
+            raise bad_input(
+                "--job", "the deadline of a scheduled job must be a duration such as 2h"
+            )
         return ScheduledJob(
             document.graph,
             job_id_template=self.id_template or document.job_id,
@@ -182,7 +187,7 @@ class TargetInput(PayloadInput):
         )
 
     def _check(self, kind: str, constraints: ConstraintsInput) -> None:
-        """Refuse an option that does not go with `kind`, which would otherwise be lost."""
+        """Refuse an option that `kind` does not use."""
         payload = any(it is not None for it in (self.args, self.args_file, self.text))
         given = {
             "--args": (payload, ("--start", "--call", "--notify")),
@@ -193,7 +198,7 @@ class TargetInput(PayloadInput):
         }
         for option, (is_given, kinds) in given.items():
             if is_given and kind not in kinds:
-                raise bad_input(option, f"only with {' or '.join(kinds)}")
+                raise bad_input(option, f"needs {' or '.join(kinds)}")
 
 
 def _duration(option: str, text: str) -> dt.timedelta:

@@ -18,27 +18,27 @@ from progressor.cli.input.inputs import (
     option,
 )
 from progressor.cli.input.job_documents import placed
-from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import Output
 from progressor.cli.schedules.inputs import Overlap, TargetInput, TimesInput
 from progressor.cli.schedules.view import (
-    firings_table,
     next_table,
+    runs_table,
     schedule_document,
     schedule_facts,
     schedules_table,
 )
 from progressor.sdk.values.schedules import FiringState, OverlapPolicy, Schedule, ScheduleView
 
-_FIRINGS_MAX = 100
+_RUNS_MAX = 100
 _NO_TIMES = TimesInput()
 _NO_TARGET = TargetInput()
 
-Note = Annotated[str, option("A note for people.")]
-Revision = Annotated[Int64, option("Only if it is still at this revision.")]
+Note = Annotated[str, option("A note, shown with the schedule.")]
+Revision = Annotated[Int64, option("Change it only at this revision.")]
 OverlapOption = Annotated[
-    Overlap | None, option("What it does while the work of an earlier firing has not ended.")
+    Overlap | None, option("What a run does while the work of an earlier run has not ended.")
 ]
 
 
@@ -46,22 +46,22 @@ async def create(  # noqa: PLR0913  # groups of options
     schedule_id: str,
     /,
     *,
-    paused: Annotated[bool, option("Do not fire until it is resumed.")] = False,
+    paused: Annotated[bool, option("Create it paused: no runs until it is resumed.")] = False,
     note: Note = "",
     times: TimesInput = _NO_TIMES,
     what: TargetInput = _NO_TARGET,
     constraints: ConstraintsInput = UNCONSTRAINED,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Create a schedule, which first fires at its next instant."""
-    wanted = what.wanted(constraints)
-    if wanted is None:
-        raise bad_input("--start", "must be given, or else --call, --notify or --job")
-    spec = times.spec(wanted.target)
-    async with client_of(target) as client:
-        with placed(wanted.document):
+    """Create a schedule, which first runs at its next instant."""
+    requested = what.requested(constraints)
+    if requested is None:
+        raise bad_input("--start", "--start, --call, --notify or --job must be given")
+    spec = times.spec(requested.target)
+    async with client_of(options) as client:
+        with placed(requested.document):
             schedule = await client.schedules.create(schedule_id, spec, paused=paused, note=note)
-    _show(schedule, target)
+    _show(schedule, options)
 
 
 async def update(
@@ -71,63 +71,63 @@ async def update(
     times: TimesInput = _NO_TIMES,
     what: TargetInput = _NO_TARGET,
     constraints: ConstraintsInput = UNCONSTRAINED,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Change the given settings of a schedule; what a firing does changes as a whole.
+    """Change the given settings of a schedule; what its runs do is replaced as a whole.
 
-    If another update came in between, it is refused and changes nothing.
+    Fails without a change if another update comes in between.
     """
-    wanted = what.wanted(constraints)
-    if wanted is None and times == _NO_TIMES:
-        raise bad_input("--cron", "nothing to change")
-    async with client_of(target) as client:
+    requested = what.requested(constraints)
+    if requested is None and times == _NO_TIMES:
+        raise bad_input("--cron", "at least one option must be given")
+    async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=0, last_count=0)
         spec = times.changed(view.schedule.spec)
-        if wanted is not None:
-            spec = dataclasses.replace(spec, target=wanted.target)
-        with placed(None if wanted is None else wanted.document):
+        if requested is not None:
+            spec = dataclasses.replace(spec, target=requested.target)
+        with placed(None if requested is None else requested.document):
             schedule = await client.schedules.update(
                 schedule_id, spec, expected_revision=view.schedule.revision
             )
-    _show(schedule, target)
+    _show(schedule, options)
 
 
 async def get(
     schedule_id: str,
     /,
     *,
-    next: Annotated[int, option("How many future firings, at most 100.")] = 5,  # noqa: A002  # the option's name
-    last: Annotated[int, option("How many past firings, at most 100.")] = 10,
-    target: Target = DEFAULT_TARGET,
+    next: Annotated[int, option("The number of future runs, at most 100.")] = 5,  # noqa: A002  # the option's name
+    last: Annotated[int, option("The number of past runs, at most 100.")] = 10,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print a schedule, its next firings, and the outcome of the last ones."""
-    check_range("--next", next, 0, _FIRINGS_MAX)
-    check_range("--last", last, 0, _FIRINGS_MAX)
-    async with client_of(target) as client:
+    """Print a schedule, its next runs, and the outcome of the last ones."""
+    check_range("--next", next, 0, _RUNS_MAX)
+    check_range("--last", last, 0, _RUNS_MAX)
+    async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=next, last_count=last)
-    Output(as_json=target.json).show(_view_document(view), *_people(view))
+    Output(as_json=options.json).show(_view_document(view), *_people(view))
 
 
-async def list_schedules(*, target: Target = DEFAULT_TARGET) -> None:
+async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Print the schedules of a namespace in the order of their ids."""
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
     people = schedules_table(found) if found else Text("no schedules")
-    Output(as_json=target.json).show({"schedules": [*map(schedule_document, found)]}, people)
+    Output(as_json=options.json).show({"schedules": [*map(schedule_document, found)]}, people)
 
 
 async def print_next(
     schedule_id: str,
     /,
     *,
-    count: Annotated[int, option("How many, at most 100.")] = 10,
-    target: Target = DEFAULT_TARGET,
+    count: Annotated[int, option("The number of runs, at most 100.")] = 10,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Print the next firings of a schedule, also in its time zone."""
-    check_range("--count", count, 0, _FIRINGS_MAX)
-    async with client_of(target) as client:
+    """Print the next runs of a schedule, also in its time zone."""
+    check_range("--count", count, 0, _RUNS_MAX)
+    async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=count, last_count=0)
-    Output(as_json=target.json).show({"next_firings": view.next_firings}, _next(view))
+    Output(as_json=options.json).show({"next_firings": view.next_firings}, _next(view))
 
 
 async def pause(
@@ -136,12 +136,12 @@ async def pause(
     *,
     note: Note = "",
     revision: Revision = 0,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Pause a schedule until it is resumed; what it has started continues."""
-    async with client_of(target) as client:
+    """Pause a schedule until it is resumed; started work continues."""
+    async with client_of(options) as client:
         schedule = await client.schedules.pause(schedule_id, note=note, expected_revision=revision)
-    _show(schedule, target)
+    _show(schedule, options)
 
 
 async def resume(
@@ -150,15 +150,15 @@ async def resume(
     *,
     note: Note = "",
     revision: Revision = 0,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Resume a paused schedule, from its next instant on.
+    """Resume a paused schedule from its next instant on.
 
-    The instants of the pause are not made up for; see backfill.
+    The instants of the pause are not run; see backfill.
     """
-    async with client_of(target) as client:
+    async with client_of(options) as client:
         schedule = await client.schedules.resume(schedule_id, note=note, expected_revision=revision)
-    _show(schedule, target)
+    _show(schedule, options)
 
 
 async def trigger(
@@ -166,54 +166,54 @@ async def trigger(
     /,
     *,
     overlap: OverlapOption = None,
-    idempotency_key: Annotated[str, option("Makes it safe to repeat: same key, one firing.")] = "",
-    target: Target = DEFAULT_TARGET,
+    idempotency_key: Annotated[str, option("Makes it safe to repeat: one run per key.")] = "",
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> ExitCode:
-    """Fire a schedule now, even if it is paused, and print the outcome."""
-    async with client_of(target) as client:
-        firing = await client.schedules.trigger(
+    """Run a schedule now, even if it is paused, and print the outcome."""
+    async with client_of(options) as client:
+        run = await client.schedules.trigger(
             schedule_id, overlap_policy=_policy(overlap), idempotency_key=idempotency_key
         )
-    Output(as_json=target.json).show(firing, firings_table([firing]))
-    return ExitCode.FAILED if firing.state is FiringState.REFUSED else ExitCode.DONE
+    Output(as_json=options.json).show(run, runs_table([run]))
+    return ExitCode.FAILED if run.state is FiringState.REFUSED else ExitCode.DONE
 
 
 async def backfill(
     schedule_id: str,
     /,
     *,
-    since: Annotated[str, option("From this instant on.")],
-    until: Annotated[str, option("Before this instant, which must be past.")],
+    since: Annotated[str, option("The start of the period, included.")],
+    until: Annotated[str, option("The end of the period, excluded; must be in the past.")],
     overlap: OverlapOption = None,
-    target: Target = DEFAULT_TARGET,
+    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Fire the instants of a past period that have not fired yet.
+    """Run the instants of a past period that have not run yet.
 
-    At most 1,000; without --overlap all at once.
+    At most 1,000; without --overlap, all at once.
     """
     begin, end = instant("--since", since), instant("--until", until)
-    assert begin is not None, "it was given"
-    assert end is not None, "it was given"
-    async with client_of(target) as client:
+    assert begin is not None, "a required option"
+    assert end is not None, "a required option"
+    async with client_of(options) as client:
         found = await client.schedules.backfill(
             schedule_id, begin, end, overlap_policy=_policy(overlap)
         )
-    words = f"{found.queued_count:,} firings are queued, of {found.instant_count:,} instants"
-    Output(as_json=target.json).show(found, Text(words))
+    words = f"queued {found.queued_count:,} runs of {found.instant_count:,} instants"
+    Output(as_json=options.json).show(found, Text(words))
 
 
 async def delete(
-    schedule_id: str, /, *, revision: Revision = 0, target: Target = DEFAULT_TARGET
+    schedule_id: str, /, *, revision: Revision = 0, options: NamespaceOptions = IN_DEFAULT_NAMESPACE
 ) -> None:
-    """Delete a schedule and the record of its firings; what it has started continues."""
-    async with client_of(target) as client:
+    """Delete a schedule and the record of its runs; started work continues."""
+    async with client_of(options) as client:
         await client.schedules.delete(schedule_id, expected_revision=revision)
     words = Text(f"deleted schedule {schedule_id}")
-    Output(as_json=target.json).show({"deleted": schedule_id}, words)
+    Output(as_json=options.json).show({"deleted": schedule_id}, words)
 
 
-def _show(schedule: Schedule, target: Target) -> None:
-    Output(as_json=target.json).show(schedule_document(schedule), schedule_facts(schedule))
+def _show(schedule: Schedule, options: NamespaceOptions) -> None:
+    Output(as_json=options.json).show(schedule_document(schedule), schedule_facts(schedule))
 
 
 def _people(view: ScheduleView) -> list[RenderableType]:
@@ -221,14 +221,14 @@ def _people(view: ScheduleView) -> list[RenderableType]:
     if view.next_firings:
         shown += ["", Text("next", style="bold"), _next(view)]
     if view.last_firings:
-        shown += ["", Text("last", style="bold"), firings_table(view.last_firings)]
+        shown += ["", Text("last", style="bold"), runs_table(view.last_firings)]
     return shown
 
 
 def _next(view: ScheduleView) -> RenderableType:
     if view.next_firings:
         return next_table(view.next_firings, view.schedule.spec.times)
-    return Text("the schedule is paused" if view.schedule.paused else "no more firings")
+    return Text("the schedule is paused" if view.schedule.paused else "no more runs")
 
 
 def _view_document(view: ScheduleView) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""How schedules look: facts, tables of firings, and documents."""
+"""How schedules are shown: facts, tables of runs, JSON documents."""
 
 import dataclasses
 import datetime as dt
@@ -54,7 +54,7 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
     return facts(
         {
             "schedule": f"{one_line(schedule.schedule_id)} in {schedule.namespace}",
-            "fires": times_text(spec.times),
+            "times": times_text(spec.times),
             "jitter": _optional_duration(timedelta_of(spec.jitter)),
             "not before": instant_text(spec.start_at),
             "not after": instant_text(spec.end_at),
@@ -65,7 +65,7 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
             "paused": Text("yes", style="yellow") if schedule.paused else "",
             "note": one_line(schedule.note),
             "next": next_text(schedule),
-            "firings": _counts(schedule),
+            "runs": _counts(schedule),
             "revision": str(schedule.revision),
             "created": instant_text(schedule.created_at),
             "updated": instant_text(schedule.updated_at),
@@ -74,11 +74,10 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
 
 
 def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
-    """Return schedules as a table."""
     return table(_SCHEDULES, schedules)
 
 
-def next_table(firings: Sequence[NextFiring], times: Times) -> RenderableType:
+def next_table(runs: Sequence[NextFiring], times: Times) -> RenderableType:
     """Return future runs, with their instants in the schedule's time zone, and their delays."""
     zone = times.time_zone if isinstance(times, Cron) else ""
     columns: Mapping[str, Column[NextFiring]] = {
@@ -86,26 +85,23 @@ def next_table(firings: Sequence[NextFiring], times: Times) -> RenderableType:
         f"in {zone}" if zone else "": lambda it: wall_text(it.instant, zone),
         "later by": lambda it: _optional_duration(it.due_at - it.instant),
     }
-    return table(columns, firings)
+    return table(columns, runs)
 
 
-def firings_table(firings: Sequence[Firing]) -> RenderableType:
-    """Return past runs as a table."""
-    return table(_FIRINGS, firings)
+def runs_table(runs: Sequence[Firing]) -> RenderableType:
+    return table(_RUNS, runs)
 
 
 def times_text(times: Times) -> str:
-    """Return when a schedule fires."""
     match times:
         case Cron(expression, time_zone):
             return f"{one_line(expression)} {time_zone or 'UTC'}"
         case Every(interval, anchor):
-            since = "" if anchor is None else f" from {instant_text(anchor)} on"
+            since = "" if anchor is None else f", counted from {instant_text(anchor)}"
             return f"every {duration_text(timedelta_of(interval))}{since}"
 
 
 def target_text(target: Target) -> str:
-    """Return what a firing does."""
     match target:
         case ScheduledStart():
             return "starts a process"
@@ -120,7 +116,7 @@ def target_text(target: Target) -> str:
 
 
 def next_text(schedule: Schedule) -> str:
-    """Return the instant of the next firing, also in its time zone; "" for none."""
+    """Return the instant of the next run, also in its time zone; "" without one."""
     if schedule.next_instant is None:
         return ""
     times = schedule.spec.times
@@ -130,7 +126,7 @@ def next_text(schedule: Schedule) -> str:
 
 
 def wall_text(instant: dt.datetime, zone: str) -> str:
-    """Return an instant in the local time of a zone; "" for UTC and zones unknown here."""
+    """Return an instant in the local time of a zone; "" for UTC and unknown zones."""
     try:
         shown = instant.astimezone(zoneinfo.ZoneInfo(zone)) if zone else None
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):
@@ -138,14 +134,14 @@ def wall_text(instant: dt.datetime, zone: str) -> str:
     return "" if shown is None else f"{shown:%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-def firing_note(firing: Firing) -> str:
-    """Return what a firing missed, or its error, in one line."""
-    if firing.missed_count:
-        last = f", the last at {instant_text(firing.missed_until)}" if firing.missed_until else ""
-        return f"{firing.missed_count:,} missed{last}"
-    if firing.error is None:
+def run_note(run: Firing) -> str:
+    """Return how many runs were missed, or the error of a run, in one line."""
+    if run.missed_count:
+        last = f", the last at {instant_text(run.missed_until)}" if run.missed_until else ""
+        return f"{run.missed_count:,} missed{last}"
+    if run.error is None:
         return ""
-    return f"{one_line(firing.error.reason)}: {one_line(firing.error.message)}"
+    return f"{one_line(run.error.reason)}: {one_line(run.error.message)}"
 
 
 def schedule_document(schedule: Schedule) -> dict[str, object]:
@@ -208,11 +204,11 @@ def _counts(schedule: Schedule) -> Text:
     return Text(", ").join(shown)
 
 
-def _took(firing: Firing) -> str:
-    """Return how long it took until the end was noticed, at the next firing or later."""
-    if firing.started_at is None or firing.ended_at is None:
+def _took(run: Firing) -> str:
+    """Return the time until the end of the work was noticed, at the next run or later."""
+    if run.started_at is None or run.ended_at is None:
         return ""
-    return duration_text(firing.ended_at - firing.started_at)
+    return duration_text(run.ended_at - run.started_at)
 
 
 def _optional_duration(duration: dt.timedelta) -> str:
@@ -221,18 +217,18 @@ def _optional_duration(duration: dt.timedelta) -> str:
 
 _SCHEDULES: Mapping[str, Column[Schedule]] = {
     "schedule": lambda it: one_line(it.schedule_id),
-    "fires": lambda it: times_text(it.spec.times),
+    "times": lambda it: times_text(it.spec.times),
     "does": lambda it: target_text(it.spec.target),
-    "at": lambda it: _PAUSED if it.paused else instant_text(it.next_instant),
-    "firings": _counts,
+    "next": lambda it: _PAUSED if it.paused else instant_text(it.next_instant),
+    "runs": _counts,
     "note": lambda it: one_line(it.note),
 }
-_FIRINGS: Mapping[str, Column[Firing]] = {
+_RUNS: Mapping[str, Column[Firing]] = {
     "at": lambda it: instant_text(it.instant),
     "status": lambda it: Text(it.state, style=_STYLES.get(it.state, "")),
     "cause": lambda it: it.cause,
     "process": lambda it: one_line(it.process_id),
     "task": lambda it: "" if it.task_id is None else str(it.task_id),
     "took at most": _took,
-    "why": firing_note,
+    "why": run_note,
 }

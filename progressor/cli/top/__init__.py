@@ -1,4 +1,4 @@
-"""The command ``top``: what an engine does and what waits, refreshed until it is stopped.
+"""The command ``top``: rates, queues and replicas of an engine, refreshed until it is stopped.
 
-``overview`` works out what to show, ``screen`` lays it out.
+``overview`` computes what to show, ``screen`` lays it out.
 """

@@ -1,4 +1,4 @@
-"""An overview: what goes on in an engine, by namespace and by replica, ready to be shown."""
+"""An overview of an engine, by namespace and by replica."""
 
 import dataclasses
 import datetime as dt
@@ -22,9 +22,9 @@ _UNUSED = StepRate()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What is done in a second, and what an attempt takes the processor on average.
+    """Rates, and the mean time of an attempt at the processor.
 
-    None: not known yet; there was no attempt.
+    None if a rate is not known yet, or without an attempt.
     """
 
     settled_per_second: float | None = None
@@ -35,10 +35,10 @@ class Pace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceLine:
-    """A namespace: its workers are those of the replicas that live.
+    """A namespace, with the workers of all live replicas.
 
-    ``unreachable_for`` is how long the replica that tried for longest did not reach the processor.
-    ``queue`` is None where it was not counted.
+    ``unreachable_for`` is the longest time for which a replica has not reached the processor.
+    ``queue`` is None if it was not counted.
     """
 
     namespace: str
@@ -51,7 +51,7 @@ class NamespaceLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLine:
-    """A replica, in a few words."""
+    """A replica, in one line."""
 
     replica_id: int
     name: str
@@ -65,11 +65,11 @@ class ReplicaLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """All namespaces and replicas together.
+    """Totals of all namespaces and replicas.
 
-    ``due_age`` is of the oldest task that waits for nothing but a worker, due or available, and
-    ``gate_age`` of the oldest in the line of a gate; None: there is none. What waits is None where
-    nothing was counted.
+    ``due_age`` is that of the oldest task that only needs a worker, due or available, and
+    ``gate_age`` that of the oldest task in the queue of a gate; None without one. The counts of
+    waiting tasks are None if the queues were not counted.
     """
 
     pace: Pace
@@ -102,7 +102,7 @@ class Totals:
 
     @property
     def has_constraints(self) -> bool:
-        """Whether anything waits for its constraints, has passed them, or holds a gate."""
+        """Whether a task waits for its constraints, is available, or holds a gate."""
         return any(
             (
                 self.run_at_count,
@@ -116,11 +116,11 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What goes on at ``read_at``, by PostgreSQL's clock.
+    """The activity at ``read_at``, by PostgreSQL's clock.
 
-    ``namespaces`` begin with those where a task has been due for longest, then where most is done.
-    ``queues_age`` is how long ago the queues were counted; None: they could not be. What they
-    count is exact below ``exact_below``.
+    ``namespaces`` are sorted by the age of their oldest due task, then by their rates.
+    ``queues_age`` is how long ago the queues were counted; None if they could not be. Counts are
+    exact below ``exact_below``.
     """
 
     read_at: dt.datetime
@@ -133,7 +133,7 @@ class Overview:
 
     @property
     def slowest(self) -> tuple[NamespaceLine, ...]:
-        """The namespaces with a processor that is out of reach, or was asked: the worst first."""
+        """The namespaces whose processor is unreachable or was called, the worst first."""
         found = (
             it
             for it in self.namespaces
@@ -143,14 +143,14 @@ class Overview:
 
 
 class Meter:
-    """Makes an overview of each activity, with the rates since the one before."""
+    """Makes an overview of each activity, with the rates since the previous one."""
 
     def __init__(self) -> None:
         self._last: Activity | None = None
         self._rates: Rates = {}
 
     def read(self, activity: Activity) -> Overview:
-        """Return the overview of an activity that was told later than those before."""
+        """Return the overview of an activity, which must be later than the previous one."""
         if self._last is not None:
             self._rates = rates_between(self._last, activity, known=self._rates)
         self._last = activity
@@ -158,7 +158,7 @@ class Meter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the rates of all replicas are known that serve."""
+        """Whether the rates of all serving replicas are known."""
         serving = [
             it.replica_id
             for it in (self._last.replicas if self._last is not None else ())
@@ -168,7 +168,7 @@ class Meter:
 
 
 def overview_of(activity: Activity, rates: Rates) -> Overview:
-    """Return the overview of an activity; what of it has no rates has an unknown pace."""
+    """Return the overview of an activity; without rates, its pace is unknown."""
     living = [it for it in activity.replicas if it.state is not ReplicaState.SILENT]
     lines = _namespaces(activity, living, rates)
     return Overview(
@@ -287,7 +287,7 @@ def _sum(rates: Iterable[StepRate]) -> StepRate:
 
 
 def _urgency(line: NamespaceLine) -> tuple[dt.timedelta, float, str]:
-    """Return by what namespaces are sorted: who waits for a worker longest, then the busiest."""
+    """Return the sort key of a namespace: its oldest due task first, then its rate."""
     age = None if line.queue is None else line.queue.worker_age
     return -(age or _NO_TIME), -(line.pace.settled_per_second or 0.0), line.namespace
 

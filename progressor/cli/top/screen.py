@@ -1,8 +1,7 @@
-"""An overview as tables, cut to a screen: what does not fit is counted, not shown.
+"""Shows an overview as tables, cut to the size of the screen; rows left out are counted.
 
-Too low a screen takes rows away, evenly from the tables, and then whole tables, the least urgent
-first. Too narrow a one takes columns away, those that matter least first. What is not watched, but
-read, is not cut.
+On a low screen the tables lose rows evenly, and then the least important tables are left out. On a
+narrow screen the least important columns are left out. Output to a pipe is not cut.
 """
 
 import dataclasses
@@ -20,44 +19,44 @@ from progressor.domain.views.activity import even_share
 from progressor.sdk.values.activity import NamespaceQueue
 
 SLOWEST_MAX = 5
-"""Processors that are shown as the slowest ones."""
+"""The maximum number of rows in the table of slowest processors."""
 
 _JOBS_MAX = 10_000
-"""Up to which jobs are counted."""
+"""Jobs are counted up to this number."""
 
 _STALE = dt.timedelta(seconds=10)
 _LATE = dt.timedelta(seconds=1)
 _NAME_WIDTH_MIN = 16
 _GAP = 2
 _AROUND_TABLE = 2
-"""Lines that a table takes beside its rows: an empty one and its heads."""
+"""Lines of a table besides its rows: an empty line and the headings."""
 
 _UNKNOWN = "…"
 _UNITS = ((10, 1, ".1f", "s"), (600, 1, ".0f", "s"), (36_000, 60, ".0f", "min"))
 
 _COUNTS = {"timers": "timer_count", "retries": "retry_count", "behind": "behind_count"}
-"""What waits besides what is due, by the head of its column."""
+"""Counts of waiting tasks other than due ones, by the heading of the column."""
 
 _CONSTRAINED = {
     "run at": "run_at_count", "order": "order_count", "gate": "gate_count",
     "available": "available_count",
 }  # fmt: skip
-"""Likewise with constraints; shown where there is anything."""
+"""Counts of tasks with constraints, shown if there are any."""
 
 _LEAST = (
     "run at", "behind", "timers", "mean ms", "order", "retries", "available", "gate", "failed/s",
     "unreachable",
 )  # fmt: skip
-"""Columns of namespaces for which there may be no room."""
+"""Columns of namespaces, in the order in which they are left out on a narrow screen."""
 
 Cells = tuple[str | Text, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """That nobody answers: why, and for how long.
+    """An unavailable engine: the reason, and for how long.
 
-    ``since`` is when the last answer was read, by PostgreSQL's clock.
+    ``since`` is the time of the last answer, by PostgreSQL's clock.
     """
 
     since: dt.datetime
@@ -68,9 +67,9 @@ class Away:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What is shown: the overview, of which engine, and since when nobody answers.
+    """The overview of the engine at an address, and whether it is unavailable now.
 
-    Where it ``is_cut`` it is as high as the terminal at most, otherwise it has all there is.
+    If it ``is_cut``, it fits the height of the terminal.
     """
 
     overview: Overview
@@ -79,14 +78,14 @@ class Screen:
     is_cut: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lay it out in the height and the width that there are."""
+        """Render the tables in the available height and width."""
         del console
         head = _head(self)
         for line in head:
             line.no_wrap, line.overflow = True, "ellipsis"
             yield line
         listings = [it for it in _listings(self.overview) if it.count]
-        # Not `options.height`, which rich takes away from what is inside of something else.
+        # Not `options.height`, which rich removes for nested renderables.
         room = options.size.height - len(head) if self.is_cut else None
         for listing, rows in zip(listings, _rows(listings, room), strict=False):
             yield ""
@@ -95,7 +94,7 @@ class Screen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Listing:
-    """A table: its heads, those that are left out first, how many rows there are, and each."""
+    """A table: its headings, those to leave out first, the number of rows, and each row."""
 
     heads: tuple[str, ...]
     least: tuple[str, ...]
@@ -103,7 +102,7 @@ class _Listing:
     row: Callable[[int], Cells]
 
     def table(self, rows: int, *, width: int) -> Table:
-        """Return the first rows; the first column is cut where it must be, the others never."""
+        """Return the first rows in `width`; the first column may be cut, the others are not."""
         cells = [[_text(it) for it in self.row(number)] for number in range(rows)]
         left_out = self.count - rows
         name = f"{self.heads[0]} ({left_out:,} more)" if left_out else self.heads[0]
@@ -123,7 +122,7 @@ class _Listing:
         return table
 
     def _fitting(self, widths: Sequence[int], width: int) -> list[int]:
-        """Return the columns for which there is room behind the first."""
+        """Return the columns that fit after the first one."""
         places = list(range(1, len(self.heads)))
         for head in (*self.least, *reversed(self.heads[1:])):
             if widths[0] + sum(widths[place] + _GAP for place in places) <= width:
@@ -134,7 +133,7 @@ class _Listing:
 
 
 def _rows(listings: Sequence[_Listing], room: int | None) -> list[int]:
-    """Return how many rows each listing may have; for those at the end there may be no room."""
+    """Return the number of rows of each listing; the last ones are left out if they do not fit."""
     lengths = [it.count for it in listings]
     if room is None:
         return lengths
@@ -241,7 +240,7 @@ def _head(screen: Screen) -> list[Text]:
 
 def _waiting(overview: Overview) -> Text:
     if overview.queues_age is None:
-        return Text("what waits could not be counted", style="yellow")
+        return Text("the queues could not be counted", style="yellow")
     found = _facts(
         ("due", _total(overview, "due_count") + _oldest(overview.totals.due_age)),
         *((head, _total(overview, name)) for head, name in _COUNTS.items()),
@@ -249,7 +248,7 @@ def _waiting(overview: Overview) -> Text:
     if overview.queues_age > _STALE:
         found.append(f"  counted {age_text(overview.queues_age)} ago", style="yellow")
     if overview.uncounted_namespace_count:
-        words = f"  {overview.uncounted_namespace_count:,} more namespaces not counted"
+        words = f"  {overview.uncounted_namespace_count:,} more namespaces were not counted"
         found.append(words, style="yellow")
     return found
 
@@ -274,7 +273,7 @@ def _jobs(totals: Totals) -> list[Text]:
         "running": totals.running_node_count,
         "failed": totals.failed_node_count,
     }
-    # Counted in all namespaces together, so not by the limit that is for each.
+    # Jobs are counted over all namespaces, with a limit of their own.
     jobs = _count(totals.job_count, is_exact=totals.job_count < _JOBS_MAX)
     nodes = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     return [_facts(("jobs", jobs), ("nodes", nodes or "0"))]
@@ -304,13 +303,13 @@ def _oldest(age: dt.timedelta | None) -> str:
 
 
 def away_text(away: Away) -> str:
-    """Return in a sentence that the engine does not answer."""
-    since = f"engine away since {instant_text(away.since)}, for {age_text(away.lasting)}"
+    """Return a sentence about an unavailable engine."""
+    since = f"engine unavailable since {instant_text(away.since)}, for {age_text(away.lasting)}"
     return f"{since}: {one_line(away.message)}"
 
 
 def age_text(age: dt.timedelta) -> str:
-    """Return about how long it is, for people."""
+    """Return a rounded duration as text."""
     seconds = age.total_seconds()
     for below, length, form, unit in _UNITS:
         if seconds < below:

@@ -1,9 +1,9 @@
-"""The command top: what goes on in an engine, looked at again and again.
+"""The command top: an overview of an engine, refreshed periodically.
 
     activity ──► Meter (rates) ──► Overview ──► Screen (tables)
 
-It asks one replica, which tells of all. On a terminal it draws over the whole screen, in a pipe it
-prints one look after the other.
+It asks one replica, which reports on all. A terminal shows the last overview on the whole screen, a
+pipe gets one after the other.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from rich.live import Live
 from progressor import errors
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import bad_input, duration, option
-from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.input.signals import until_signal
 from progressor.cli.output.documents import render_line
 from progressor.cli.output.exit_codes import ExitCode, exit_code_for
@@ -40,57 +40,57 @@ INTERVAL = dt.timedelta(seconds=2)
 INTERVAL_MIN = dt.timedelta(seconds=0.1)
 INTERVAL_MAX = dt.timedelta(hours=1)
 
-LOOKS_MORE_MAX = 5
-"""Of --once, where a replica has not beaten since the first."""
+EXTRA_INTERVALS_MAX = 5
+"""How many more intervals --once waits for a heartbeat of each replica."""
 
-PATIENCE = dt.timedelta(seconds=5)
-"""For one look of many: whoever watches is to see that nobody answers."""
+FRAME_TIMEOUT = dt.timedelta(seconds=5)
+"""Timeout of a refresh, so that an unavailable engine shows soon."""
 
 _KEYBOARD = 0
-"""Standard input, by its number: it may be closed."""
+"""The descriptor of standard input, which may be closed."""
 
 _KEYS_MAX = 64
 _AWAY = (ExitCode.UNAVAILABLE, ExitCode.DEADLINE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What was told last, and whether anybody answers now."""
+class Frame:
+    """The last overview, and whether the engine is unavailable now."""
 
     overview: Overview
     away: Away | None = None
 
 
-Show = Callable[[Look], None]
+Show = Callable[[Frame], None]
 Watch = Callable[[Show], Coroutine[Any, Any, None]]
 
 
 async def top(
     *,
     interval: Annotated[
-        dt.timedelta, duration("Between two looks, as in 0.5s or 1m.", shown="2s")
+        dt.timedelta, duration("The time between two refreshes, as in 0.5s or 1m.", shown="2s")
     ] = INTERVAL,
-    once: Annotated[bool, option("Look for one interval, print what was seen, and end.")] = False,
-    engine: Engine = DEFAULT_ENGINE,
+    once: Annotated[bool, option("Print one overview after one interval, and exit.")] = False,
+    engine: EngineOptions = DEFAULT_ENGINE,
 ) -> None:
     """Watch rates, queues, processors and replicas, until Ctrl-C or q.
 
-    Any one replica tells of all. Namespaces where a task has been due for longest come first;
-    rates are those since the look before. While the engine is away it says so, and keeps trying.
-    In a pipe it prints one look after the other, with --json each as one line.
+    Any replica reports on all. Namespaces with the oldest due task come first; rates are those
+    since the last refresh. While the engine is unavailable, top says so and keeps trying. A pipe
+    gets one overview after the other; with --json, each is one line.
     """
     if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
         words = f"must be from 0.1s to 1h, got {interval.total_seconds():g}s"
         raise bad_input("--interval", words)
     async with client_of(engine) as client:
-        # Where nobody is to begin with, it ends as any other command does.
+        # If the engine is unavailable at first, top ends like any other command.
         first = await client.replicas.activity()
         if once:
-            overview = await _look_once(client, first, interval)
+            overview = await _read_once(client, first, interval)
             shown = Screen(overview=overview, address=engine.address)
             Output(as_json=engine.json).show(overview, shown)
             return
-        timeout = min(engine.patience, PATIENCE)
+        timeout = min(engine.timeout_duration, FRAME_TIMEOUT)
         watch = functools.partial(_watch, client, first, interval=interval, timeout=timeout)
         if engine.json or not sys.stdout.isatty() or Console().is_dumb_terminal:
             await _print(watch, engine)
@@ -98,10 +98,10 @@ async def top(
             await until_signal(_draw(watch, engine))
 
 
-async def _look_once(client: Client, first: Activity, interval: dt.timedelta) -> Overview:
+async def _read_once(client: Client, first: Activity, interval: dt.timedelta) -> Overview:
     meter = Meter()
     overview = meter.read(first)
-    for _ in range(1 + LOOKS_MORE_MAX):
+    for _ in range(1 + EXTRA_INTERVALS_MAX):
         await asyncio.sleep(interval.total_seconds())
         overview = meter.read(await client.replicas.activity())
         if meter.is_ready:
@@ -112,16 +112,16 @@ async def _look_once(client: Client, first: Activity, interval: dt.timedelta) ->
 async def _watch(
     client: Client, first: Activity, show: Show, *, interval: dt.timedelta, timeout: dt.timedelta
 ) -> None:
-    """Look every interval, and show it; ends only by cancellation, or an error that stays."""
+    """Show an overview each interval; ends only by cancellation or a permanent error."""
     loop = asyncio.get_running_loop()
     meter = Meter()
     overview, answered_at = meter.read(first), loop.time()
-    show(Look(overview=overview))
-    look_at = loop.time()
+    show(Frame(overview=overview))
+    due_at = loop.time()
     while True:
-        # What could not be looked at in time is left out.
-        look_at = max(look_at + interval.total_seconds(), loop.time())
-        await asyncio.sleep(look_at - loop.time())
+        # Missed refreshes are left out.
+        due_at = max(due_at + interval.total_seconds(), loop.time())
+        await asyncio.sleep(due_at - loop.time())
         away = None
         try:
             overview = meter.read(await client.replicas.activity(timeout=timeout))
@@ -135,48 +135,48 @@ async def _watch(
                 reason=error.reason,
                 message=str(error),
             )
-        show(Look(overview=overview, away=away))
+        show(Frame(overview=overview, away=away))
 
 
-async def _print(watch: Watch, engine: Engine) -> None:
-    """Print one look after the other.
+async def _print(watch: Watch, engine: EngineOptions) -> None:
+    """Print one overview after the other.
 
     Raises:
         BrokenPipeError: The reader has closed the pipe.
     """
-    left: list[BrokenPipeError] = []
+    broken: list[BrokenPipeError] = []
 
     async def work() -> None:
         try:
             await watch(show)
         except BrokenPipeError as error:
-            # Not out of here, where it would become a group.
-            left.append(error)
+            # Raised later: here it would become an exception group.
+            broken.append(error)
 
-    def show(look: Look) -> None:
-        sys.stdout.write(_line(look) if engine.json else _page(look, engine.address))
+    def show(frame: Frame) -> None:
+        sys.stdout.write(_line(frame) if engine.json else _page(frame, engine.address))
         sys.stdout.flush()
 
     await until_signal(work())
-    if left:
-        raise left[0]
+    if broken:
+        raise broken[0]
 
 
-def _line(look: Look) -> str:
-    document = look.overview if look.away is None else {"away": look.away}
+def _line(frame: Frame) -> str:
+    document = frame.overview if frame.away is None else {"away": frame.away}
     return render_line(document) + "\n"
 
 
-def _page(look: Look, address: str) -> str:
+def _page(frame: Frame, address: str) -> str:
     console = SafeConsole(file=io.StringIO(), width=PIPE_COLUMNS, highlight=False)
-    console.print(Screen(overview=look.overview, address=address, away=look.away))
+    console.print(Screen(overview=frame.overview, address=address, away=frame.away))
     console.print()
-    assert isinstance(console.file, io.StringIO), "the file that it was given"
+    assert isinstance(console.file, io.StringIO), "the file given above"
     return console.file.getvalue()
 
 
-async def _draw(watch: Watch, engine: Engine) -> None:
-    """Draw over the screen until q; the terminal is as it was when this ends, however it does."""
+async def _draw(watch: Watch, engine: EngineOptions) -> None:
+    """Draw on the whole screen until q; the terminal is restored in any case."""
     left = asyncio.Event()
     console = SafeConsole(highlight=False)
     with (
@@ -185,9 +185,9 @@ async def _draw(watch: Watch, engine: Engine) -> None:
         _on_resize(live.refresh),
     ):
 
-        def show(look: Look) -> None:
+        def show(frame: Frame) -> None:
             screen = Screen(
-                overview=look.overview, address=engine.address, away=look.away, is_cut=True
+                overview=frame.overview, address=engine.address, away=frame.away, is_cut=True
             )
             live.update(screen, refresh=True)
 
@@ -199,30 +199,30 @@ async def _draw(watch: Watch, engine: Engine) -> None:
 
 @contextlib.contextmanager
 def _keyboard(leave: Callable[[], None]) -> Iterator[None]:
-    """Have q leave, and no key be shown on the screen, where there is a keyboard."""
+    """Call `leave` for the key q, and hide typed keys; without a terminal, do nothing."""
     if not os.isatty(_KEYBOARD):
         yield
         return
     loop = asyncio.get_running_loop()
 
-    def heed() -> None:
+    def read_keys() -> None:
         keys = b""
         with contextlib.suppress(OSError):
             keys = os.read(_KEYBOARD, _KEYS_MAX)
         if not keys:
-            # It is gone, and would tell so again and again.
+            # The terminal is gone, and the descriptor would stay readable.
             loop.remove_reader(_KEYBOARD)
         elif b"q" in keys:
             leave()
 
     before = termios.tcgetattr(_KEYBOARD)
     tty.setcbreak(_KEYBOARD)
-    loop.add_reader(_KEYBOARD, heed)
+    loop.add_reader(_KEYBOARD, read_keys)
     try:
         yield
     finally:
         loop.remove_reader(_KEYBOARD)
-        # What was typed meanwhile was not meant for the shell.
+        # Discards what was typed, which was not meant for the shell.
         termios.tcsetattr(_KEYBOARD, termios.TCSAFLUSH, before)
 
 

@@ -45,7 +45,7 @@ def current() -> Level:
     return found
 
 
-class LogLevel:
+class LogLevelSwitch:
     """Changes the level, for a time or until the next change; one per process."""
 
     def __init__(self, later: Later) -> None:

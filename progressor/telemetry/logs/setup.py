@@ -59,14 +59,14 @@ def set_up_logs(
         if for_people
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
-    target = Target(stream, monotonic=SystemClock().monotonic, later=in_a_thread)
-    target.setFormatter(
+    output = LogOutput(stream, monotonic=SystemClock().monotonic, later=in_a_thread)
+    output.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
         )
     )
-    _replace_target(target)
+    _replace_output(output)
     log_level.apply(level)
 
 
@@ -87,7 +87,7 @@ def whole_log(
         yield
 
 
-class Target(logging.StreamHandler[TextIO]):
+class LogOutput(logging.StreamHandler[TextIO]):
     """Writes records to a stream, with the ids of the current trace, and counts repetition."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], later: Later) -> None:
@@ -161,11 +161,11 @@ def _is_for_people(log_format: Literal["auto", "console", "json"], stream: TextI
     return log_format == "console" or (log_format == "auto" and stream.isatty())
 
 
-def _replace_target(target: Target) -> None:
+def _replace_output(output: LogOutput) -> None:
     root = logging.getLogger()
-    before, root.handlers[:] = root.handlers[:], [target]
+    before, root.handlers[:] = root.handlers[:], [output]
     for each in before:
-        if isinstance(each, Target):
+        if isinstance(each, LogOutput):
             each.close()
 
 

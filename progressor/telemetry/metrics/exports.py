@@ -3,7 +3,7 @@
 from progressor.clock import Clock
 from progressor.settings.sections import Telemetry
 from progressor.telemetry.metrics.otlp import Push
-from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.resource import resource_of
 
@@ -20,7 +20,7 @@ class Exports:
         self._settings = settings
         self._instance = instance
         self._clock = clock
-        self._endpoint: Endpoint | None = None
+        self._endpoint: MetricsEndpoint | None = None
         self._push: Push | None = None
 
     def open(self) -> str:
@@ -31,7 +31,7 @@ class Exports:
         """
         bind, collector = self._settings.metrics_at(), self._settings.otlp_endpoint
         if bind is not None:
-            endpoint = Endpoint(self._metrics, bind, self._clock)
+            endpoint = MetricsEndpoint(self._metrics, bind, self._clock)
             self.url = endpoint.open()
             self._endpoint = endpoint
         if collector:

@@ -36,7 +36,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import progressor
 from progressor.clock import Clock
-from progressor.telemetry.instruments import Distribution, Family, Kind
+from progressor.telemetry.instruments import Distribution, Family, MetricKind
 from progressor.telemetry.metrics.registry import Metrics
 
 EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
@@ -166,11 +166,11 @@ def metrics_data(
 def _data(family: Family, since: int, until: int) -> DataT:
     points, cumulative = _points(family, since, until), AggregationTemporality.CUMULATIVE
     match family.metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return Sum(cast("list[NumberDataPoint]", [*points]), cumulative, is_monotonic=True)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return Gauge(cast("list[NumberDataPoint]", [*points]))
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return Histogram(cast("list[HistogramDataPoint]", [*points]), cumulative)
 
 

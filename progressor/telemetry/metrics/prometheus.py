@@ -30,7 +30,7 @@ from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.settings.addresses import HttpBind
 from progressor.settings.sections import METRICS_KEY
-from progressor.telemetry.instruments import Distribution, Family, Kind, Metric
+from progressor.telemetry.instruments import Distribution, Family, Metric, MetricKind
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.metrics.scrape_server import PATH, Headers, ScrapeServer
 
@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.1
 _UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Answers ``GET /metrics`` between `open` and `close`."""
 
     def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
@@ -96,17 +96,17 @@ def exposed(family: Family) -> Exposed:
     metric, labels = family.metric, family.metric.labels
     meaning, unit = f"{metric.meaning} Unit: {metric.unit.strip('{}')}.", _unit(metric)
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             counter = CounterMetricFamily(metric.name, meaning, labels=labels, unit=unit)
             for values, value in family.values.items():
                 counter.add_metric(values, _number(value))
             return counter
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             gauge = GaugeMetricFamily(metric.name, meaning, labels=labels, unit=unit)
             for values, value in family.values.items():
                 gauge.add_metric(values, _number(value))
             return gauge
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             histogram = HistogramMetricFamily(metric.name, meaning, labels=labels, unit=unit)
             for values, value in family.values.items():
                 assert isinstance(value, Distribution), f"{metric.name} is a histogram"

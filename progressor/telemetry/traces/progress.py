@@ -30,7 +30,7 @@ _AGE_MAX_SECONDS = AGE_MAX.total_seconds()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
+class TraceProgress:
     """The number of steps in a row, and the start of the first in seconds since 1970."""
 
     step_count: int
@@ -57,9 +57,9 @@ class Progress:
             self.step_count >= STEPS_MAX or now.timestamp() - self.began_seconds >= _AGE_MAX_SECONDS
         )
 
-    def one_more(self) -> "Progress":
+    def one_more(self) -> "TraceProgress":
         """Return the progress after another step."""
-        return Progress(self.step_count + 1, self.began_seconds)
+        return TraceProgress(self.step_count + 1, self.began_seconds)
 
     def noted(self, tracestate: str) -> str:
         """Return `tracestate` with this progress instead of the previous one."""

@@ -24,7 +24,7 @@ from progressor.domain.processes.intent import Failed, Outcome, Rejected
 from progressor.domain.processes.settlement import Retry, Settlement
 from progressor.domain.processes.task import RunningTask
 from progressor.telemetry import names
-from progressor.telemetry.traces.progress import Progress
+from progressor.telemetry.traces.progress import TraceProgress
 
 TraceContext = Mapping[str, str]
 """``traceparent``, ``tracestate`` and ``baggage``, as far as there are any."""
@@ -148,7 +148,7 @@ class Recorded(Span):
         is_rpc: bool = False,
         step: "Recorded | None" = None,
         subject: Mapping[str, AttributeValue] = NOTHING,
-        progress: Progress | None = None,
+        progress: TraceProgress | None = None,
     ) -> None:
         """Take a span that has begun, and the `step` that it is part of.
 

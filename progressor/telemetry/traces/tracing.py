@@ -35,7 +35,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.telemetry import names
 from progressor.telemetry.traces import progress
-from progressor.telemetry.traces.progress import Progress
+from progressor.telemetry.traces.progress import TraceProgress
 from progressor.telemetry.traces.spans import (
     NOTHING,
     POSTGRESQL,
@@ -147,7 +147,7 @@ class Tracing:
         attributes = {**subject, **_consumed(task), **spent, **_waited(task, behind)}
         parent = _parent(progress.without(context))
         links: tuple[trace.Link, ...] = ()
-        before = Progress.before(task)
+        before = TraceProgress.before(task)
         is_over = before.is_over(task.started_at)
         if claim is not None or task.task_type in TIMER_TYPES:
             due_at = task.scheduled_at if claim is None else claim.due_at
@@ -155,7 +155,7 @@ class Tracing:
         if is_over or task.task_type in TIMER_TYPES:
             links = (trace.Link(trace.get_current_span(parent).get_span_context()),)
         if is_over:
-            parent, before = contexts.Context(), Progress.none(task.started_at)
+            parent, before = contexts.Context(), TraceProgress.none(task.started_at)
         begun_at = None if claim is None else _nanoseconds(claim.sent_at)
         span = self._tracer.start_span(
             names.STEP, parent, trace.SpanKind.CONSUMER, attributes, links, begun_at

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from progressor.telemetry.instruments import Distribution, Family, Kind, Metric
+from progressor.telemetry.instruments import Distribution, Family, Metric, MetricKind
 from progressor.telemetry.metrics.prometheus import exposed
 from progressor.telemetry.names import METRICS
 
@@ -84,6 +84,6 @@ def metric_of(name: str) -> str:
 
 def _family(metric: Metric) -> Family:
     value: float | Distribution = 1.0
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         value = Distribution((1,) * (len(metric.bounds) + 1), 1.0)
     return Family(metric, {metric.labels: value})

@@ -124,7 +124,7 @@ def test_without_a_replica_it_works_and_only_warns(own_database: str, cli: Cli) 
     assert "✓ durability: fsync and full_page_writes are on" in ended.out
     assert "! heartbeats: 0 replicas serving" in ended.out
     assert "  → Start a replica" in ended.out
-    assert "1 to look at; --deep checks the invariants of whole tables too" in ended.out
+    assert "1 warning; --deep also checks invariants of whole tables" in ended.out
     assert "docs/how-to/operate/runbook/index.md has a section" in ended.out
     assert "✗" not in ended.out
     assert (

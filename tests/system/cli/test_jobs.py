@@ -111,7 +111,7 @@ def test_options_go_before_what_the_file_says(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--id: must be given, or else job_id in the file"),
+        ((), "--id: --id or job_id in the file must be given"),
         (("--id", "j", "--deadline", "soon"), "--deadline: 'soon' is neither"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_large_job_shows_first_what_says_most(engine: ScriptedEngine, cli: Cli
     assert lines[lines.index(next(it for it in lines if it.startswith("node "))) + 1].startswith(
         "last  "
     )
-    assert lines[-1] == "… 101 more; --json has all"
+    assert lines[-1] == "… 101 more; --json prints all"
 
 
 def test_a_job_that_is_not_there_is_not_found(engine: ScriptedEngine, cli: Cli) -> None:

@@ -144,11 +144,11 @@ def test_what_the_engine_refuses_of_a_job_is_told_with_its_place(
         ),
         (
             a_spec(interval=pb.IntervalTimes(every=seconds(3600), anchor=at(0))),
-            [["fires", "every", "1h", "from", "2026-03-01", "12:00:00.000Z", "on"]],
+            [["times", "every", "1h,", "counted", "from", "2026-03-01", "12:00:00.000Z"]],
         ),
         (
             a_spec(cron=pb.CronTimes(expression="@daily", time_zone="Moon/Base")),
-            [["fires", "@daily", "Moon/Base"], ["next", "2026-03-01", "13:00:00.000Z"]],
+            [["times", "@daily", "Moon/Base"], ["next", "2026-03-01", "13:00:00.000Z"]],
         ),
     ],
 )
@@ -167,22 +167,22 @@ def test_a_schedule_says_what_it_does_and_when(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (CRON, "--start: must be given, or else --call, --notify or --job"),
-        (("--start",), "--cron: must be given, or else --every"),
-        ((*START, "--every", "1h"), "--every: not with --cron"),
-        ((*START, "--anchor", "2026-03-01T12:00:00Z"), "--anchor: not with --cron"),
-        (("--start", "--anchor", "2026-03-01T12:00:00Z"), "--anchor: only with --every"),
-        (("--start", "--every", "1h", "--time-zone", "UTC"), "--time-zone: only with --cron"),
+        (CRON, "--start: --start, --call, --notify or --job must be given"),
+        (("--start",), "--cron: --cron or --every must be given"),
+        ((*START, "--every", "1h"), "--every: cannot be combined with --cron"),
+        ((*START, "--anchor", "2026-03-01T12:00:00Z"), "--anchor: cannot be combined with --cron"),
+        (("--start", "--anchor", "2026-03-01T12:00:00Z"), "--anchor: needs --every"),
+        (("--start", "--every", "1h", "--time-zone", "UTC"), "--time-zone: needs --cron"),
         (("--start", "--every", "often"), "--every: 'often' is not a duration"),
         (
             (*START, "--start-at", "soon"),
-            "--start-at: must be an instant as in 2026-01-31T12:00:00Z, got 'soon'",
+            "--start-at: must be an instant such as 2026-01-31T12:00:00Z, got 'soon'",
         ),
-        ((*START, "--call", "p"), "--call: not with --start"),
-        ((*CRON, "--call", "p", "--metadata", "{}"), "--metadata: only with --start"),
-        ((*CRON, "--call", "p", "--id-template", "x"), "--id-template: only with --start or --job"),
-        ((*CRON, "--job", "f", "--args", "1"), "--args: only with --start or --call or --notify"),
-        ((*CRON, "--job", "f", "--gate", "g"), "--gate: only with --start"),
+        ((*START, "--call", "p"), "--call: cannot be combined with --start"),
+        ((*CRON, "--call", "p", "--metadata", "{}"), "--metadata: needs --start"),
+        ((*CRON, "--call", "p", "--id-template", "x"), "--id-template: needs --start or --job"),
+        ((*CRON, "--job", "f", "--args", "1"), "--args: needs --start or --call or --notify"),
+        ((*CRON, "--job", "f", "--gate", "g"), "--gate: needs --start"),
         ((*CRON, "--job", "nowhere.json"), "FILE: cannot read nowhere.json"),
         ((*START, "--args", "{"), "--args: is not JSON"),
     ],
@@ -205,7 +205,7 @@ def test_a_job_on_schedule_has_no_instant_as_its_deadline(
     ended = cli("schedule", "create", "s", *CRON, "--job", str(file))
 
     assert (ended.code, engine.requests) == (2, [])
-    assert "--job: the deadline of a job on schedule is a duration" in ended.err
+    assert "--job: the deadline of a scheduled job must be a duration" in ended.err
 
 
 def test_update_changes_what_is_given_and_leaves_the_rest(there: ScriptedEngine, cli: Cli) -> None:
@@ -280,12 +280,12 @@ def test_a_schedule_is_shown_with_its_firings(engine: ScriptedEngine, cli: Cli) 
             namespace="default", schedule_id="nightly", next_count=1, last_count=3
         )
     ]
-    assert ["fires", "30", "2", "*", "*", "*", "Europe/Berlin"] in words
+    assert ["times", "30", "2", "*", "*", "*", "Europe/Berlin"] in words
     assert ["jitter", "5m"] in words
     assert ["does", "calls", "p"] in words
     assert ["overlap", "queue_one"] in words
     assert ["catch-up", "window", "1d"] in words
-    assert ["firings", "12", "started,", "2", "missed"] in words
+    assert ["runs", "12", "started,", "2", "missed"] in words
     wall = ["Sun", "2026-03-01", "14:00:00", "CET"]
     assert ["2026-03-01", "13:00:00.000Z", *wall, "1m30s"] in words
     # The end of a run is detected at the next firing or later: no more than that is known.
@@ -364,7 +364,7 @@ def test_next_prints_instants_on_the_clock_of_the_zone(engine: ScriptedEngine, c
 
 
 @pytest.mark.parametrize(
-    ("paused", "said"), [(True, "the schedule is paused\n"), (False, "no more firings\n")]
+    ("paused", "said"), [(True, "the schedule is paused\n"), (False, "no more runs\n")]
 )
 def test_that_none_is_to_come_is_said(
     paused: bool, said: str, engine: ScriptedEngine, cli: Cli
@@ -433,7 +433,7 @@ def test_backfill_tells_how_many_are_queued(engine: ScriptedEngine, cli: Cli) ->
         *("--until", "2026-03-01T13:00+00:00", "--overlap", "queue_one"),
     )
 
-    assert ended.out == "20 firings are queued, of 24 instants\n"
+    assert ended.out == "queued 20 runs of 24 instants\n"
     assert engine.requests == [
         pb.BackfillScheduleRequest(
             namespace="default",

@@ -234,10 +234,10 @@ class TestALiveView:
             await terminal.draws(lambda frame: "2 serving" in frame)
             alive = len(terminal.frames)
             mortal.kill()
-            away = await terminal.draws(lambda it: "engine away since" in it, since=alive)
+            away = await terminal.draws(lambda it: "engine unavailable since" in it, since=alive)
             gone = len(terminal.frames)
             async with running_process(dsn, tmp_path, name):
-                await terminal.draws(lambda it: "engine away since" not in it, since=gone)
+                await terminal.draws(lambda it: "engine unavailable since" not in it, since=gone)
                 terminal.type(INTERRUPT)
                 code = await terminal.ended()
             await terminal.shows(LEAVE_SCREEN)

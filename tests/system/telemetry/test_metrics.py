@@ -21,7 +21,7 @@ from progressor.runtime.core.measures import RequestMeasures
 from progressor.settings.addresses import http_bind
 from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.metrics.otlp import EXPORTER_LOGGER, Push
-from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from progressor.telemetry.resource import resource_of
@@ -62,7 +62,7 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    endpoint = Endpoint(filled_metrics(), http_bind("key", "127.0.0.1:0"))
+    endpoint = MetricsEndpoint(filled_metrics(), http_bind("key", "127.0.0.1:0"))
     yield Served(url=endpoint.open())
     endpoint.close()
 
@@ -99,7 +99,7 @@ async def test_there_is_nothing_but_the_metrics(served: Served) -> None:
 
 def test_a_port_that_is_taken_is_an_error_by_its_key(served: Served) -> None:
     host, port = served.place
-    second = Endpoint(Metrics(), http_bind("key", f"{host}:{port}"))
+    second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}"))
 
     with pytest.raises(errors.ConfigError, match=re.escape(f"'{host}:{port}'")) as caught:
         second.open()
@@ -109,7 +109,7 @@ def test_a_port_that_is_taken_is_an_error_by_its_key(served: Served) -> None:
 
 def test_where_it_may_be_another_port_the_next_free_one_is_taken(served: Served) -> None:
     host, port = served.place
-    second = Endpoint(Metrics(), http_bind("key", f"{host}:{port}+"))
+    second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}+"))
 
     url = second.open()
     told = scrape(url)
@@ -122,18 +122,18 @@ def test_where_it_may_be_another_port_the_next_free_one_is_taken(served: Served)
 @pytest.mark.parametrize("bind", ["192.0.2.1:0", "192.0.2.1:9464+"])
 def test_an_address_that_is_not_ours_is_an_error_by_its_key(bind: str) -> None:
     with pytest.raises(errors.ConfigError) as caught:
-        Endpoint(Metrics(), http_bind("key", bind)).open()
+        MetricsEndpoint(Metrics(), http_bind("key", bind)).open()
 
     assert caught.value.key == METRICS_KEY
 
 
 def test_an_endpoint_that_was_closed_leaves_its_port_to_the_next() -> None:
-    first = Endpoint(Metrics(), http_bind("key", "127.0.0.1:0"))
+    first = MetricsEndpoint(Metrics(), http_bind("key", "127.0.0.1:0"))
     url = first.open()
     scrape(url)
     first.close()
     place = url.removeprefix("http://").removesuffix("/metrics")
-    second = Endpoint(Metrics(), http_bind("key", place))
+    second = MetricsEndpoint(Metrics(), http_bind("key", place))
 
     assert second.open() == url
     second.close()

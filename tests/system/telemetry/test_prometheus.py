@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from progressor.telemetry.instruments import Kind, Metric
+from progressor.telemetry.instruments import Metric, MetricKind
 from progressor.telemetry.names import METRICS
 from tests.support.engine.replica import LONG_LEASE, NOW_AND_THEN, open_env, running_replica
 from tests.support.telemetry.load import ROUNDS, Load, keep_a_gate
@@ -95,7 +95,7 @@ async def test_it_has_values_of_every_metric(prometheus: Prometheus, name: str) 
 
 def sample_of(metric: Metric) -> str:
     """Return the name of a series that each value of a metric has."""
-    suffixes = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_count", Kind.GAUGE: ""}
+    suffixes = {MetricKind.COUNTER: "_total", MetricKind.HISTOGRAM: "_count", MetricKind.GAUGE: ""}
     return metric.name + suffixes[metric.kind]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from progressor.settings.addresses import http_bind
 from progressor.telemetry.metrics import scrape_server
-from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.metrics.scrape_server import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from progressor.telemetry.names import METRICS
@@ -52,7 +52,7 @@ ODD = {
 @pytest.fixture
 def place() -> Iterator[tuple[str, int]]:
     """Return host and port of an endpoint."""
-    endpoint = Endpoint(filled_metrics(), http_bind("key", "127.0.0.1:0"))
+    endpoint = MetricsEndpoint(filled_metrics(), http_bind("key", "127.0.0.1:0"))
     host, _, port = endpoint.open().removeprefix("http://").partition("/")[0].rpartition(":")
     yield host, int(port)
     endpoint.close()
@@ -166,7 +166,7 @@ def test_a_bug_of_ours_is_answered_too_and_logged(
 ) -> None:
     metrics = Metrics()
     monkeypatch.setattr(metrics, "families", lambda: [object()])
-    endpoint = Endpoint(metrics, http_bind("key", "127.0.0.1:0"))
+    endpoint = MetricsEndpoint(metrics, http_bind("key", "127.0.0.1:0"))
     host, _, port = endpoint.open().removeprefix("http://").partition("/")[0].rpartition(":")
     with connect((host, int(port))) as connection:
         connection.sendall(GET + b"\r\n")
