@@ -59,6 +59,7 @@ _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
 _SERVES = re.compile(r"\.serve\(|\.add_insecure_port\(")
 _FILE = re.compile(r"# (\S+\.toml)\n")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"`((?:bench|docker|docs|priv|progressor|proto|tests)/[\w./-]+)`")
 _LINK = re.compile(r"\]\(([^):]+)\)")
 _ERROR = re.compile(
     r"^### (\w+)\n\ngRPC code (\w+); in the SDK \[(\w+)\]\(.*\)\.\n\n\*\*Cause\.\*\* .+\n\n"
@@ -373,6 +374,13 @@ def test_a_page_links_to_what_the_site_has(path: Path) -> None:
     targets = [(path.parent / it.partition("#")[0]).resolve() for it in _LINK.findall(text)]
 
     assert [it for it in targets if not it.is_relative_to(DOCS)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
+def test_a_file_that_is_named_exists(path: Path) -> None:
+    named = _NAMED.findall(_FENCE.sub("", path.read_text("utf-8")))
+
+    assert [it for it in named if not (ROOT / it).exists()] == []
 
 
 def anchors(path: Path) -> set[str]:
