@@ -1,143 +1,175 @@
-"""The metrics as OTLP: each value as it was recorded, cumulative since the process started."""
+"""The metrics that a replica pushes by OTLP, as they arrive at a collector.
+
+``python -m tests.unit.test_otlp`` rewrites the golden file.
+"""
 
 import datetime as dt
 import logging
-from collections.abc import Iterable
+import queue
+from collections.abc import Iterable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
 
-import pytest
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import (
-    AGGREGATION_TEMPORALITY_CUMULATIVE,
-    ResourceMetrics,
+import grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as Told
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 
-from progressor.telemetry.instruments import Metric, MetricKind
-from progressor.telemetry.metrics.otlp import OnceAMinute, metrics_data
+import progressor
+from progressor.telemetry.instruments import MetricKind
+from progressor.telemetry.metrics.otlp import OnceAMinute, Push
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from progressor.telemetry.resource import resource_of
-from tests.support.telemetry.metrics import RECORDED, filled_metrics, labels_of
+from tests.support.clock import START, ManualClock
+from tests.support.telemetry.metrics import filled_metrics
 
-STARTED_AT = dt.datetime(2026, 11, 20, 12, 0, tzinfo=dt.UTC)
-NOW = STARTED_AT + dt.timedelta(minutes=1, microseconds=1)
-STARTED_NANOSECONDS = 1_795_176_000_000_000_000
-NOW_NANOSECONDS = STARTED_NANOSECONDS + 60_000_001_000
+GOLDEN = Path(__file__).parents[1] / "golden/telemetry/otlp.txt"
+AGE = dt.timedelta(minutes=1, microseconds=1)
+TIMEOUT_SECONDS = 30.0
+
+Requests = queue.SimpleQueue[ExportMetricsServiceRequest]
 
 
-def pushed(metrics: Metrics) -> ResourceMetrics:
-    """Return what goes over the wire."""
-    data = metrics_data(
-        metrics.families(),
+class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """A collector, which puts what it receives into a queue."""
+
+    def __init__(self) -> None:
+        self.requests = Requests()
+
+    def Export(  # noqa: N802  # the method's name
+        self, request: ExportMetricsServiceRequest, _context: grpc.ServicerContext
+    ) -> ExportMetricsServiceResponse:
+        self.requests.put(request)
+        return ExportMetricsServiceResponse()
+
+
+def pushed(metrics: Metrics) -> ExportMetricsServiceRequest:
+    """Push to a collector over gRPC, a minute after the start, and return what arrives."""
+    receiver, clock = Receiver(), ManualClock()
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    push = Push(
+        metrics,
+        endpoint=f"http://127.0.0.1:{port}",
+        interval=dt.timedelta(hours=1),
         resource=resource_of(service_name="service", instance="replica:1"),
-        started_at=STARTED_AT,
-        now=NOW,
+        clock=clock,
     )
-    (resource,) = encode_metrics(data).resource_metrics
-    return resource
+    clock.advance(AGE)
+    push.start()
+    push.stop()
+    server.stop(None)
+    request = receiver.requests.get(timeout=TIMEOUT_SECONDS)
+    assert receiver.requests.empty()
+    return request
 
 
-def told(metrics: Metrics) -> dict[str, Told]:
-    (scope,) = pushed(metrics).scope_metrics
-    return {it.name: it for it in scope.metrics}
+def metrics_of(request: ExportMetricsServiceRequest) -> list[Metric]:
+    [resource] = request.resource_metrics
+    [scope] = resource.scope_metrics
+    return list(scope.metrics)
 
 
 def attributes(pairs: Iterable[KeyValue]) -> dict[str, str]:
     return {it.key: it.value.string_value for it in pairs}
 
 
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda it: it.name)
-def test_a_metric_is_told_with_its_kind_its_meaning_and_its_unit(metric: Metric) -> None:
-    found = told(filled_metrics())[metric.name]
-
-    kinds = {
-        MetricKind.COUNTER: "sum",
-        MetricKind.GAUGE: "gauge",
-        MetricKind.HISTOGRAM: "histogram",
-    }
-    assert found.WhichOneof("data") == kinds[metric.kind]
-    assert (found.description, found.unit) == (metric.meaning, metric.unit)
-
-
-@pytest.mark.parametrize(("number", "name"), [*enumerate(METRICS)])
-def test_every_value_is_as_it_was_recorded(number: int, name: str) -> None:
-    metric, found = METRICS[name], told(filled_metrics())[METRICS[name].name]
-
-    labels = [dict(zip(metric.labels, each, strict=True)) for each in labels_of(name)]
-    match metric.kind:
-        case MetricKind.COUNTER:
-            points = found.sum.data_points
-            assert [it.as_double for it in points] == [number + 0.5] * len(labels)
-            assert [attributes(it.attributes) for it in points] == labels
-        case MetricKind.GAUGE:
-            gauge = found.gauge.data_points
-            assert [it.as_double for it in gauge] == [number] * len(labels)
-            assert [attributes(it.attributes) for it in gauge] == labels
-        case MetricKind.HISTOGRAM:
-            distributions = found.histogram.data_points
-            assert [attributes(it.attributes) for it in distributions] == labels
-            for point in distributions:
-                assert (point.count, point.sum) == (2 * len(RECORDED), 2 * sum(RECORDED))
-                assert tuple(point.explicit_bounds) == metric.bounds
-                assert list(point.bucket_counts) == in_buckets(metric.bounds)
-                assert not point.HasField("min")
+def lines_of(request: ExportMetricsServiceRequest) -> Iterator[str]:
+    """Yield a line for each metric and for each of its points."""
+    for metric in metrics_of(request):
+        kind = metric.WhichOneof("data")
+        assert kind is not None
+        data = getattr(metric, kind)
+        words = [metric.name, metric.unit, kind]
+        if kind != "gauge":
+            words.append(AggregationTemporality.Name(data.aggregation_temporality))
+        if kind == "sum":
+            words.append("monotonic" if data.is_monotonic else "not monotonic")
+        yield " ".join(words)
+        yield from (f"  {_point(point)}" for point in data.data_points)
 
 
-def in_buckets(bounds: tuple[float, ...]) -> list[int]:
-    """Return how many of RECORDED, twice each, lie above a bound and up to the next."""
-    lower, upper = (float("-inf"), *bounds), (*bounds, float("inf"))
-    return [
-        sum(2 for it in RECORDED if below < it <= to)
-        for below, to in zip(lower, upper, strict=True)
-    ]
+def _point(point: Any) -> str:
+    started, now = (
+        (it - int(START.timestamp()) * 10**9) / 1e9
+        for it in (point.start_time_unix_nano, point.time_unix_nano)
+    )
+    if hasattr(point, "bucket_counts"):
+        buckets = zip(point.bucket_counts, (*point.explicit_bounds, "more"), strict=True)
+        filled = " ".join(f"{count}<={bound}" for count, bound in buckets if count)
+        value = f"count={point.count} sum={point.sum} min={point.HasField('min')} {filled}"
+    else:
+        field = point.WhichOneof("value")
+        value = f"{field}={getattr(point, field)}"
+    return f"{attributes(point.attributes)} {started}..{now} {value}"
 
 
-def test_what_is_counted_is_cumulative_since_the_start_of_the_process() -> None:
-    found = told(filled_metrics())
-
-    counter, histogram = found["progressor_requests"].sum, found["progressor_batch_items"].histogram
-    assert counter.is_monotonic
-    assert counter.aggregation_temporality == AGGREGATION_TEMPORALITY_CUMULATIVE
-    assert histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_CUMULATIVE
-    times = [
-        *((it.start_time_unix_nano, it.time_unix_nano) for it in counter.data_points),
-        *((it.start_time_unix_nano, it.time_unix_nano) for it in histogram.data_points),
-    ]
-    assert set(times) == {(STARTED_NANOSECONDS, NOW_NANOSECONDS)}
+def golden() -> str:
+    return "\n".join(lines_of(pushed(filled_metrics()))) + "\n"
 
 
-def test_a_number_that_is_counted_in_ones_stays_a_whole_number() -> None:
+def test_what_arrives_is_what_the_golden_file_says() -> None:
+    assert golden().splitlines() == GOLDEN.read_text("utf-8").splitlines(), (
+        "if that is meant: python -m tests.unit.test_otlp"
+    )
+
+
+def test_every_metric_is_pushed_with_its_description_and_bounds() -> None:
+    arrived = {it.name: it for it in metrics_of(pushed(filled_metrics()))}
+
+    assert arrived.keys() == {it.name for it in METRICS.values()}
+    for metric in METRICS.values():
+        assert arrived[metric.name].description == metric.meaning
+        for point in arrived[metric.name].histogram.data_points:
+            assert tuple(point.explicit_bounds) == metric.bounds
+
+
+def test_a_count_of_ones_arrives_as_an_integer() -> None:
     metrics = Metrics()
     metrics.notifications_lost.add()
 
-    (point,) = told(metrics)["progressor_notifications_lost"].sum.data_points
-    assert point.WhichOneof("value") == "as_int"
-    assert point.as_int == 1
+    found = {it.name: it for it in metrics_of(pushed(metrics))}["progressor_notifications_lost"]
+    assert [it.WhichOneof("value") for it in found.sum.data_points] == ["as_int"]
+    assert [it.as_int for it in found.sum.data_points] == [1]
 
 
-def test_what_has_no_value_is_not_told() -> None:
-    without_labels = {
+def test_a_metric_without_values_is_not_pushed() -> None:
+    always = {
         it.name for it in METRICS.values() if not it.labels and it.kind is not MetricKind.GAUGE
     }
 
-    assert told(Metrics()).keys() == without_labels
+    assert {it.name for it in metrics_of(pushed(Metrics()))} == always
 
 
-def test_the_resource_says_who_it_is() -> None:
-    told_attributes = attributes(pushed(filled_metrics()).resource.attributes)
+def test_the_resource_and_the_scope_name_the_replica() -> None:
+    [resource] = pushed(Metrics()).resource_metrics
 
-    assert told_attributes["service.name"] == "service"
-    assert told_attributes["service.instance.id"] == "replica:1"
+    found = attributes(resource.resource.attributes)
+    assert (found["service.name"], found["service.instance.id"]) == ("service", "replica:1")
+    assert found["service.version"] == progressor.__version__
+    assert resource.scope_metrics[0].scope.name == "progressor"
 
 
-def test_a_collector_that_is_away_is_a_warning_a_minute() -> None:
-    seldom, passed = OnceAMinute(), []
+def test_an_unavailable_collector_is_a_warning_a_minute() -> None:
+    once_a_minute, passed = OnceAMinute(), []
     for second in range(150):
         record = logging.makeLogRecord(
             {"created": 1e9 + second, "levelno": logging.ERROR, "levelname": "ERROR"}
         )
-        if seldom.filter(record):
+        if once_a_minute.filter(record):
             passed.append((second, record.levelname))
 
     assert passed == [(0, "WARNING"), (60, "WARNING"), (120, "WARNING")]
+
+
+if __name__ == "__main__":
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(golden(), "utf-8")
