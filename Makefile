@@ -221,6 +221,7 @@ $(DONE)/docs: pyproject.toml $(DONE)/venv
 .PHONY: docs
 docs: $(DONE)/docs ## Build the documentation into docs/.site; a broken link fails
 	$(BIN)/zensical build --config-file docs/zensical.toml --clean --strict
+	rm -rf docs/.cache
 
 # --- The rest
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 import pytest
+import yaml
 
 from bench.catalogue import QUESTIONS
 from progressor import errors, sdk
@@ -412,6 +413,13 @@ def blocks(paths: Sequence[Path] = PAGES) -> list[Block]:
 def test_every_block_has_a_language_that_is_known_here() -> None:
     known = {"python", "py", "console", "sh", "text", "toml", "yaml"}
     assert {it.language for it in blocks()} == known
+
+
+def test_every_block_of_yaml_is_yaml() -> None:
+    texts = [it.text for it in blocks() if it.language == "yaml"]
+
+    assert texts
+    assert all([*yaml.safe_load_all(text)] for text in texts)
 
 
 def test_a_piece_of_a_program_is_python_with_all_it_names() -> None:
