@@ -88,7 +88,7 @@ async def test_several_processors_answer_each_for_its_namespace() -> None:
 
 @pytest.mark.parametrize("names", [[], ["orders", "orders"]])
 async def test_processors_need_different_names(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(ValueError, match="each of another name"):
         async with running(*(Processor(name) for name in names), bind="127.0.0.1:0"):
             pass
 

@@ -442,7 +442,7 @@ def test_a_second_handler_of_a_type_is_refused() -> None:
     processor = Processor("orders")
     processor.init(lambda _step: None)
 
-    with pytest.raises(ValueError, match="init handler already"):
+    with pytest.raises(ValueError, match="already has a handler for init tasks"):
         processor.init(lambda _step: None)
 
 

@@ -256,8 +256,8 @@ async def test_no_step_sees_what_the_one_that_made_room_for_it_has_set() -> None
     assert [answers[number].response for number in (1, 2, 3)] == [b'"nothing"'] * 3
 
 
-@pytest.mark.parametrize("bound", ["LINE_STEPS_MAX", "LINE_BYTES_MAX"])
-async def test_what_is_more_than_the_line_holds_is_read_later(
+@pytest.mark.parametrize("bound", ["QUEUE_STEPS_MAX", "QUEUE_BYTES_MAX"])
+async def test_what_is_more_than_the_queue_holds_is_read_later(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, bound, 2)

@@ -1,4 +1,4 @@
-"""Finds handlers that block the event loop: each turn of their coroutines is timed."""
+"""Detects handlers that block the event loop, by the time of each turn of their coroutines."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 LIMIT_SECONDS = 0.1
-"""A longer turn is worth a warning; asyncio's debug mode has the same limit."""
+"""A longer turn is logged as a warning. asyncio's debug mode has the same limit."""
 
 _PAUSE_SECONDS = 60.0
 _PASSED = object()
@@ -16,8 +16,8 @@ clock = time.perf_counter
 _log = logging.getLogger(__name__)
 
 
-class Blocking:
-    """Warns of one handler, once a minute at most."""
+class BlockingWarning:
+    """Logs that a handler blocks the event loop, at most once a minute."""
 
     def __init__(self, handler: str) -> None:
         self._handler = handler
@@ -25,7 +25,7 @@ class Blocking:
         self._left_out = 0
 
     def note(self, seconds: float) -> None:
-        """Warn of a turn that took this long, or count it."""
+        """Log a turn that took this long, or count it."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._left_out += 1
@@ -41,10 +41,10 @@ class Blocking:
         )
 
 
-async def watched(coroutine: Coroutine[Any, Any, Any], blocking: Blocking) -> Any:  # noqa: ANN401  # whatever it returns
-    """Return what `coroutine` returns; note turns that are too long in `blocking`.
+async def watched(coroutine: Coroutine[Any, Any, Any], warning: BlockingWarning) -> Any:  # noqa: ANN401  # whatever it returns
+    """Return what `coroutine` returns, and log turns that are too long.
 
-    The first turn, in which most handlers end, is taken here: that costs half as much.
+    Most handlers end in the first turn, which is run here at half the cost.
     """
     began = clock()
     try:
@@ -54,22 +54,22 @@ async def watched(coroutine: Coroutine[Any, Any, Any], blocking: Blocking) -> An
     finally:
         took = clock() - began
         if took > LIMIT_SECONDS:
-            blocking.note(took)
-    return await _Turns(coroutine, blocking, awaited)
+            warning.note(took)
+    return await _Turns(coroutine, warning, awaited)
 
 
 class _Turns:
-    """A coroutine after its first turn, which awaits something; each further turn is timed."""
+    """A coroutine that awaits something after its first turn; the further turns are timed."""
 
-    __slots__ = ("_awaited", "_blocking", "_coroutine")
+    __slots__ = ("_awaited", "_coroutine", "_warning")
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, Any],
-        blocking: Blocking,
-        awaited: Any,  # noqa: ANN401  # a future, for the loop alone
+        warning: BlockingWarning,
+        awaited: Any,  # noqa: ANN401  # a future, for the loop
     ) -> None:
-        self._coroutine, self._blocking, self._awaited = coroutine, blocking, awaited
+        self._coroutine, self._warning, self._awaited = coroutine, warning, awaited
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self
@@ -103,4 +103,4 @@ class _Turns:
     def _note(self, began: float) -> None:
         took = clock() - began
         if took > LIMIT_SECONDS:
-            self._blocking.note(took)
+            self._warning.note(took)

@@ -1,4 +1,4 @@
-"""Mistakes that show before the first step: the type of a state, handlers, forgotten awaits."""
+"""Checks before the first step: the type of the state, handlers, missing awaits."""
 
 import inspect
 import typing
@@ -11,15 +11,15 @@ from progressor.sdk.processor.handler_source import forgotten_await, types_asked
 
 
 def name_of_handler(handler: object) -> str:
-    """Return the name of a handler in errors and warnings."""
+    """Return the name of a handler for errors and warnings."""
     return str(getattr(handler, "__qualname__", None) or repr(handler))
 
 
 def check_state(kind: object, codec: Codec, owner: str) -> None:
-    """Refuse a state type that the codec can never write and read back.
+    """Check that the codec can write and read the type of a state.
 
     Raises:
-        TypeError: It is one; the message names the `owner` and the type.
+        TypeError: It cannot; the message names the `owner` and the type.
     """
     if kind is Any or not isinstance(codec, CheckedCodec):
         return
@@ -30,11 +30,11 @@ def check_state(kind: object, codec: Codec, owner: str) -> None:
 
 
 def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Refuse a handler that can never answer a step.
+    """Check that a handler can answer a step.
 
     Raises:
-        TypeError: It is not a function of one argument, yields, or returns what the codec cannot
-            write; the message begins with the `owner`.
+        TypeError: It is not a function of one argument, yields, or returns a type that the codec
+            cannot write; the message begins with the `owner`.
     """
     problem = _form_of(handler) or _returned_by(handler, codec)
     if problem is not None:
@@ -43,10 +43,10 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
 
 
 def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Refuse a handler that forgets an `await`, or asks for a type that the codec can never read.
+    """Check that a handler lacks no `await`, and requests only types that the codec can read.
 
     Raises:
-        TypeError: It does; the message begins with the `owner` and names file and line.
+        TypeError: It does not; the message begins with the `owner` and names file and line.
     """
     call = forgotten_await(handler)
     if call is not None:

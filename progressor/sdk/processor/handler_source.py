@@ -1,7 +1,7 @@
-"""Finds mistakes in the source of a handler: coroutines that nothing awaits, and types it asks for.
+"""Finds calls in the source of a handler that lack an `await`, and the types that it requests.
 
-Only certain mistakes are found: a name must resolve without running code, and the coroutine must be
-unused where it is. One that is passed on, kept in a variable or returned may be awaited there.
+A finding is certain: the name resolves without running code, and the coroutine is not used where it
+is created. A coroutine that is passed on, stored or returned may be awaited elsewhere.
 """
 
 import ast
@@ -35,7 +35,7 @@ _UNKNOWN: Any = object()
 
 
 def forgotten_await(handler: Callable[..., object]) -> str | None:
-    """Return the first call in a handler that lacks its `await`, with its place; None: none."""
+    """Return the first call in a handler that lacks an `await`, with its place; None: none."""
     source = _Source.of(handler)
     for call, chain in () if source is None else _calls(source.definition):
         assert source is not None, "there are calls"
@@ -45,7 +45,7 @@ def forgotten_await(handler: Callable[..., object]) -> str | None:
 
 
 def types_asked(handler: Callable[..., object]) -> Iterator[tuple[object, str]]:
-    """Yield each type that a handler asks its step for by name, and where."""
+    """Yield each type that a handler requests of its step, and where."""
     source = _Source.of(handler)
     for call, _ in () if source is None else _calls(source.definition):
         assert source is not None, "there are calls"
@@ -62,7 +62,7 @@ def types_asked(handler: Callable[..., object]) -> Iterator[tuple[object, str]]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A handler that is a function, its source, and what it calls its step."""
+    """A handler that is a function, with its source and the name of its argument."""
 
     function: FunctionType
     definition: ast.FunctionDef | ast.AsyncFunctionDef
@@ -70,7 +70,7 @@ class _Source:
 
     @classmethod
     def of(cls, handler: Callable[..., object]) -> Self | None:
-        """Return the source of a handler; None: there is none."""
+        """Return the source of a handler; None: it has none."""
         function = inspect.unwrap(getattr(handler, "__func__", handler))
         definition = _definition_of(function) if isinstance(function, FunctionType) else None
         if definition is None or not isinstance(function, FunctionType):
@@ -79,13 +79,13 @@ class _Source:
         return cls(function=function, definition=definition, step=step)
 
     def place(self, call: ast.Call) -> str:
-        """Return the place of a call."""
+        """Return the file and line of a call."""
         code = self.function.__code__
         return f"({code.co_filename}, line {code.co_firstlineno + call.lineno - 1})"
 
 
 def _definition_of(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the parsed source; None: there is none, or the function is a lambda."""
+    """Return the parsed source; None: it has none, or is a lambda."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         definition = ast.parse(source).body[0]
@@ -101,7 +101,7 @@ def _step_name(definition: ast.FunctionDef | ast.AsyncFunctionDef, *, is_bound: 
 
 
 def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, _Chain]]:
-    """Yield each call of the function's own body, with the nodes around it, the nearest first."""
+    """Yield each call in the body of a function, with the nodes around it, the innermost first."""
     stack: list[tuple[ast.AST, _Chain]] = [(it, ()) for it in reversed(definition.body)]
     while stack:  # ends with the source
         node, chain = stack.pop()
@@ -114,7 +114,7 @@ def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple
 
 
 def _is_lost(chain: _Chain, step: str) -> bool:
-    """Return whether a coroutine is never awaited where these nodes are around it."""
+    """Return whether a coroutine inside these nodes is never awaited."""
     around, *outer = chain
     match around:
         case ast.BoolOp() | ast.IfExp():
@@ -130,7 +130,7 @@ def _is_lost(chain: _Chain, step: str) -> bool:
 
 
 def _is_of_step(expression: ast.expr, step: str) -> bool:
-    """Return whether this is an attribute of the step, which takes no coroutine."""
+    """Return whether this is an attribute of the step; none takes a coroutine."""
     match expression:
         case ast.Attribute(value=ast.Name(id=name)):
             return name == step
@@ -143,8 +143,8 @@ def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:
     return inspect.iscoroutinefunction(getattr(found, "__func__", found))
 
 
-def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # whatever the user's names stand for
-    """Return the object of a dotted name; no property is evaluated."""
+def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # any object of the user's
+    """Return the object of a dotted name, without evaluating properties."""
     match expression:
         case ast.Name(id=name):
             return _named(name, function)
@@ -168,7 +168,7 @@ def _named(name: str, function: FunctionType) -> Any:  # noqa: ANN401  # as abov
 
 
 def _type(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # as above
-    """Return the type that an expression of names, unions and parameters stands for."""
+    """Return the type of an expression of names, unions and parameters."""
     match expression:
         case ast.Constant(value=None | EllipsisType() as value):
             return value
@@ -185,7 +185,7 @@ def _type(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401 
 
 
 def _made(make: Callable[[Any, Any], object], first: object, second: object) -> object:
-    """Return a type made of two parts; not from anything but types, which may run code."""
+    """Return a type made of two types; anything else could run the user's code."""
     is_type = isinstance(first, type) or getattr(first, "__module__", "") in {"typing", "types"}
     if first is _UNKNOWN or second is _UNKNOWN or not (is_type or first is None):
         return _UNKNOWN

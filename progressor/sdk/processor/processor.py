@@ -1,4 +1,4 @@
-"""A processor: the user's handlers, one per type of task, and the answers they make."""
+"""A processor: the user's handlers, one for each task type, and their answers."""
 
 import asyncio
 import contextvars
@@ -14,8 +14,8 @@ import grpc
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import JSON, Codec, Payload
-from progressor.sdk.processor import server, words
-from progressor.sdk.processor.blocking import Blocking, watched
+from progressor.sdk.processor import descriptions, server
+from progressor.sdk.processor.blocking import BlockingWarning, watched
 from progressor.sdk.processor.checks import (
     check_handler,
     check_source,
@@ -31,23 +31,23 @@ from progressor.v1 import processor_service_pb2 as pb
 Returned = TypeVar("Returned")
 
 STILL_RUNNING = "STILL_RUNNING"
-"""The reason of a refused attempt: an earlier attempt on its process is still running."""
+"""The reason of a refused attempt: an earlier attempt of its process is still running."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Handler:
-    """A function of the user's; a plain one may block, so it gets a thread."""
+    """A function of the user's; a plain one may block, so it runs in a thread."""
 
     function: Callable[[Any], Payload]
     is_async: bool
     name: str
-    blocking: Blocking
+    blocking: BlockingWarning
 
 
 class _Attempt:
-    """One running attempt; ``thread``: that of a plain handler, which may outlast its step."""
+    """A running attempt; ``thread`` is that of a plain handler, which may outlast its step."""
 
     __slots__ = ("_threads", "request", "thread")
 
@@ -56,22 +56,22 @@ class _Attempt:
         self.thread: Future[Any] | None = None
 
     async def run(self, function: Callable[..., Payload], *args: object) -> Payload:
-        """Return what a plain handler does in a thread."""
+        """Run a plain handler in a thread, and return its result."""
         self.thread = self._threads.submit(_ended, function, *args)
         return await asyncio.wrap_future(self.thread)
 
 
 class Processor(Generic[State]):
-    """Answers the steps of the processes of a namespace by functions of the user's.
+    """Handlers that carry out the steps of the processes of a namespace.
 
-    A handler takes a `Step` and returns the response, None for none. It is ``async def``, or a
-    plain function, which runs in a thread and may block. A coroutine that it returns is awaited. It
-    raises `Reject`, `Fail` or `Retry`
-    to end the step otherwise; any other exception breaks the process, and is logged.
+    A handler takes a `Step` and returns the response; None: no response. It is ``async def``, or a
+    plain function, which runs in a thread and may block; if it returns a coroutine, that is
+    awaited. A handler raises `Reject`, `Fail` or `Retry` to end the step in another way. Any other
+    exception is logged and breaks the process.
 
-    A step that the engine gave up is cancelled, if its handler is async; a plain one runs on to
-    its end, which nobody hears. Until then, other attempts on its process are answered ABORTED with
-    the reason STILL_RUNNING, and asked again by the namespace's retry policy.
+    When the engine gives a step up, an async handler is cancelled. A plain handler runs to its end,
+    and its answer is discarded. Until then, other attempts of its process are refused with ABORTED
+    and the reason STILL_RUNNING, which the engine retries by the namespace's policy.
     """
 
     @overload
@@ -81,94 +81,93 @@ class Processor(Generic[State]):
     def __init__(self, name: str, *, state: TypeForm[State], codec: Codec = JSON) -> None: ...
 
     def __init__(self, name: str, *, state: Payload = Any, codec: Codec = JSON) -> None:
-        """Take no handler yet.
+        """Create a processor without handlers.
 
         Args:
-            name: Its namespace, by which steps are routed where several processors are served
-                together; a processor served alone answers for whatever namespace asks it.
-            state: The type that `Step.state` is decoded to: a dataclass, a msgspec.Struct ...
+            name: Its namespace. If several processors are served together, each gets the steps of
+                its namespace; a processor that is served alone gets those of every namespace.
+            state: The type of `Step.state`: a dataclass, a msgspec.Struct, ``list[str]`` ...
             codec: For all payloads.
 
         Raises:
-            TypeError: The codec can never write and read a `state`.
+            TypeError: The codec cannot write and read a `state`.
         """
         check_state(state, codec, f"processor {name!r}")
         self._name = name
         self._state_type = state
         self._codec = codec
         self._handlers: dict[int, _Handler] = {}
-        # The attempts in hand, by namespace and process. Threads take theirs out themselves.
+        # The running attempts, by namespace and process. A thread removes its own.
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._is_checked = False
 
     @property
     def name(self) -> str:
-        """The namespace that this processor answers for."""
+        """The namespace of this processor."""
         return self._name
 
     @property
     def task_types(self) -> tuple[TaskType, ...]:
-        """The types of task that it has a handler for."""
+        """The task types that have a handler."""
         return tuple(TaskType.from_number(it) for it in sorted(self._handlers))
 
     @property
     def codec(self) -> Codec:
-        """What its payloads are encoded by."""
+        """The codec of its payloads."""
         return self._codec
 
     @property
     def state_type(self) -> Payload:
-        """What `Step.state` is decoded to."""
+        """The type of `Step.state`."""
         return self._state_type
 
     def init(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for the first step of each process."""
+        """Register the handler of the first step of a process."""
         return self._register(TaskType.INIT, handler)
 
     def call(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for requests with an answer."""
+        """Register the handler of calls."""
         return self._register(TaskType.CALL, handler)
 
     def notify(
         self, handler: Callable[[Step[State]], Returned]
     ) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for requests without an answer."""
+        """Register the handler of notifications, which are calls without an answer."""
         return self._register(TaskType.NOTIFY, handler)
 
     def repair(
         self, handler: Callable[[Step[State]], Returned]
     ) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for attempts to bring a broken process back."""
+        """Register the handler of repairs of a broken process."""
         return self._register(TaskType.REPAIR, handler)
 
     def timeout(
         self, handler: Callable[[Step[State]], Returned]
     ) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for timers that are due."""
+        """Register the handler of timers."""
         return self._register(TaskType.TIMEOUT, handler)
 
     def join(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
-        """Take `handler` for the end of all nodes that `Step.start_nodes` has started.
+        """Register the handler that runs when all nodes of a job have ended.
 
-        It reads `Step.nodes` and decides: `Step.complete` ends the job as done, `Fail` as failed;
-        `Step.start_nodes` goes on with more.
+        It reads `Step.nodes` and decides: `Step.complete` ends the job as done, `Fail` as failed,
+        and `Step.start_nodes` continues it with more nodes.
         """
         return self._register(TaskType.JOIN, handler)
 
     def check(self) -> None:
-        """Refuse a processor that could not answer its first step; servers call this.
+        """Check that the processor can carry out steps; servers call this at their start.
 
         Raises:
             ValueError: It has no handlers.
-            TypeError: A handler drops a coroutine that it must await, or asks for a type that can
-                never be read.
+            TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
         """
         if self._is_checked:
             return
         if not self._handlers:
             message = (
-                f"processor {self._name!r} has no handlers: add one for each type of task that it "
-                "must answer, with @processor.init, @processor.call and so on"
+                f"processor {self._name!r} has no handlers: add one for each task type, "
+                "with @processor.init, @processor.call and so on"
             )
             raise ValueError(message)
         for handler in self._handlers.values():
@@ -176,10 +175,10 @@ class Processor(Generic[State]):
         self._is_checked = True
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return what the handler of the task decides; plain handlers run in `threads`.
+        """Run the handler of a task, and return its answer; plain handlers run in `threads`.
 
-        It runs under the span of the step: its own spans are children of that.
-        This is the whole processor without a socket: handy in tests.
+        The span of the step is current while the handler runs. This is the whole processor without
+        a socket, for servers and tests.
         """
         handler = self._handlers.get(request.task.type)
         if handler is None:
@@ -197,7 +196,7 @@ class Processor(Generic[State]):
             if attempt.thread is None:
                 del self._attempts[key]
             else:
-                # A thread cannot be cancelled: it may outlast the step by which it was begun.
+                # A thread cannot be cancelled: it may outlast its step.
                 attempt.thread.add_done_callback(lambda _: self._attempts.pop(key))
 
     async def _answered(self, handler: _Handler, attempt: _Attempt) -> pb.ProcessResponse:
@@ -209,7 +208,7 @@ class Processor(Generic[State]):
             response.response = self._codec.encode(value)
         except Verdict as verdict:
             return verdict.to_wire()
-        except Exception as error:  # noqa: BLE001  # whatever the user's code raises is this step's end, and no neighbour's
+        except Exception as error:  # noqa: BLE001  # an exception of the user's code ends this step alone
             return self._failed(request, error)
         return response
 
@@ -220,7 +219,7 @@ class Processor(Generic[State]):
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
     ) -> None:
-        """Serve until SIGTERM or SIGINT, then end the steps in hand and return."""
+        """Serve until SIGTERM or SIGINT, drain and return, as `progressor.sdk.serve`."""
         server.serve(self, bind=bind, limits=limits, streaming=streaming)
 
     async def serve_async(
@@ -230,7 +229,7 @@ class Processor(Generic[State]):
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
     ) -> None:
-        """Serve in the running event loop until cancelled, then end the steps in hand."""
+        """Serve in the running event loop until cancelled, then drain."""
         await server.serve_async(self, bind=bind, limits=limits, streaming=streaming)
 
     def running(
@@ -240,19 +239,19 @@ class Processor(Generic[State]):
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
     ) -> AbstractAsyncContextManager[str]:
-        """Serve inside an ``async with``, which gives the bound address (port 0: any free one)."""
+        """Serve inside an ``async with``, which returns the address; `progressor.sdk.running`."""
         return server.running(self, bind=bind, limits=limits, streaming=streaming)
 
     def _register(
         self, task_type: TaskType, handler: Callable[[Step[State]], Returned]
     ) -> Callable[[Step[State]], Returned]:
         if task_type.number in self._handlers:
-            message = f"processor {self._name!r} has its {task_type} handler already"
+            message = f"processor {self._name!r} already has a handler for {task_type} tasks"
             raise ValueError(message)
         name = f"processor {self._name!r}: {task_type} handler {name_of_handler(handler)}"
         check_handler(handler, self._codec, name)
         self._handlers[task_type.number] = _Handler(
-            function=handler, is_async=_is_async(handler), name=name, blocking=Blocking(name)
+            function=handler, is_async=_is_async(handler), name=name, blocking=BlockingWarning(name)
         )
         self._is_checked = False
         return handler
@@ -266,15 +265,15 @@ class Processor(Generic[State]):
         if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
             # Not UNIMPLEMENTED, from which the engine infers that the target is another processor.
             return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")
-        # A request without a handler is the caller's mistake: it must not break a process.
+        # A request without a handler is the caller's mistake and must not break the process.
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")
         return unknown.to_wire()
 
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
         _log.error(
             "handler raised %s (%s)",
-            words.of_error(error),
-            words.of_step(request),
+            descriptions.of_error(error),
+            descriptions.of_step(request),
             exc_info=error,
             extra={
                 "processor": self._name,
@@ -285,31 +284,33 @@ class Processor(Generic[State]):
                 "attempt": request.task.attempt,
             },
         )
-        return failure(grpc.StatusCode.UNKNOWN, words.of_failure(error), type(error).__name__)
+        return failure(
+            grpc.StatusCode.UNKNOWN, descriptions.of_failure(error), type(error).__name__
+        )
 
 
 def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:
-    """Return the answer to an attempt on a process whose earlier attempt is still running."""
-    words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
-    _log.warning("not begun: %s (%s)", words_of_it, words.of_step(request))
-    return failure(grpc.StatusCode.ABORTED, words_of_it, STILL_RUNNING)
+    """Refuse an attempt of a process whose earlier attempt is still running."""
+    message = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
+    _log.warning("attempt refused: %s (%s)", message, descriptions.of_step(request))
+    return failure(grpc.StatusCode.ABORTED, message, STILL_RUNNING)
 
 
 def _ended(function: Callable[..., Payload], *args: object) -> Payload:
-    """Return what a function does. No future takes a StopIteration, its waiter would hang."""
+    """Call a function; a future cannot hold StopIteration, its waiter would hang."""
     try:
         return function(*args)
     except StopIteration as error:
-        message = "the handler raised StopIteration, as next() does where nothing is left"
+        message = "the handler raised StopIteration, as next() does at the end of an iterator"
         raise RuntimeError(message) from error
 
 
 async def _run(handler: _Handler, step: Step[Any], attempt: _Attempt) -> Payload:
-    """Return the handler's result; await a coroutine that a plain handler returns."""
+    """Return the result of a handler, awaited if it is a coroutine."""
     if handler.is_async:
         value = await watched(handler.function(step), handler.blocking)
         return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
-    # The handler sees the context variables (the current span among them) that a coroutine would.
+    # A plain handler has the same context variables, such as the current span, as a coroutine.
     context = contextvars.copy_context()
     value = await attempt.run(context.run, handler.function, step)
     return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value

@@ -1,4 +1,4 @@
-"""Processors on a socket: ProcessorService, health and reflection, and a drain on the way out."""
+"""Serves processors: ProcessorService, health and reflection, with a drain at the end."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.streaming import Ask, Context, Hands, Streams
+from progressor.sdk.processor.streaming import Ask, Context, StepSlots, Streams
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.addresses import check_address
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
@@ -24,7 +24,7 @@ from progressor.v1 import processor_service_pb2 as pb
 
 try:
     import uvloop
-except ImportError:  # pragma: no cover  # asyncio's own loop does as well
+except ImportError:  # pragma: no cover  # optional
     _LOOP_FACTORY: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 else:
     _LOOP_FACTORY = uvloop.new_event_loop
@@ -34,14 +34,14 @@ BIND_DEFAULT = "127.0.0.1:7421"
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["ProcessorService"].full_name
 
 _STREAMS_MAX = 1_000
-"""Streams of engines, and health watches, at once."""
+"""Streams of engines and health watches at once."""
 
 _SERVER_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # Two processors that share a port by mistake would each get half of the steps.
+    # Two processors that share a port by mistake would each receive half of the steps.
     ("grpc.so_reuseport", 0),
-    # The engine pings idle channels, to learn early that a processor is gone.
+    # The engine pings idle channels to detect a lost processor early.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
@@ -50,11 +50,11 @@ _log = logging.getLogger(__name__)
 
 
 class Answering(Protocol):
-    """What is served: a processor."""
+    """A processor, as the server needs it."""
 
     @property
     def name(self) -> str:
-        """The namespace that it answers for."""
+        """Its namespace."""
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return the answer to one step."""
@@ -62,20 +62,20 @@ class Answering(Protocol):
 
 @runtime_checkable
 class Checked(Protocol):
-    """What knows before its first step that it cannot answer one."""
+    """A processor that can be checked before its first step."""
 
     def check(self) -> None:
-        """Raise ValueError or TypeError where that is so."""
+        """Raise ValueError or TypeError if it cannot carry out steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a server takes on at once, and how long it takes to leave.
+    """Limits of a server.
 
-    Over ``steps_max`` steps, those of a stream wait for their turn, and a call of its own is
-    answered RESOURCE_EXHAUSTED, which the engine retries;
-    ``threads_max`` plain handlers run at once, others wait; steps that outlast ``drain_timeout``
-    are cut off, and asked again elsewhere.
+    ``steps_max``: steps that run at once. Further steps of a stream are queued; a further single
+    call gets RESOURCE_EXHAUSTED, which the engine retries. ``threads_max``: plain handlers that run
+    at once; others wait. ``drain_timeout``: how long a drain waits for running steps; the engine
+    sends the rest to another processor.
     """
 
     steps_max: int = 10_000
@@ -92,18 +92,18 @@ def serve(
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then end the steps in hand and return.
+    """Serve until SIGTERM or SIGINT, wait for the running steps and return.
 
-    For the main thread of a program: it runs an event loop of its own, uvloop where installed. It
-    says where it listens and what it serves in the log at info, or, where that is not shown, on
+    Call this in the main thread: it runs its own event loop, uvloop's if that is installed. The
+    address and the processors are logged at INFO, or, if that level is not logged, written to
     stderr.
 
     Args:
-        processors: One, which answers for every namespace, or several, each for its name.
-        bind: "host:port" or "unix:/path". Clients are not authenticated: keep to trusted networks.
-        limits: What is taken on at once.
-        streaming: Whether steps may come in frames (ProcessStream), which costs a fraction of a
-            call each. The engine finds out by itself.
+        processors: One, for the steps of every namespace, or several, each for its own namespace.
+        bind: "host:port" or "unix:/path". Clients are not authenticated: use trusted networks.
+        limits: How much runs at once.
+        streaming: Offer ProcessStream, in which a step costs a fraction of a single call. The
+            engine detects this.
     """
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_serve_until_signal(processors, bind, limits, streaming=streaming))
@@ -115,7 +115,7 @@ async def serve_async(
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
 ) -> None:
-    """Serve in the running event loop until cancelled, then end the steps in hand."""
+    """Serve in the running event loop until cancelled, then wait for the running steps."""
     async with running(*processors, bind=bind, limits=limits, streaming=streaming):
         await asyncio.get_running_loop().create_future()
 
@@ -127,37 +127,36 @@ async def running(
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
 ) -> AsyncIterator[str]:
-    """Serve inside an ``async with``, which gives the bound address (port 0: any free one).
+    """Serve inside an ``async with``, which returns the bound address (port 0: any free port).
 
-    On the way out no step is accepted any more, and those in hand are ended.
+    At the exit the server accepts no more steps and waits for the running ones.
 
     Raises:
-        RuntimeError: `bind` is taken, or no address.
-        ValueError: Two processors have the same name, or there is none; or one has no handlers; or
-            `bind` has no port, or one that does not exist.
-        TypeError: A handler drops a coroutine that it must await, or asks for a type that can never
-            be read.
+        RuntimeError: `bind` is in use or is not a valid address.
+        ValueError: There is no processor, two have the same name, one has no handlers, or `bind`
+            has no valid port.
+        TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
     ask = _router(processors)
     for processor in processors:
         if isinstance(processor, Checked):
             processor.check()
-    # Steps are counted by `hands`: what gRPC counts has room for the streams that bring them.
+    # `slots` counts the steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
         options=(
             *_SERVER_OPTIONS,
-            # Over gRPC's own bound of 1,000 a burst of steps would be cancelled without a word.
+            # gRPC's default of 1,000 would silently cancel a burst of steps.
             ("grpc.server.max_pending_requests", rpcs_max),
             ("grpc.server.max_pending_requests_hard_limit", rpcs_max),
         ),
         maximum_concurrent_rpcs=rpcs_max,
     )
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
-    hands = Hands(limits.steps_max)
-    streams = Streams(ask, threads, hands) if streaming else None
-    server.add_generic_rpc_handlers((_handler(_Servicer(ask, threads, hands), streams),))
+    slots = StepSlots(limits.steps_max)
+    streams = Streams(ask, threads, slots) if streaming else None
+    server.add_generic_rpc_handlers((_handler(_Servicer(ask, threads, slots), streams),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -177,23 +176,22 @@ async def running(
 
 
 class _Servicer:
-    """The hot path: one look-up and one await between the socket and the handler."""
+    """Answers single calls: one look-up and one await between the socket and the handler."""
 
-    def __init__(self, ask: Ask, threads: Executor, hands: Hands) -> None:
-        self._ask, self._threads, self._hands = ask, threads, hands
+    def __init__(self, ask: Ask, threads: Executor, slots: StepSlots) -> None:
+        self._ask, self._threads, self._slots = ask, threads, slots
 
     async def process(
         self,
         request: pb.ProcessRequest,
         context: grpc.aio.ServicerContext[pb.ProcessRequest, pb.ProcessResponse],
     ) -> pb.ProcessResponse:
-        """Answer Process."""
-        if not self._hands.take():
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many steps in hand")
+        if not self._slots.take():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
         try:
             return await self._ask(request, self._threads)
         finally:
-            self._hands.let_go()
+            self._slots.release()
 
 
 async def _describe(
@@ -208,7 +206,7 @@ async def _serve_stream(streams: Streams, _frames: object, context: Context) -> 
 
 
 def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHandler:
-    """Return the handler of ProcessorService; without streams, ProcessStream is UNIMPLEMENTED."""
+    """Return the service; without streams, ProcessStream is UNIMPLEMENTED."""
     methods: dict[str, Any] = {
         "Process": grpc.unary_unary_rpc_method_handler(
             servicer.process,
@@ -222,7 +220,7 @@ def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHan
         ),
     }
     if streams is not None:
-        # Bytes in, bytes out: frames are opened and built by their twins.
+        # Bytes in, bytes out: `streaming` parses and builds the frames.
         methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(
             functools.partial(_serve_stream, streams)
         )
@@ -230,7 +228,7 @@ def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHan
 
 
 class _Health(health.aio.HealthServicer):
-    """gRPC health whose watchers are let go on leaving: they would hold up the drain."""
+    """gRPC health that ends its watches at the drain, which would wait for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,8 +241,8 @@ class _Health(health.aio.HealthServicer):
             health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         ],
     ) -> None:
-        # A timeout that is due on leaving ends the stream with OK; of a cancelled task gRPC would
-        # tell its watcher nothing.
+        # A timeout at the drain ends the stream with OK. If the task were cancelled, gRPC would not
+        # end the stream for the watcher.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as watch:
                 self._watches.add(watch)
@@ -254,7 +252,7 @@ class _Health(health.aio.HealthServicer):
                     self._watches.discard(watch)
 
     async def leave(self) -> None:
-        """Say NOT_SERVING from now on, and end the watches."""
+        """Report NOT_SERVING from now on, and end the watches."""
         await self.enter_graceful_shutdown()
         now = asyncio.get_running_loop().time()
         for watch in self._watches:
@@ -271,11 +269,11 @@ async def _serve_until_signal(
     async with running(*processors, bind=bind, limits=limits, streaming=streaming) as address:
         _announce(processors, address)
         await leaving.wait()
-        _log.info("processor drains", extra={"address": address})
+        _log.info("processor draining", extra={"address": address})
 
 
 def _announce(processors: tuple[Answering, ...], address: str) -> None:
-    """Say where a program listens, and what it serves: in its log, or where that is silent."""
+    """Log the address and the processors, or write them to stderr if INFO is not logged."""
     text = f"serving {', '.join(map(_described, processors))} on {address}"
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(text, extra={"address": address, "processors": [it.name for it in processors]})
@@ -285,7 +283,7 @@ def _announce(processors: tuple[Answering, ...], address: str) -> None:
 
 
 def _described(processor: Answering) -> str:
-    # Whatever answers can be served; a `Processor` also knows which types of task it answers.
+    # Only a `Processor` has task types; the server accepts anything that answers.
     task_types: tuple[str, ...] = getattr(processor, "task_types", ())
     return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
 
@@ -294,7 +292,7 @@ def _router(processors: tuple[Answering, ...]) -> Ask:
     by_name = {processor.name: processor for processor in processors}
     if not processors or len(by_name) < len(processors):
         names = ", ".join(repr(processor.name) for processor in processors)
-        message = f"processors to serve need different names, one at least; given: {names or '-'}"
+        message = f"must serve at least one processor, each of another name; got: {names or 'none'}"
         raise ValueError(message)
     if len(processors) == 1:
         return processors[0].answer
@@ -303,7 +301,7 @@ def _router(processors: tuple[Answering, ...]) -> Ask:
         processor = by_name.get(request.process.namespace)
         if processor is not None:
             return await processor.answer(request, threads)
-        message = f"no processor for namespace {request.process.namespace!r}: only {list(by_name)}"
+        message = f"no processor for namespace {request.process.namespace!r}, only {list(by_name)}"
         return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_PROCESSOR")
 
     return ask

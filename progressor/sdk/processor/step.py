@@ -1,4 +1,4 @@
-"""The one argument of a handler: a process, its task, and what the handler decides about them."""
+"""The argument of a handler: a process, its task, and what the handler changes."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -33,12 +33,14 @@ _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
 
 
 class Step(Generic[State]):
-    """One task on one process. What is read is decoded then; what is decided is saved as one.
+    """One task on one process.
 
-    `set_timer` and `unset_timer` stand beside everything else: of the two the last one stands, and
-    with neither of them the timer that a call pushed aside goes on. A step takes one of `remove`,
-    `complete` and `start_nodes`: of these, too, the last one stands. A process that is removed or
-    finished has no timer, whatever the step did about it. Nothing is saved if the handler raises.
+    The engine saves everything that the handler does to a step in one transaction, and nothing if
+    the handler raises an exception. Payloads are decoded when they are read.
+
+    `set_timer` and `unset_timer` can be combined with everything else; the last of them counts, and
+    without them the timer that a call has blocked continues. Of `remove`, `complete` and
+    `start_nodes` only the last one counts. A process that is removed or finished has no timer.
     """
 
     __slots__ = (
@@ -76,7 +78,7 @@ class Step(Generic[State]):
 
     @property
     def status(self) -> ProcessStatus:
-        """The status before this step: init, running, or, in a repair, error."""
+        """The status before this step: init, running or, in a repair, error."""
         return ProcessStatus.from_number(self._request.process.status)
 
     @property
@@ -86,17 +88,17 @@ class Step(Generic[State]):
 
     @property
     def last_event_id(self) -> int:
-        """How many events the process has, whether or not they came with this step."""
+        """The number of events of the process; `history` may have fewer."""
         return self._request.process.last_event_id
 
     @property
     def task_id(self) -> int:
-        """The id of the task: the same in each attempt, so the key to fence side effects by."""
+        """The id of the task, the same in each attempt: a key for idempotent side effects."""
         return self._request.task.task_id
 
     @property
     def type(self) -> TaskType:
-        """Why this step is taken."""
+        """Why the task exists."""
         return TaskType.from_number(self._request.task.type)
 
     @property
@@ -106,7 +108,7 @@ class Step(Generic[State]):
 
     @property
     def token(self) -> int:
-        """A number that grows with each lease of the process: a store can refuse a smaller one."""
+        """The fencing token: it grows with each lease, so a store can refuse a smaller one."""
         return self._request.task.token
 
     @property
@@ -116,34 +118,34 @@ class Step(Generic[State]):
 
     @property
     def deadline(self) -> dt.datetime:
-        """When the engine stops waiting for this step."""
+        """When the engine gives this step up."""
         return instant_from_wire(self._request.deadline)
 
     @property
     def context(self) -> Mapping[str, str]:
-        """The pairs that the caller passed along."""
+        """The context that the caller passed."""
         return self._request.task.caller_context
 
     @property
     def trace_context(self) -> Mapping[str, str]:
-        """The W3C trace context of this step, whose span is the current one for the handler."""
+        """The W3C trace context of this step; its span is current while the handler runs."""
         return self._request.task.trace_context
 
     @property
     def args(self) -> Payload:
-        """What the caller, or `set_timer`, gave along; None if nothing. See `args_as`."""
+        """The args of the caller, or of `set_timer`; None: none. See `args_as`."""
         if self._args is _UNREAD:
             self._args = self.args_as(Any)
         return self._args
 
     def args_as(self, kind: TypeForm[Asked]) -> Asked:
-        """Return the args, checked to be a `kind`, as in ``order = step.args_as(Order)``.
+        """Return the args as a `kind`, as in ``order = step.args_as(Order)``.
 
-        Where they may be left out, ask for ``Order | None``.
+        If they may be missing, use ``Order | None``.
 
         Raises:
-            Reject: They are not, and it is a caller's doing: INVALID_ARGUMENT, nothing breaks.
-            ValueError: They are not, and the task has no caller.
+            Reject: The args are not a `kind`: the caller gets INVALID_ARGUMENT.
+            ValueError: The args are not a `kind`, and the task has no caller.
         """
         try:
             return decoded(self._codec, self._request.task.args, kind)
@@ -157,10 +159,10 @@ class Step(Generic[State]):
 
     @property
     def state(self) -> State:
-        """The state that the process keeps; None, whatever State says, until a step sets one.
+        """The state of the process; None, whatever its type, until a step has set one.
 
-        Assign to save it: ``step.state = state``. A change inside of it is not noticed. What could
-        not be read again as the processor's type is refused, as a TypeError.
+        Assign to save it: ``step.state = state``. A change inside the value is not saved. A value
+        that cannot be read back as the processor's state type raises TypeError.
         """
         if self._state is _UNREAD:
             self._state = self._codec.decode(self._request.process.aux_state, self._state_type)
@@ -177,7 +179,7 @@ class Step(Generic[State]):
 
     @property
     def metadata(self) -> dict[str, Payload]:
-        """The JSON object by which List can filter. Assign to save it."""
+        """A JSON object by which `Client.list` can filter. Assign to save it."""
         decided = self._response.HasField("metadata")
         return object_from_wire((self._response if decided else self._request.process).metadata)
 
@@ -187,7 +189,7 @@ class Step(Generic[State]):
 
     @property
     def history(self) -> tuple[Event, ...]:
-        """The events that came with this step: the namespace, or the request, says how many."""
+        """The events that came with this step, as many as the namespace or request specifies."""
         if self._history is _UNREAD:
             self._history = tuple(read_event(event, self._codec) for event in self._request.history)
         history: tuple[Event, ...] = self._history
@@ -195,9 +197,10 @@ class Step(Generic[State]):
 
     @property
     def nodes(self) -> Mapping[str, NodeOutcome]:
-        """How nodes of the job have ended, by name: in a join all of them, as they were added.
+        """The outcomes of nodes, by name.
 
-        In the first step of a node that wants results, what it comes after. Otherwise empty.
+        In a join: of all nodes of the job, in the order in which they were added. In the first step
+        of a node with ``wants_results``: of its predecessors. Otherwise empty.
         """
         if self._nodes is _UNREAD:
             self._nodes = {
@@ -208,14 +211,14 @@ class Step(Generic[State]):
 
     @property
     def results(self) -> dict[str, Payload]:
-        """The results of those of `nodes` that are done, by name. See `results_as`."""
+        """The results of the `nodes` that are done, by name. See `results_as`."""
         return self.results_as(Any)
 
     def results_as(self, kind: TypeForm[Asked]) -> dict[str, Asked]:
-        """Return `results`, each checked to be a `kind`, as in ``step.results_as(int).values()``.
+        """Return `results`, each as a `kind`, as in ``step.results_as(int).values()``.
 
         Raises:
-            ValueError: One is not; the message names its node.
+            ValueError: A result is not a `kind`; the message names its node.
         """
         outcomes: dict[str, nodes_pb2.NodeOutcome] = {
             it.name: it for it in self._request.task.nodes
@@ -229,7 +232,7 @@ class Step(Generic[State]):
         format_version: int = 0,
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
-        """Append `event` to the history, behind those emitted before."""
+        """Append an event to the history."""
         message = types.NewEvent(
             payload=self._codec.encode(event),
             format_version=format_version,
@@ -248,19 +251,22 @@ class Step(Generic[State]):
         step_timeout: Seconds | None = None,
         constraints: Constraints | None = None,
     ) -> None:
-        """Set the timer of the process, in place of any other; it asks the timeout handler.
+        """Set the timer of the process, which replaces any other; it runs the timeout handler.
 
         Args:
-            after: Seconds or a timedelta from the end of this step. Neither this nor `at`: now.
-            at: An aware datetime.
-            remove: Remove the process instead, without asking.
+            after: The delay from the end of this step, in seconds or a timedelta. Without `after`
+                and `at` the timer is due now.
+            at: The due time, an aware datetime.
+            remove: Remove the process when the timer is due, instead of running the handler.
             args: For the timeout handler.
-            history: How much history it gets; None: the namespace's choice.
-            step_timeout: How long it may take; None: the namespace's.
-            constraints: What the timeout must pass besides, without `run_at`; not with `remove`.
+            history: How much history it receives; None: as the namespace is configured.
+            step_timeout: How long the handler may take, in seconds or a timedelta; None: the
+                namespace's step timeout.
+            constraints: What else must hold before it may run; without `run_at`, and not with
+                `remove`.
 
         Raises:
-            ValueError: Both `after` and `at`, or a naive `at`.
+            ValueError: Both `after` and `at` are given, or `at` has no time zone.
         """
         timer = NewTimer(
             after=after,
@@ -278,27 +284,27 @@ class Step(Generic[State]):
         self._response.unset_timer.SetInParent()
 
     def remove(self) -> None:
-        """Remove the process with all that belongs to it; the caller still gets the answer."""
+        """Remove the process with all its tasks and events; the caller still gets the answer."""
         self._response.remove.SetInParent()
 
     def complete(self, result: Payload = None) -> None:
-        """Finish the process; it keeps `result`, and takes no more calls."""
+        """Finish the process with a result; it accepts no more calls."""
         self._response.complete.CopyFrom(pb.Complete(result=self._codec.encode(result)))
 
     def start_nodes(self, graph: Graph, *, deadline: Deadline | None = None) -> None:
-        """Start the nodes of a graph, each a process; the join handler hears when all have ended.
+        """Start the nodes of a graph, each as a process; the join handler runs when all have ended.
 
-        With it the process becomes the leader of a job, or adds to its job: then nodes may come
-        after nodes that the job has, named by their names. The timer goes on, unless this step
-        sets another or cancels it.
+        The process becomes the leader of a job. If it already leads one, the nodes are added to
+        that job, and can come after its nodes, given by name. The timer continues, unless this step
+        replaces or cancels it.
 
         Args:
-            graph: The nodes; their args are encoded by the processor's codec.
+            graph: The nodes; the processor's codec encodes their args.
             deadline: When the job fails if it has not ended: an aware datetime, or seconds or a
-                timedelta from the end of this step; None: as it was.
+                timedelta from the end of this step; None: unchanged.
 
         Raises:
-            ValueError: The graph is empty, or a datetime has no time zone.
+            ValueError: The graph is empty, or `deadline` has no time zone.
         """
         action = nodes_pb2.StartNodes(
             nodes=nodes_to_wire(graph, self._codec), **due_to_wire(deadline)
@@ -306,7 +312,7 @@ class Step(Generic[State]):
         self._response.start_nodes.CopyFrom(action)
 
     def _expect_readable(self, state: bytes) -> None:
-        """Refuse a state of another type where it is set: the next step could not read it."""
+        """Raise TypeError for a state that the next step could not read."""
         try:
             self._codec.decode(state, self._state_type)
         except ValueError as error:

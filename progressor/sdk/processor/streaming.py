@@ -1,17 +1,17 @@
-"""The processor's end of ProcessStream: steps that come in frames, each carried out by itself.
+"""The processor's end of ProcessStream: steps arrive in frames, and each runs as a task.
 
 What must hold:
 
- 1. Each step is a task: whatever happens in one, the others go on; what a handler or a frame's
-    item does wrong is reported in the answer to that step.
- 2. At most `steps_max` steps are in hand, over all streams and calls. Over it, steps of streams
-    wait in line, where they can still be cancelled; when the line is full, no frame is read, and
-    HTTP/2 holds the engine back.
- 3. A step that the engine cancelled is ended, or never begun, and not answered.
- 4. A stream that ends takes the handlers of its steps with it.
- 5. No step sees a context variable that another has set: the current span, say.
- 6. On leaving, every stream gets a notice; the steps in hand are answered, and those that crossed
-    with the word of leaving, before the stream ends.
+ 1. A step affects no other step: an error of its handler, or of its item in a frame, ends in its
+    own answer.
+ 2. At most `steps_max` steps run at once, over all streams and calls. Further steps of streams are
+    queued, where they can still be cancelled; when the queue is full, no frame is read, and HTTP/2
+    flow control holds the engine back.
+ 3. A step that the engine cancelled is cancelled or never started, and not answered.
+ 4. The end of a stream cancels the handlers of its steps.
+ 5. No step sees a context variable that another has set, such as the current span.
+ 6. A drain is announced on every stream; running steps, and steps that were sent before the engine
+    received the announcement, are answered before the stream ends.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ import grpc
 from google.protobuf import message
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk.processor import words
+from progressor.sdk.processor import descriptions
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
@@ -35,15 +35,15 @@ from progressor.wire.frames import Outbox
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 Ask: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
 
-LINE_STEPS_MAX = 10_000
-LINE_BYTES_MAX = 64 * 1024 * 1024
-"""What may wait in line, or the frame that is read last more than that."""
+QUEUE_STEPS_MAX = 10_000
+QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""How much may be queued before no more frames are read."""
 
 _ANSWER_BYTES_MAX = MESSAGE_BYTES_MAX - 64
-"""What a frame holds of one answer, besides its step_id."""
+"""The largest answer in a frame, without its step_id."""
 
 _CROSSING_SECONDS = 1.0
-"""How long an engine that was told of the leaving has to hang up, once nothing is in hand."""
+"""How long an idle stream stays open after the drain was announced, for steps on their way."""
 
 _CANCELLED = failure(
     grpc.StatusCode.UNAVAILABLE, "the handler was cancelled", ""
@@ -54,67 +54,67 @@ _UNREADABLE = failure(
 
 _log = logging.getLogger(__name__)
 
-# The step_id and the serialized response; None: the word of leaving.
+# The step_id and the serialized response; None: the announcement of the drain.
 _Item: TypeAlias = tuple[int, bytes] | None
 
 
-class Hands:
-    """How many steps a server has in hand, and which of its streams wait for one to end."""
+class StepSlots:
+    """The running steps of a server, counted, and the queued steps of its streams."""
 
     def __init__(self, steps_max: int) -> None:
         self._steps_max = steps_max
         self._count = 0
-        self._line: collections.OrderedDict[tuple[_Stream, int], bytes] = collections.OrderedDict()
-        self._line_bytes = 0
-        self._thinned = asyncio.Event()
+        self._queue: collections.OrderedDict[tuple[_Stream, int], bytes] = collections.OrderedDict()
+        self._queue_bytes = 0
+        self._shortened = asyncio.Event()
 
     def take(self) -> bool:
-        """Take one more step in hand; False: there are too many."""
+        """Take a slot for a step; False: all are taken."""
         if self._count >= self._steps_max:
             return False
         self._count += 1
         return True
 
-    def let_go(self) -> None:
-        """Have one step less, and begin the one that waits longest."""
+    def release(self) -> None:
+        """Release a slot, and start the step that has been queued longest."""
         self._count -= 1
-        if self._line and self._count < self._steps_max:
+        if self._queue and self._count < self._steps_max:
             self._count += 1
-            (stream, step_id), packed = self._line.popitem(last=False)
-            self._thin_by(packed)
+            (stream, step_id), packed = self._queue.popitem(last=False)
+            self._shorten_by(packed)
             stream.begin(step_id, packed)
 
-    def line_up(self, stream: "_Stream", step_id: int, packed: bytes) -> None:
-        """Keep a step until its turn comes."""
-        self._line[stream, step_id] = packed
-        self._line_bytes += len(packed)
+    def enqueue(self, stream: "_Stream", step_id: int, packed: bytes) -> None:
+        """Queue a step until a slot is free."""
+        self._queue[stream, step_id] = packed
+        self._queue_bytes += len(packed)
 
-    def leave_line(self, stream: "_Stream", step_id: int) -> None:
-        """Forget a step whose turn has not come."""
-        self._thin_by(self._line.pop((stream, step_id)))
+    def dequeue(self, stream: "_Stream", step_id: int) -> None:
+        """Remove a step from the queue."""
+        self._shorten_by(self._queue.pop((stream, step_id)))
 
     async def room(self) -> None:
-        """Wait until the line has room for another frame."""
-        while len(self._line) >= LINE_STEPS_MAX or self._line_bytes >= LINE_BYTES_MAX:
-            self._thinned.clear()
-            await self._thinned.wait()
+        """Wait until the queue has room for another frame."""
+        while len(self._queue) >= QUEUE_STEPS_MAX or self._queue_bytes >= QUEUE_BYTES_MAX:
+            self._shortened.clear()
+            await self._shortened.wait()
 
-    def _thin_by(self, packed: bytes) -> None:
-        self._line_bytes -= len(packed)
-        self._thinned.set()
+    def _shorten_by(self, packed: bytes) -> None:
+        self._queue_bytes -= len(packed)
+        self._shortened.set()
 
 
 class Streams:
     """All streams of one server."""
 
-    def __init__(self, ask: Ask, threads: Executor, hands: Hands) -> None:
-        self._ask, self._threads, self._hands = ask, threads, hands
+    def __init__(self, ask: Ask, threads: Executor, slots: StepSlots) -> None:
+        self._ask, self._threads, self._slots = ask, threads, slots
         self._streams: set[_Stream] = set()
         self._leaving = False
 
     async def serve(self, context: Context) -> None:
-        """Answer one stream until the engine, or this server, leaves it."""
-        stream = _Stream(context, self._ask, self._threads, self._hands)
+        """Answer one stream until the engine closes it or this server drains."""
+        stream = _Stream(context, self._ask, self._threads, self._slots)
         self._streams.add(stream)
         if self._leaving:
             stream.leave()
@@ -126,7 +126,7 @@ class Streams:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a frame cannot be read")
 
     def leave(self) -> None:
-        """Tell all engines to send no more steps; each stream ends when its last is answered."""
+        """Announce the drain; each stream ends when its last step is answered."""
         self._leaving = True
         for stream in self._streams:
             stream.leave()
@@ -135,20 +135,20 @@ class Streams:
 class _Stream:
     """One stream, from its first frame to its last."""
 
-    def __init__(self, wire: Context, ask: Ask, threads: Executor, hands: Hands) -> None:
+    def __init__(self, wire: Context, ask: Ask, threads: Executor, slots: StepSlots) -> None:
         self.garbled = False
-        self._wire, self._ask, self._threads, self._hands = wire, ask, threads, hands
-        # What is to be answered; None: it waits in line.
+        self._wire, self._ask, self._threads, self._slots = wire, ask, threads, slots
+        # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._leaving = self._read_all = False
         self._over = asyncio.Event()
-        # The end of another step may begin this one, whose context must not leak into it.
+        # The end of another step may start this one; its context must not leak into it.
         self._context = contextvars.copy_context()
 
     async def run(self) -> None:
-        """Answer until there is nothing more to come. Cancelled, it cancels its steps."""
+        """Answer until no more steps can come. Cancelled, it cancels its steps."""
         try:
             async with self._group:
                 self._group.create_task(self._answers.run(self._write), name="frames of answers")
@@ -156,9 +156,9 @@ class _Stream:
                 try:
                     await self._over.wait()
                 finally:
-                    # Where it is cut off, nothing may begin any more while its steps end.
+                    # If the stream breaks, no step may start while the others end.
                     self._over.set()
-                    self._leave_line()
+                    self._clear_queue()
                 reading.cancel()
                 self._answers.close()
                 self._cancel(tuple(self._steps))
@@ -166,7 +166,7 @@ class _Stream:
             self._forget()
 
     def leave(self) -> None:
-        """Say so to the engine, and end once there is nothing to answer."""
+        """Announce the drain, and end once all steps are answered."""
         if self._over.is_set():
             return
         self._leaving = True
@@ -174,9 +174,9 @@ class _Stream:
         self._end_when_done()
 
     def begin(self, step_id: int, packed: bytes) -> None:
-        """Carry out a step that was taken in hand."""
+        """Run a step that has a slot."""
         self._steps[step_id] = self._group.create_task(
-            self._carry_out(step_id, packed), name="step", context=self._context.copy()
+            self._run_step(step_id, packed), name="step", context=self._context.copy()
         )
 
     async def _read(self) -> None:
@@ -191,7 +191,7 @@ class _Stream:
                 self._receive(step.step_id, step.request)
             if frame.cancelled:
                 self._cancel(frame.cancelled)
-            await self._hands.room()
+            await self._slots.room()
         self._read_all = True
         self._end_when_done()
 
@@ -206,28 +206,28 @@ class _Stream:
     def _receive(self, step_id: int, packed: bytes) -> None:
         if step_id in self._steps or self._over.is_set():
             return
-        if self._hands.take():
+        if self._slots.take():
             self.begin(step_id, packed)
         else:
             self._steps[step_id] = None
-            self._hands.line_up(self, step_id, packed)
+            self._slots.enqueue(self, step_id, packed)
 
     def _cancel(self, step_ids: Sequence[int]) -> None:
         for step_id in step_ids:
             if step_id in self._steps:
                 task = self._steps.pop(step_id)
                 if task is None:
-                    self._hands.leave_line(self, step_id)
+                    self._slots.dequeue(self, step_id)
                 else:
-                    # Not told by itself: one that is cancelled before it begins never runs.
-                    task.add_done_callback(self._let_go)
+                    # A task that is cancelled before it starts never runs, so a callback.
+                    task.add_done_callback(self._release)
                     task.cancel()
         self._end_when_done()
 
-    def _let_go(self, _task: "asyncio.Task[None]") -> None:
-        self._hands.let_go()
+    def _release(self, _task: "asyncio.Task[None]") -> None:
+        self._slots.release()
 
-    async def _carry_out(self, step_id: int, packed: bytes) -> None:
+    async def _run_step(self, step_id: int, packed: bytes) -> None:
         try:
             request = pb.ProcessRequest.FromString(packed)
         except message.DecodeError:
@@ -237,11 +237,13 @@ class _Stream:
             response = await self._ask(request, self._threads)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
-            # If no one asked for that, the handler cancelled itself: reported as in a unary call.
+            # Unless the engine cancelled the step, the handler cancelled itself.
             self._answer(step_id, _CANCELLED)
             raise
-        except Exception as error:  # noqa: BLE001  # a bug is this step's end, and no neighbour's
-            _log.exception("step failed with an unexpected error (%s)", words.of_step(request))
+        except Exception as error:  # noqa: BLE001  # a bug ends this step alone
+            _log.exception(
+                "step failed with an unexpected error (%s)", descriptions.of_step(request)
+            )
             text = f"Unexpected {type(error)}: {error}"
             answer = failure(grpc.StatusCode.UNKNOWN, text, "").SerializeToString()
         self._answer(step_id, answer)
@@ -250,9 +252,9 @@ class _Stream:
         if step_id not in self._steps:
             return
         del self._steps[step_id]
-        self._hands.let_go()
+        self._slots.release()
         if len(answer) > _ANSWER_BYTES_MAX:
-            text = f"the answer has {len(answer)} bytes, more than {_ANSWER_BYTES_MAX}"
+            text = f"the answer must be at most {_ANSWER_BYTES_MAX} bytes, got {len(answer)}"
             too_large = failure(grpc.StatusCode.OUT_OF_RANGE, text, "MESSAGE_TOO_LARGE")
             answer = too_large.SerializeToString()
         self._answers.put((step_id, answer))
@@ -272,7 +274,7 @@ class _Stream:
         try:
             await self._wire.write(frame.SerializeToString())
         except grpc.aio.BaseError:
-            # The engine is gone, and gRPC will say so by cancelling this stream.
+            # The engine is gone; gRPC will cancel this stream.
             self._over.set()
 
     def _end_when_done(self) -> None:
@@ -281,24 +283,24 @@ class _Stream:
         if self._read_all:
             self._over.set()
         elif self._leaving:
-            # Steps may be on their way that were written before the engine heard of the leaving.
+            # The engine may have sent steps before it received the announcement.
             asyncio.get_running_loop().call_later(_CROSSING_SECONDS, self._end_if_done)
 
     def _end_if_done(self) -> None:
         if not self._steps:
             self._over.set()
 
-    def _leave_line(self) -> None:
+    def _clear_queue(self) -> None:
         for step_id, task in tuple(self._steps.items()):
             if task is None:
                 del self._steps[step_id]
-                self._hands.leave_line(self, step_id)
+                self._slots.dequeue(self, step_id)
 
     def _forget(self) -> None:
-        """Let go of the steps that were cut off before they began."""
+        """Release the slots of steps that never started."""
         while self._steps:
             self._steps.popitem()
-            self._hands.let_go()
+            self._slots.release()
 
 
 def _size(item: _Item) -> int:

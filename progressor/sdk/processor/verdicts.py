@@ -1,4 +1,4 @@
-"""What a handler raises to end its step in another way than by an answer."""
+"""Exceptions that a handler raises to end its step without an answer."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from progressor.sdk.codec.wire import Seconds, duration_to_wire, timedelta_of
 from progressor.v1 import processor_service_pb2 as pb
 
 
-class Verdict(Exception):  # noqa: N818  # a decision of the user's, no error
-    """Ends a step; nothing else that the handler decided is saved."""
+class Verdict(Exception):  # noqa: N818  # a decision of the user's, not an error
+    """Ends a step; nothing of what the handler did to it is saved."""
 
     def to_wire(self) -> pb.ProcessResponse:
-        """Return the answer that says so."""
+        """Return it as the answer of the processor."""
         raise NotImplementedError
 
 
 class Reject(Verdict):
-    """Refuse the request: the caller gets exactly this, the process stays as it was.
+    """Reject the request: the caller gets this status, and the process stays unchanged.
 
-    An init that is rejected leaves no process behind. A timeout has no caller: raise Fail.
+    A rejected init creates no process. A timeout has no caller: raise `Fail` in it.
     """
 
     def __init__(
@@ -32,22 +32,28 @@ class Reject(Verdict):
         reason: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the message, status, reason and pairs that the caller gets.
+        """Set what the caller gets.
+
+        Args:
+            message: For people.
+            code: The gRPC status; not OK.
+            reason: A word for programs, `RejectedError.processor_reason`.
+            metadata: Further pairs for programs.
 
         Raises:
-            TypeError: One of them has another type; it is named.
+            TypeError: An argument has a wrong type; the message names it.
         """
         _check_words(self, message, reason)
         if not isinstance(code, grpc.StatusCode):
             raise TypeError(_wrong(self, "code", "a grpc.StatusCode", code))
         if not all(isinstance(it, str) for pair in (metadata or {}).items() for it in pair):
             raise TypeError(_wrong(self, "metadata", "of str", metadata))
-        assert code is not grpc.StatusCode.OK, "a refusal cannot be OK"
+        assert code is not grpc.StatusCode.OK, "a rejection cannot have the status OK"
         super().__init__(message)
         self.message, self.code, self.reason, self.metadata = message, code, reason, metadata
 
     def to_wire(self) -> pb.ProcessResponse:
-        """Return the answer that refuses."""
+        """Return it as the answer of the processor."""
         return pb.ProcessResponse(
             reject=pb.Reject(
                 code=status_number(self.code),
@@ -59,30 +65,30 @@ class Reject(Verdict):
 
 
 class Fail(Verdict):
-    """Fail the step for good: the process breaks, and takes nothing but a repair."""
+    """Fail the step without a retry: the process breaks, and accepts only a repair."""
 
     def __init__(self, message: str, *, reason: str = "") -> None:
-        """Take what becomes the process's detail, and a word to tell cases apart.
+        """Set the message, which becomes the detail of the process, and a reason for programs.
 
         Raises:
-            TypeError: One of them is not a string.
+            TypeError: An argument is not a string.
         """
         _check_words(self, message, reason)
         super().__init__(message)
         self.message, self.reason = message, reason
 
     def to_wire(self) -> pb.ProcessResponse:
-        """Return the answer that fails."""
+        """Return it as the answer of the processor."""
         return failure(grpc.StatusCode.FAILED_PRECONDITION, self.message, self.reason)
 
 
 class Retry(Verdict):
-    """Ask for this step again, as long as the namespace's retry policy has attempts."""
+    """Try this step again, if the retry policy of the namespace has attempts left."""
 
     def __init__(self, message: str, *, after: Seconds | None = None, reason: str = "") -> None:
-        """Take why, and how long to wait at least (seconds or timedelta; None: the policy's).
+        """Set the message, the reason for programs, and the minimum wait.
 
-        A wait that is over, below zero, is none.
+        `after` is in seconds or a timedelta; None, or less than 0: the wait of the policy.
 
         Raises:
             TypeError: `message` or `reason` is not a string, or `after` is not a duration.
@@ -97,7 +103,7 @@ class Retry(Verdict):
         self._wait = wait
 
     def to_wire(self) -> pb.ProcessResponse:
-        """Return the answer that asks for another attempt."""
+        """Return it as the answer of the processor."""
         response = failure(grpc.StatusCode.UNAVAILABLE, self.message, self.reason)
         if self._wait is not None:
             response.failure.retry_after.CopyFrom(duration_to_wire(self._wait))
@@ -114,7 +120,7 @@ def failure(code: grpc.StatusCode, message: str, reason: str) -> pb.ProcessRespo
 
 
 def status_number(code: grpc.StatusCode) -> int:
-    """Return the number of a gRPC status, as google.rpc.Code has it."""
+    """Return the number of a gRPC status."""
     value: tuple[Any, ...] = code.value
     return int(value[0])
 
@@ -130,5 +136,5 @@ def _wrong(verdict: Verdict, name: str, form: str, value: object) -> str:
 
 
 def _unicode(text: str) -> str:
-    """Return a text as it can be sent: surrogates, which have no UTF-8, are escaped."""
+    """Return a text with surrogates escaped, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,7 @@
-"""Words of a processor's log and of its failures: which step, and which error.
+"""Descriptions of steps and errors, for a processor's log and its failures.
 
-A processor runs in a program of its author's, whose log may show nothing but the text of a line. So
-the text has what else would be a field. Ids and errors in it are shown on one line, whatever they
-contain.
+A processor runs in its author's program, whose log may show only the text of a record. So the text
+repeats the fields. Ids and errors are on one line, whatever they contain.
 """
 
 import traceback
@@ -12,7 +11,7 @@ from progressor.v1 import processor_service_pb2 as pb
 
 
 def of_step(request: pb.ProcessRequest) -> str:
-    """Return which attempt of which task of which process it is."""
+    """Return the process, the task and the attempt of a request."""
     process, task = request.process, request.task
     return (
         f"namespace {process.namespace!r}, process {process.process_id!r}, "
@@ -21,16 +20,15 @@ def of_step(request: pb.ProcessRequest) -> str:
 
 
 def of_error(error: Exception) -> str:
-    """Return an error with its class, as the last line of its traceback has it."""
+    """Return an error with its class, as in the last line of its traceback."""
     text = traceback.format_exception_only(error)[0].strip()
     return text if text.isprintable() else repr(text)[1:-1]
 
 
 def of_failure(error: Exception) -> str:
-    """Return what a failure says of an error, whose class is its reason.
+    """Return the message of a failure by an error; the reason of the failure is its class.
 
-    The text of a KeyError is the key alone, and some errors have none: those are shown with their
-    class.
+    The text of a KeyError is only the key, and some errors have no text: these get their class.
     """
     if isinstance(error, KeyError) or not str(error):
         return traceback.format_exception_only(error)[0].strip()
