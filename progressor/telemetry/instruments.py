@@ -156,15 +156,6 @@ class Gauge:
 Instrument = Counter | Histogram | Gauge
 
 
-def instrument(metric: Metric) -> Instrument:
-    kinds: Mapping[MetricKind, Callable[[Metric], Instrument]] = {
-        MetricKind.COUNTER: Counter,
-        MetricKind.HISTOGRAM: Histogram,
-        MetricKind.GAUGE: Gauge,
-    }
-    return kinds[metric.kind](metric)
-
-
 def quantile(distribution: Distribution, bounds: Sequence[float], share: float) -> float | None:
     """Estimate the value below which a share of all values lies; None without values.
 

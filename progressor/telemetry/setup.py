@@ -26,7 +26,7 @@ class ReplicaTracing:
 
     tracing: Tracing
     counts: Read
-    """Returns the counts of spans by fate; see `names.METRICS`."""
+    """Returns the counts of spans by fate; see `Metrics.spans`."""
     shutdown: Callable[[], None]
     """Pushes the remaining spans, within a few seconds."""
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from progressor.cli.main import build_app
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS
 from tests.support.telemetry.promql import metric_of, query, series
 
 DOCKER = Path(__file__).parents[2] / "docker"

@@ -23,8 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 import progressor
 from progressor.telemetry.instruments import MetricKind
 from progressor.telemetry.metrics.otlp import OnceAMinute, Push
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.resource import resource_of
 from tests.support.clock import START, ManualClock
 from tests.support.telemetry.metrics import filled_metrics

@@ -15,8 +15,7 @@ from progressor.telemetry.instruments import (
     MetricKind,
 )
 from progressor.telemetry.metrics.prometheus import exposed
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 from tests.support.telemetry.metrics import (
     RECORDED,
     Series,

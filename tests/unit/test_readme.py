@@ -39,6 +39,7 @@ from progressor.settings import config
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, MetricKind
+from progressor.telemetry.metrics.registry import METRICS
 from progressor.wire import fields as wire
 from tests.support.api.scripted_engine import Ended
 from tests.support.engine.replica import running_replica
@@ -131,7 +132,7 @@ def metrics_table() -> str:
             ", ".join(map(code, it.labels)),
             it.meaning,
         )
-        for it in names.METRICS.values()
+        for it in METRICS.values()
     ]
     return table(("metric", "kind", "unit", "by", "meaning"), rows)
 
@@ -285,12 +286,11 @@ def test_every_metric_to_watch_is_one() -> None:
     told = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
 
     assert told == {
-        f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name
-        for it in names.METRICS.values()
+        f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name for it in METRICS.values()
     }
     words = " ".join(page("reference/metrics.md").split())
     assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in words
-    assert f"one of queues {names.METRICS['queue_tasks'].sets_max:,}" in words
+    assert f"one of queues {METRICS['queue_tasks'].sets_max:,}" in words
     assert f"`{OVERFLOW}`" in page("reference/metrics.md")
 
 

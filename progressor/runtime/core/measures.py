@@ -1,4 +1,4 @@
-"""Measures: what is counted of requests and steps; what it means, ``telemetry/names`` says."""
+"""Counts requests and steps; ``telemetry/metrics/registry`` describes the metrics."""
 
 import dataclasses
 import datetime as dt

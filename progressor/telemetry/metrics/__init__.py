@@ -1,4 +1,4 @@
 """Metrics: the instruments of a replica, and how they are exported.
 
-Start with ``registry``, which has every instrument; ``../names.py`` describes each one.
+Start with ``registry``, which declares and describes every metric.
 """

@@ -1,79 +1,368 @@
-"""All instruments of a replica, each an attribute; `names.METRICS` describes them."""
+"""All metrics of a replica: each is an instrument, described where `Metrics` declares it.
 
-from typing import cast
+The eight histograms that end in ``_duration_ms`` have the names of the Erlang progressor. Labels
+have bounded cardinality: ids of processes and tasks belong in spans and logs. In Prometheus, the
+name of a counter ends in ``_total``.
+"""
 
-from progressor.telemetry import names
-from progressor.telemetry.instruments import Counter, Family, Gauge, Histogram, instrument
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from progressor.domain.views.activity import QUEUES_MAX
+from progressor.telemetry.instruments import (
+    LABEL_SETS_MAX,
+    Counter,
+    Family,
+    Gauge,
+    Histogram,
+    Instrument,
+    Metric,
+    MetricKind,
+)
+
+_DURATIONS_MS = (
+    0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000
+)  # fmt: skip
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BY_TASK = ("namespace", "task_type")
+_CAUSES_MAX = 8
 
 
-def _counter(name: str) -> Counter:
-    return cast("Counter", instrument(names.METRICS[name]))
+def _declared(instrument: Callable[[Metric], Instrument], metric: Metric) -> Any:  # noqa: ANN401  # a field
+    return dataclasses.field(
+        default_factory=functools.partial(instrument, metric), metadata={"metric": metric}
+    )
 
 
-def _gauge(name: str) -> Gauge:
-    return cast("Gauge", instrument(names.METRICS[name]))
+def _histogram(
+    name: str, unit: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
+) -> Histogram:
+    metric = Metric(
+        kind=MetricKind.HISTOGRAM, name=name, unit=unit, meaning=meaning, labels=labels,
+        bounds=bounds,
+    )  # fmt: skip
+    return _declared(Histogram, metric)  # type: ignore[no-any-return]
 
 
-def _histogram(name: str) -> Histogram:
-    return cast("Histogram", instrument(names.METRICS[name]))
+def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Histogram:
+    return _histogram(name, "ms", meaning, labels, _DURATIONS_MS)
 
 
+def _counter(name: str, unit: str, meaning: str, *labels: str) -> Counter:
+    metric = Metric(kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels)
+    return _declared(Counter, metric)  # type: ignore[no-any-return]
+
+
+def _gauge(
+    name: str, unit: str, meaning: str, *labels: str, sets_max: int = LABEL_SETS_MAX
+) -> Gauge:
+    metric = Metric(
+        kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels,
+        sets_max=sets_max,
+    )  # fmt: skip
+    return _declared(Gauge, metric)  # type: ignore[no-any-return]
+
+
+def _queue(name: str, unit: str, meaning: str) -> Gauge:
+    return _gauge(name, unit, meaning, "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX)
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Metrics:
     """The instruments of one replica, passed to the constructors of components that count."""
 
-    def __init__(self) -> None:
-        self.calls_scanning = _histogram("calls_scanning")
-        self.timers_scanning = _histogram("timers_scanning")
-        self.zombie_collection = _histogram("zombie_collection")
-        self.request_preparing = _histogram("request_preparing")
-        self.task_processing = _histogram("task_processing")
-        self.task_completion = _histogram("task_completion")
-        self.process_removing = _histogram("process_removing")
-        self.notification = _histogram("notification")
-        self.requests = _counter("requests")
-        self.admitted = _counter("admitted")
-        self.callers_waiting = _gauge("callers_waiting")
-        self.replies = _counter("replies")
-        self.notifications_lost = _counter("notifications_lost")
-        self.stream_sessions = _gauge("stream_sessions")
-        self.queue_tasks = _gauge("queue_tasks")
-        self.queue_oldest_age = _gauge("queue_oldest_age")
-        self.gates_held = _gauge("gates_held")
-        self.gates_full = _gauge("gates_full")
-        self.timer_lateness = _histogram("timer_lateness")
-        self.scan_found = _counter("scan_found")
-        self.gates_scan_found = _counter("gates_scan_found")
-        self.jobs_running = _gauge("jobs_running")
-        self.job_nodes = _gauge("job_nodes")
-        self.jobs_ended = _counter("jobs_ended")
-        self.job_nodes_ended = _counter("job_nodes_ended")
-        self.jobs_overdue = _counter("jobs_overdue")
-        self.upkeep_nodes = _counter("upkeep_nodes")
-        self.jobs_recovered = _counter("jobs_recovered")
-        self.schedule_runs = _counter("schedule_runs")
-        self.schedule_lateness = _histogram("schedule_lateness")
-        self.scans_failed = _counter("scans_failed")
-        self.steps_in_flight = _gauge("steps_in_flight")
-        self.workers_free = _gauge("workers_free")
-        self.settled = _counter("settled")
-        self.fenced = _counter("fenced")
-        self.abandoned = _counter("abandoned")
-        self.processor_errors = _counter("processor_errors")
-        self.largest_step = _gauge("largest_step")
-        self.events_written = _counter("events_written")
-        self.bytes_written = _counter("bytes_written")
-        self.zombies_collected = _counter("zombies_collected")
-        self.batch_items = _histogram("batch_items")
-        self.batch_wait = _histogram("batch_wait")
-        self.writes_waiting = _gauge("writes_waiting")
-        self.writes_waiting_bytes = _gauge("writes_waiting_bytes")
-        self.pool_connections = _gauge("pool_connections")
-        self.pool_waiting = _gauge("pool_waiting")
-        self.pool_wait = _counter("pool_wait")
-        self.spans = _counter("spans")
-        self.heartbeat_age = _gauge("heartbeat_age")
+    # fmt: off
+    calls_scanning: Histogram = _duration(
+        "progressor_calls_scanning_duration_ms",
+        "A claim of due requests (init, call, notify, repair) and joins, recorded once per "
+        "namespace and type in it; a scan that finds nothing counts as call.",
+    )
+    timers_scanning: Histogram = _duration(
+        "progressor_timers_scanning_duration_ms",
+        "A claim of due timers (timeout, remove), recorded once per namespace and type in it; "
+        "a scan that finds nothing counts as timeout.",
+    )
+    zombie_collection: Histogram = _duration(
+        "progressor_zombie_collection_duration_ms",
+        "From finding a lost lease to its settlement.",
+    )
+    request_preparing: Histogram = _duration(
+        "progressor_request_preparing_duration_ms",
+        "Admission: from the arrival of a request to its durable task, including the wait for "
+        "a batch.",
+    )
+    task_processing: Histogram = _duration(
+        "progressor_task_processing_duration_ms",
+        "One attempt at the processor, from the request to its answer.",
+    )
+    task_completion: Histogram = _duration(
+        "progressor_task_completion_duration_ms",
+        "Settlement: from the outcome to its commit, including the wait for a batch.",
+    )
+    process_removing: Histogram = _duration(
+        "progressor_process_removing_duration_ms",
+        "Deleting a process with all its rows, by a request or a step.",
+    )
+    notification: Histogram = _duration(
+        "progressor_notification_duration_ms",
+        "Notifying other replicas of ended tasks for which callers wait there, recorded once "
+        "per namespace and type in it.",
+    )
+    # Requests.
+    requests: Counter = _counter(
+        "progressor_requests", "{request}",
+        "Requests that have ended. outcome: ok, refused (the caller must change it), failed "
+        "(by the processor), unavailable (try again), cancelled (by the caller), internal (a "
+        "bug). reason: that of the error, REJECTED for one by the processor. namespace: empty "
+        "if it is unknown, and for requests without one.",
+        "namespace", "operation", "outcome", "reason",
+    )
+    admitted: Counter = _counter(
+        "progressor_requests_admitted", "{task}",
+        "Requests that became durable tasks, or repeat one by their idempotency key.",
+        "namespace", "task_type",
+    )
+    callers_waiting: Gauge = _gauge(
+        "progressor_callers_waiting", "{task}",
+        "Tasks whose answers callers wait for in this replica.",
+    )
+    replies: Counter = _counter(
+        "progressor_replies", "{task}",
+        "Answers given to waiting callers. way: local, or remote if another replica ran the "
+        "task.",
+        "way",
+    )
+    notifications_lost: Counter = _counter(
+        "progressor_notifications_lost", "{notification}",
+        "Notifications to other replicas that could not be sent; a periodic check makes up for "
+        "them.",
+    )
+    stream_sessions: Gauge = _gauge(
+        "progressor_stream_sessions", "{session}",
+        "Open streams. side: client (sessions of clients), processor (streams to processors).",
+        "side",
+    )
+    # Queues.
+    queue_tasks: Gauge = _queue(
+        "progressor_queue_tasks", "{task}",
+        "Waiting tasks of all replicas at the last count; counted up to 10,000. cause: timer, "
+        "retry, no_free_worker (due but not claimed), behind_task; if there have been tasks "
+        "with constraints: run_at, order, gate, available (all constraints met, but not "
+        "claimed).",
+    )
+    queue_oldest_age: Gauge = _queue(
+        "progressor_queue_oldest_age_seconds", "s",
+        "How long the oldest waiting task has waited; zero without one. cause: no_free_worker, "
+        "since it was due; behind_task, since it was admitted (a timer: since it was due); "
+        "retry, since its first attempt; order, gate and available, and behind_task of a task "
+        "with constraints, since it began to wait for that.",
+    )
+    gates_held: Gauge = _gauge(
+        "progressor_gates_held", "{place}",
+        "Held places of gates, of all replicas at the last count; counted up to 10,000. "
+        "Reported once there have been tasks with constraints.",
+        "namespace",
+    )
+    gates_full: Gauge = _gauge(
+        "progressor_gates_full", "{gate}",
+        "Gates without a free place that tasks wait for, of all replicas at the last count; "
+        "counted up to 10,000. Reported once there have been tasks with constraints.",
+        "namespace",
+    )
+    timer_lateness: Histogram = _duration(
+        "progressor_timer_lateness_ms",
+        "From the instant at which a timer, or its retry, was due to the start of its step; "
+        "one with constraints is due once they are met. Excludes timers that are due at once.",
+        ("namespace",),
+    )
+    scan_found: Counter = _counter(
+        "progressor_scan_found", "{task}",
+        "Due tasks that only a scan found; zero in a healthy engine.",
+        "namespace", "task_type",
+    )
+    gates_scan_found: Counter = _counter(
+        "progressor_gates_scan_found", "{item}",
+        "Tasks, gates, queues and orders that only a scan of the gates found; zero in a "
+        "healthy engine.",
+        "namespace",
+    )
+    jobs_running: Gauge = _gauge(
+        "progressor_jobs_running", "{job}",
+        "Jobs that have not ended, of all replicas at the last count; counted up to 10,000. "
+        "Reported if there are any.",
+        "namespace",
+    )
+    job_nodes: Gauge = _gauge(
+        "progressor_job_nodes", "{node}",
+        "Nodes of these jobs. state: waiting (for other nodes), ready (waits for capacity), "
+        "running, failed, skipped (because of a failed one).",
+        "namespace", "state",
+    )
+    jobs_ended: Counter = _counter(
+        "progressor_jobs_ended", "{job}",
+        "Jobs that this replica has ended: by a step of the leader, at the deadline, or on "
+        "request. state: done, failed, cancelled. A failed job that is retried counts again "
+        "when it ends again; a nested job that is stopped with its parent does not count.",
+        "namespace", "state",
+    )
+    job_nodes_ended: Counter = _counter(
+        "progressor_job_nodes_ended", "{node}",
+        "Nodes ended by a step that this replica has settled, once per such step. state: "
+        "done, failed. namespace: that of the job. Excludes nodes that ended without a step: "
+        "skipped, cancelled, or not startable.",
+        "namespace", "state",
+    )
+    jobs_overdue: Counter = _counter(
+        "progressor_jobs_overdue", "{job}",
+        "Jobs that this replica failed at their deadline.",
+        "namespace",
+    )
+    upkeep_nodes: Counter = _counter(
+        "progressor_upkeep_nodes", "{node}",
+        "Nodes that this replica has started or stopped outside of settlements. action: "
+        "started (a node with constraints), stopped (its job had ended).",
+        "namespace", "action",
+    )
+    jobs_recovered: Counter = _counter(
+        "progressor_jobs_recovered", "{item}",
+        "Stalled work that recovery found and resumed; zero in a healthy engine. kind: join (a "
+        "leader that was not notified), node (its process had ended), start and gated (ready "
+        "nodes that had not been started).",
+        "namespace", "kind",
+    )
+    schedule_runs: Counter = _counter(
+        "progressor_schedule_runs", "{run}",
+        "Runs of schedules. verdict: started, queued, skipped, refused, missed. A queued run "
+        "counts again when it starts.",
+        "namespace", "verdict",
+    )
+    schedule_lateness: Histogram = _duration(
+        "progressor_schedule_lateness_ms",
+        "From the instant at which a run was due, including its jitter, to the transaction "
+        "that started it. Excludes queued, triggered and backfilled runs.",
+        ("namespace",),
+    )
+    scans_failed: Counter = _counter(
+        "progressor_scans_failed", "{scan}",
+        "Scans that failed; they are repeated.",
+        "scan",
+    )
+    # Steps.
+    steps_in_flight: Gauge = _gauge(
+        "progressor_steps_in_flight", "{task}",
+        "Steps running in this replica.",
+        "namespace",
+    )
+    workers_free: Gauge = _gauge(
+        "progressor_workers_free", "{worker}",
+        "Slots for more steps in this replica.",
+        "namespace",
+    )
+    settled: Counter = _counter(
+        "progressor_tasks_settled", "{task}",
+        "Attempts whose outcome was written, including those of zombies. settlement: finish, "
+        "fail, retry, break, remove.",
+        "namespace", "task_type", "settlement",
+    )
+    fenced: Counter = _counter(
+        "progressor_settlements_fenced", "{task}",
+        "Settlements refused because their lease was lost.",
+        "namespace", "task_type",
+    )
+    abandoned: Counter = _counter(
+        "progressor_steps_abandoned", "{task}",
+        "Steps abandoned because no heartbeat could be written, or the namespace was deleted.",
+        "namespace", "task_type",
+    )
+    processor_errors: Counter = _counter(
+        "progressor_processor_errors", "{attempt}",
+        "Attempts that failed or were rejected. code: the gRPC status; rejected: whether the "
+        "processor rejected the request.",
+        "namespace", "task_type", "code", "rejected",
+    )
+    largest_step: Gauge = _gauge(
+        "progressor_largest_step_ratio", "1",
+        "The largest step of the last ten minutes as a share of its processor's limit; "
+        "reported from 0.5 on; above 1 the step was not sent.",
+        "namespace",
+    )
+    events_written: Counter = _counter(
+        "progressor_events_written", "{event}",
+        "Events appended to histories.",
+        "namespace",
+    )
+    bytes_written: Counter = _counter(
+        "progressor_bytes_written", "By",
+        "Payloads written. kind: args, events, response, aux_state, result.",
+        "namespace", "kind",
+    )
+    zombies_collected: Counter = _counter(
+        "progressor_zombies_collected", "{task}",
+        "Lost leases settled by this replica. cause: silent, overrun, unknown. policy: that of "
+        "the namespace, retry or fail. settlement: as of all attempts.",
+        "namespace", "cause", "policy", "settlement",
+    )
+    # Storage.
+    batch_items: Histogram = _histogram(
+        "progressor_batch_items", "{item}",
+        "Items per batch of the group commit. write: the kind of batch.",
+        ("write",), _SIZES,
+    )
+    batch_wait: Histogram = _duration(
+        "progressor_batch_wait_ms",
+        "How long the first item of a batch waited before the batch was sent.",
+        ("write",),
+    )
+    writes_waiting: Gauge = _gauge(
+        "progressor_writes_waiting", "{item}",
+        "Items waiting for the group commit.",
+        "write",
+    )
+    writes_waiting_bytes: Gauge = _gauge(
+        "progressor_writes_waiting_bytes", "By",
+        "Bytes of the items waiting for the group commit.",
+        "write",
+    )
+    pool_connections: Gauge = _gauge(
+        "progressor_pool_connections", "{connection}",
+        "Connections to PostgreSQL. state: used, idle.",
+        "pool", "state",
+    )
+    pool_waiting: Gauge = _gauge(
+        "progressor_pool_waiting", "{waiter}",
+        "Callers waiting for a connection.",
+        "pool",
+    )
+    pool_wait: Counter = _counter(
+        "progressor_pool_wait_ms", "ms",
+        "Total time spent waiting for connections.",
+        "pool",
+    )
+    # Telemetry itself.
+    spans: Counter = _counter(
+        "progressor_spans", "{span}",
+        "Spans that have ended. fate: pushed, no_room (the queue to the collector was full), "
+        "not_taken (the collector was unavailable, or refused them). Not reported without a "
+        "collector.",
+        "fate",
+    )
+    heartbeat_age: Gauge = _gauge(
+        "progressor_heartbeat_age_seconds", "s",
+        "Age of this replica's last heartbeat; at 0.9 of the lease timeout the replica drops "
+        "its steps.",
+    )
+    # fmt: on
 
     def families(self) -> tuple[Family, ...]:
-        """Return all metrics with their values, in the order of `names.METRICS`; any thread."""
+        """Return all metrics with their values, in the order of `METRICS`; any thread."""
         instruments = vars(self)
-        return tuple(instruments[name].snapshot() for name in names.METRICS)
+        return tuple(instruments[name].snapshot() for name in METRICS)
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {field.name: field.metadata["metric"] for field in dataclasses.fields(Metrics)}
+)
+"""The description of each metric, by the attribute of `Metrics`."""

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     Env,

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from progressor.telemetry.instruments import Counter, Gauge, Histogram, Labels
 from progressor.telemetry.metrics.prometheus import Families
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and its labels with their values, sorted."""

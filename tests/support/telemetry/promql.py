@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from progressor.telemetry.instruments import Distribution, Family, Metric, MetricKind
 from progressor.telemetry.metrics.prometheus import exposed
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS
 
 OTHERS: Mapping[str, frozenset[str]] = {
     "up": frozenset(),

@@ -22,8 +22,7 @@ from progressor.settings.addresses import http_bind
 from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.metrics.otlp import EXPORTER_LOGGER, Push
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.resource import resource_of
 from tests.support.builders import make_key, make_process, make_request, make_task
 from tests.support.engine.points import PATIENCE_SECONDS

@@ -12,8 +12,7 @@ from google.rpc import code_pb2
 
 from progressor.sdk import Constraints, GateHold
 from progressor.telemetry.instruments import Distribution, Family, Labels
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,

@@ -14,7 +14,7 @@ import pytest_asyncio
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.openmetrics import parser as openmetrics
 
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,

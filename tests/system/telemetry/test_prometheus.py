@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.telemetry.instruments import Metric, MetricKind
-from progressor.telemetry.names import METRICS
+from progressor.telemetry.metrics.registry import METRICS
 from tests.support.engine.replica import LONG_LEASE, NOW_AND_THEN, open_env, running_replica
 from tests.support.telemetry.load import ROUNDS, Load, keep_a_gate
 from tests.support.telemetry.prometheus import PROMETHEUS, Prometheus, running_prometheus

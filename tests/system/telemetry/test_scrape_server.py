@@ -11,9 +11,8 @@ import pytest
 from progressor.settings.addresses import http_bind
 from progressor.telemetry.metrics import scrape_server
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
-from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.metrics.scrape_server import CONNECTIONS_MAX, HEAD_BYTES_MAX
-from progressor.telemetry.names import METRICS
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.telemetry.metrics import families, filled_metrics, scrape
 
