@@ -36,7 +36,7 @@ from tests.support.models.gates.strategies import (
 from tests.support.models.machine import Machinery, machinery
 from tests.support.models.modelled_processes import Held
 from tests.support.models.strategies import (
-    DESKS,
+    STORES,
     KEYS,
     MOSTLY,
     OUTCOMES,
@@ -68,7 +68,7 @@ class GatesMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(process_id=STARTS, store=DESKS, constraints=st.none() | CONSTRAINTS, run=MOSTLY)
+    @rule(process_id=STARTS, store=STORES, constraints=st.none() | CONSTRAINTS, run=MOSTLY)
     def start(
         self, process_id: str, store: int, constraints: Constraints | None, run: bool
     ) -> None:
@@ -76,12 +76,12 @@ class GatesMachine(RuleBasedStateMachine):
             TaskType.INIT, process_id, store, run=run, key=None, args=b"", constraints=constraints
         )
 
-    @rule(calls=CALLS, store=DESKS)
+    @rule(calls=CALLS, store=STORES)
     def call_through_gates(self, calls: list[tuple[str, Constraints]], store: int) -> None:
         for process_id, constraints in calls:
             self._call(process_id, store, constraints)
 
-    @rule(crowd=CROWDS, store=DESKS)
+    @rule(crowd=CROWDS, store=STORES)
     def call_all_through_gates(self, crowd: tuple[Constraints, ...], store: int) -> None:
         for process_id, constraints in zip("abcd", crowd, strict=True):
             self._call(process_id, store, constraints)
@@ -93,7 +93,7 @@ class GatesMachine(RuleBasedStateMachine):
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.NOTIFY]),
-        process_id=IDS, store=DESKS, constraints=CONSTRAINTS, soon=SOON, key=KEYS,
+        process_id=IDS, store=STORES, constraints=CONSTRAINTS, soon=SOON, key=KEYS,
     )  # fmt: skip
     def ask_for_later(
         self,
@@ -111,12 +111,12 @@ class GatesMachine(RuleBasedStateMachine):
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.CALL, TaskType.REPAIR]),
-        process_id=IDS, store=DESKS, run=MOSTLY,
+        process_id=IDS, store=STORES, run=MOSTLY,
     )  # fmt: skip
     def request(self, task_type: TaskType, process_id: str, store: int, run: bool) -> None:
         self.storage.request(task_type, process_id, store, run=run, key=None, args=b"")
 
-    @rule(process_id=IDS, store=DESKS, removes=RARELY)
+    @rule(process_id=IDS, store=STORES, removes=RARELY)
     def repair_or_remove(self, process_id: str, store: int, removes: bool) -> None:
         if removes:
             self.storage.remove(process_id)
@@ -181,7 +181,7 @@ class GatesMachine(RuleBasedStateMachine):
     def let_time_pass(self, pause: dt.timedelta) -> None:
         self.storage.let_time_pass(pause)
 
-    @rule(store=DESKS, speaks=st.booleans())
+    @rule(store=STORES, speaks=st.booleans())
     def fall_silent_or_speak_up(self, store: int, speaks: bool) -> None:
         if speaks:
             self.storage.alive.add(store)
@@ -189,7 +189,7 @@ class GatesMachine(RuleBasedStateMachine):
         else:
             self.storage.alive.discard(store)
 
-    @rule(store=DESKS)
+    @rule(store=STORES)
     def collect(self, store: int) -> None:
         self.storage.collect(store)
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.support.models.jobs.modelled import OUTCOMES, ModelledJobs
-from tests.support.models.jobs.walk import walk
 from tests.support.models.machine import Machinery, machinery
-from tests.support.models.strategies import DESKS, MOSTLY, RARELY, WHICH
+from tests.support.models.strategies import STORES, MOSTLY, RARELY, WHICH
 
 GRAPHS = st.integers(0, 1000)
 WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])
@@ -25,50 +24,50 @@ class JobsMachine(RuleBasedStateMachine):
         super().__init__()
         self.jobs = ModelledJobs(self.machinery)
 
-    @rule(seed=GRAPHS, store=DESKS)
+    @rule(seed=GRAPHS, store=STORES)
     def submit(self, seed: int, store: int) -> None:
         self.jobs.submit(seed, store)
 
-    @rule(seed=GRAPHS, store=DESKS)
+    @rule(seed=GRAPHS, store=STORES)
     def lead(self, seed: int, store: int) -> None:
         self.jobs.lead(seed, store)
 
-    @rule(which=WHICH, seed=GRAPHS, store=DESKS)
+    @rule(which=WHICH, seed=GRAPHS, store=STORES)
     def add(self, which: int, seed: int, store: int) -> None:
         self.jobs.add(which, seed, store)
 
-    @rule(which=WHICH, store=DESKS, really=RARELY)
+    @rule(which=WHICH, store=STORES, really=RARELY)
     def cancel(self, which: int, store: int, really: bool) -> None:
         if really:
             self.jobs.cancel(which, store)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def retry(self, which: int, store: int) -> None:
         self.jobs.retry(which, store)
 
-    @rule(which=WHICH, store=DESKS, word=st.sampled_from([*OUTCOMES]))
+    @rule(which=WHICH, store=STORES, word=st.sampled_from([*OUTCOMES]))
     def repair(self, which: int, store: int, word: str) -> None:
         self.jobs.repair(which, store, word)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def simple_repair(self, which: int, store: int) -> None:
         self.jobs.simple_repair(which, store)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def repair_leader(self, which: int, store: int) -> None:
         self.jobs.repair_leader(which, store)
 
-    @rule(which=WHICH, store=DESKS, really=RARELY)
+    @rule(which=WHICH, store=STORES, really=RARELY)
     def remove(self, which: int, store: int, really: bool) -> None:
         if really:
             self.jobs.remove(which, store)
 
-    @rule(which=WHICH, store=DESKS, really=RARELY)
+    @rule(which=WHICH, store=STORES, really=RARELY)
     def remove_leader(self, which: int, store: int, really: bool) -> None:
         if really:
             self.jobs.remove_leader(which, store)
 
-    @rule(store=DESKS)
+    @rule(store=STORES)
     def claim(self, store: int) -> None:
         self.jobs.claim(store)
 
@@ -76,15 +75,15 @@ class JobsMachine(RuleBasedStateMachine):
     def settle(self, which: int, word: str, continues: bool) -> None:
         self.jobs.settle(which, word, continues=continues)
 
-    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=DESKS)
+    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=STORES)
     def work(self, words: list[str], store: int) -> None:
         self.jobs.work(words, store)
 
-    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=DESKS)
+    @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=STORES)
     def work_more(self, words: list[str], store: int) -> None:
         self.jobs.work(words, store)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def fail(self, which: int, store: int) -> None:
         self.jobs.fail(which, store)
 
@@ -100,7 +99,7 @@ class JobsMachine(RuleBasedStateMachine):
     def speak_late(self, which: int, word: str) -> None:
         self.jobs.speak_late(which, word)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def tend(self, which: int, store: int) -> None:
         self.jobs.tend(which, store)
 
@@ -145,12 +144,3 @@ def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, 
                 jobs.settle_all(chosen.randrange(1000))
             jobs.let_time_pass()
         jobs.finish()
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(8))
-def test_random_deeds_that_come_to_failures_repairs_and_retries(
-    own_database: str, seed: int
-) -> None:
-    with machinery(own_database) as opened:
-        walk(ModelledJobs(opened), random.Random(seed), 80)

@@ -21,7 +21,7 @@ from tests.support.models.modelled_processes import Held, ModelledStorage
 from tests.support.models.strategies import (
     AFTER,
     ARGS,
-    DESKS,
+    STORES,
     FAILURES,
     IDS,
     KEYS,
@@ -60,13 +60,13 @@ class StorageMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(process_id=IDS, store=DESKS, run=MOSTLY, key=KEYS, args=ARGS)
+    @rule(process_id=IDS, store=STORES, run=MOSTLY, key=KEYS, args=ARGS)
     def start(self, process_id: str, store: int, run: bool, key: str | None, args: bytes) -> None:
         self.storage.request(TaskType.INIT, process_id, store, run=run, key=key, args=args)
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR]),
-        process_id=IDS, store=DESKS, run=MOSTLY, key=KEYS, args=ARGS,
+        process_id=IDS, store=STORES, run=MOSTLY, key=KEYS, args=ARGS,
     )  # fmt: skip
     def request(
         self,
@@ -79,11 +79,11 @@ class StorageMachine(RuleBasedStateMachine):
     ) -> None:
         self.storage.request(task_type, process_id, store, run=run, key=key, args=args)
 
-    @rule(process_id=IDS, store=DESKS, args=ARGS)
+    @rule(process_id=IDS, store=STORES, args=ARGS)
     def call(self, process_id: str, store: int, args: bytes) -> None:
         self.storage.request(TaskType.CALL, process_id, store, run=True, key=None, args=args)
 
-    @rule(process_id=IDS, store=DESKS)
+    @rule(process_id=IDS, store=STORES)
     def simple_repair(self, process_id: str, store: int) -> None:
         self.storage.simple_repair(process_id, store)
 
@@ -157,16 +157,16 @@ class StorageMachine(RuleBasedStateMachine):
         # What lies ahead comes, and leases are lost.
         self.storage.what_waits_is_told()
 
-    @rule(store=DESKS)
+    @rule(store=STORES)
     def fall_silent(self, store: int) -> None:
         self.storage.alive.discard(store)
 
-    @rule(store=DESKS)
+    @rule(store=STORES)
     def speak_up(self, store: int) -> None:
         self.storage.alive.add(store)
         self.storage.beat()
 
-    @rule(store=DESKS)
+    @rule(store=STORES)
     def collect(self, store: int) -> None:
         self.storage.collect(store)
 

@@ -17,7 +17,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess,
 from progressor.domain.processes.task import TaskType
 from progressor.storage.rows.gate_effects import LoweredGate
 from tests.support.storage.doctor.invariants import broken_invariants
-from tests.support.storage.gates import DESKS_COUNT, GatedStorage, key_of, opened
+from tests.support.storage.gates import STORES_COUNT, GatedStorage, key_of, opened
 from tests.support.storage.store import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
 
 PROCESSES = [f"p{number}" for number in range(8)]
@@ -161,8 +161,8 @@ async def _crowd(storage: GatedStorage, seed: int, *, holds: bool) -> None:
         await storage.admit(a_request(key_of(process_id), TaskType.INIT), 0, run=True)
         await storage.settle_one(0, success())
     async with asyncio.TaskGroup() as group:
-        for number in range(DESKS_COUNT * PARTIES_EACH):
-            party = Party(storage, number % DESKS_COUNT, seed * 100 + number, holds=holds)
+        for number in range(STORES_COUNT * PARTIES_EACH):
+            party = Party(storage, number % STORES_COUNT, seed * 100 + number, holds=holds)
             group.create_task(party.live(DEEDS_EACH), name=f"party {number}")
 
 

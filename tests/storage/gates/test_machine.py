@@ -31,7 +31,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.task import TaskType
 from tests.support.models.strategies import MOSTLY, REFUSED, WHICH
 from tests.support.storage.gates import (
-    DESKS_COUNT,
+    STORES_COUNT,
     Beside,
     GatedStorage,
     Opened,
@@ -45,7 +45,7 @@ IDS = st.sampled_from([*BEGUN])
 NEW_IDS = st.sampled_from(["s", "t", *BEGUN])
 GATES = st.sampled_from(["a", "b", "c"])
 ORDERS = st.sampled_from(["v", "w"])
-DESKS = st.integers(0, DESKS_COUNT - 1)
+STORES = st.integers(0, STORES_COUNT - 1)
 CAPACITIES = st.sampled_from([1, 1, 1, 2])
 PAUSES = st.sampled_from([0.5, 2, 100]).map(lambda seconds: dt.timedelta(seconds=seconds))
 SOON = st.sampled_from([0, 1, 3]).map(lambda seconds: dt.timedelta(seconds=seconds))
@@ -97,13 +97,13 @@ class GatesMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(calls=CALLS, store=DESKS, run=MOSTLY)
+    @rule(calls=CALLS, store=STORES, run=MOSTLY)
     def call(self, calls: Sequence[Call], store: int, run: bool) -> None:
         for call in calls:
             self._request(call, store, run=run)
             self.storage.judge()
 
-    @rule(process_id=NEW_IDS, constraints=MAYBE, after=AFTER, store=DESKS, run=MOSTLY)
+    @rule(process_id=NEW_IDS, constraints=MAYBE, after=AFTER, store=STORES, run=MOSTLY)
     def start(
         self,
         process_id: str,
@@ -126,7 +126,7 @@ class GatesMachine(RuleBasedStateMachine):
     @rule(
         process_id=IDS,
         deed=st.sampled_from(["repair", "repair", "simple repair", "simple repair", "remove"]),
-        store=DESKS,
+        store=STORES,
         run=MOSTLY,
     )
     def repair_or_remove(self, process_id: str, deed: str, store: int, run: bool) -> None:
@@ -138,13 +138,13 @@ class GatesMachine(RuleBasedStateMachine):
             case _:
                 self.storage.remove(process_id, store)
 
-    @rule(which=WHICH, store=DESKS)
+    @rule(which=WHICH, store=STORES)
     def cancel(self, which: int, store: int) -> None:
         self.storage.cancel(which, store)
 
     # What workers do.
 
-    @rule(outcomes=st.lists(OUTCOMES, min_size=1, max_size=4), which=WHICH, store=DESKS)
+    @rule(outcomes=st.lists(OUTCOMES, min_size=1, max_size=4), which=WHICH, store=STORES)
     def work(self, outcomes: Sequence[Outcome], which: int, store: int) -> None:
         """Do what every replica does at once, where it has room."""
         for outcome in outcomes:
@@ -157,7 +157,7 @@ class GatesMachine(RuleBasedStateMachine):
         outcome=OUTCOMES,
         which=WHICH,
         beside=st.builds(Beside, IDS, st.none() | ORDERS, st.none() | GATES),
-        store=DESKS,
+        store=STORES,
         claims=st.booleans(),
     )
     def work_while_others_have_locks(
@@ -168,7 +168,7 @@ class GatesMachine(RuleBasedStateMachine):
             self.storage.claim_told(store)
         self.storage.settle_beside(which, outcome, beside)
 
-    @rule(deed=st.sampled_from(["claim", "look again", "promote"]), store=DESKS, limit=WHICH)
+    @rule(deed=st.sampled_from(["claim", "look again", "promote"]), store=STORES, limit=WHICH)
     def scan(self, deed: str, store: int, limit: int) -> None:
         match deed:
             case "claim":
@@ -178,7 +178,7 @@ class GatesMachine(RuleBasedStateMachine):
             case _:
                 self.storage.promote_due(store)
 
-    @rule(pause=PAUSES, store=DESKS, is_noticed=MOSTLY)
+    @rule(pause=PAUSES, store=STORES, is_noticed=MOSTLY)
     def time_passes(self, pause: dt.timedelta, store: int, is_noticed: bool) -> None:
         self.storage.let_time_pass(pause)
         if is_noticed:
@@ -187,7 +187,7 @@ class GatesMachine(RuleBasedStateMachine):
 
     # What operators do.
 
-    @rule(gate=GATES, capacity=st.none() | st.integers(0, 3), store=DESKS)
+    @rule(gate=GATES, capacity=st.none() | st.integers(0, 3), store=STORES)
     def set_gate(self, gate: str, capacity: int | None, store: int) -> None:
         if capacity is None:
             self.storage.delete_gate(gate, store)
@@ -215,3 +215,20 @@ def test_whatever_happens_the_invariants_of_gates_hold_and_everything_ends(
             opened = storage
 
         run_state_machine_as_test(Machine, settings=settings(chosen, stateful_step_count=50))
+
+
+def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than_was_told(
+    own_database: str,
+) -> None:
+    with opened(own_database) as three:
+        storage = GatedStorage(three)
+        storage.request(a_request(key_of("p"), TaskType.INIT), 0, run=True)
+        storage.settle(0, success())
+        storage.request(a_request(key_of("p")), 0, run=False)
+        storage.claim_due(1, 1)
+        storage.settle(0, UNREACHABLE)
+
+        storage.claim_told(0)
+
+        storage.judge()
+        storage.everything_ends_by_what_is_told()

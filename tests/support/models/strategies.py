@@ -21,7 +21,7 @@ KEYS = st.sampled_from([None, None, None, "k1", "k2"])
 ARGS = st.sampled_from([b"", b"x"])
 # Not sampled from what there is: which replica wins a race is not hypothesis's to know.
 WHICH = st.integers(0, 9)
-DESKS = st.integers(0, 1)
+STORES = st.integers(0, 1)
 LONGEST_TIMER = dt.timedelta(seconds=60)
 AFTER = st.sampled_from([dt.timedelta()] * 2 + [dt.timedelta(seconds=2), LONGEST_TIMER])
 RARELY = st.sampled_from([False, False, False, True])

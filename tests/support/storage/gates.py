@@ -36,7 +36,7 @@ from tests.support.storage.store import (
 
 T = TypeVar("T")
 
-DESKS_COUNT = 3
+STORES_COUNT = 3
 PLENTY = 1000
 """The capacity of a gate that no task waits for."""
 
@@ -145,7 +145,7 @@ def opened(conninfo: str, *, patience: dt.timedelta = PATIENCE) -> Iterator[Open
         psycopg.connect(quick, autocommit=True) as hand,
     ):
         stack = contextlib.AsyncExitStack()
-        running = running_stores(quick, count=DESKS_COUNT, clock=clock, patience=patience)
+        running = running_stores(quick, count=STORES_COUNT, clock=clock, patience=patience)
         stores = runner.run(stack.enter_async_context(running))
         try:
             yield Opened(runner, observer, hand, stores, clock)

@@ -5,8 +5,6 @@ import json
 import sys
 from typing import Any
 
-import pytest
-
 from bench.disturbing import windows
 from bench.disturbing.cells import CELLS
 from bench.peers import ROOT
@@ -34,21 +32,6 @@ def findings(line: dict[str, Any]) -> list[str]:
     return [finding for turn in line["turns"] for finding in turn["findings"]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["killed", "backlog"])
-async def test_callers_go_on_and_lose_nothing_while_something_is_broken(name: str) -> None:
-    (line,) = (await measured("--only", name)).values()
-
-    (turn,) = line["turns"]
-    assert findings(line) == []
-    assert turn["answered"] > 100
-    assert line["before"] > 0
-    assert line["after"] > 0
-    assert line["first_seconds"] is not None
-    assert line["kept"] == pytest.approx(line["after"] / line["before"], rel=0.1)
-    assert len(turn["rates"]) >= 2
-
-
 async def test_what_a_killed_replica_had_in_hand_is_asked_again_on_the_other() -> None:
     (line,) = (await measured("--only", "kills_p99")).values()
 
@@ -57,30 +40,6 @@ async def test_what_a_killed_replica_had_in_hand_is_asked_again_on_the_other() -
     assert len(turn["asked"]) == 20
     assert 0 < line["asked_again"]["p50"] <= line["asked_again"]["max"]
     assert line["answered"]["p50"] > 0
-
-
-@pytest.mark.slow
-async def test_by_the_policy_fail_nothing_is_asked_again() -> None:
-    (line,) = (await measured("--only", "kills_p99", "--policy", "fail")).values()
-
-    (turn,) = line["turns"]
-    assert findings(line) == []
-    assert line["policy"] == "fail"
-    assert turn["asked"] == []
-    assert len(turn["settled"]) == 20
-
-
-@pytest.mark.slow
-async def test_every_caller_is_answered_once_postgresql_is_back() -> None:
-    lines = await measured("--only", "postgres_resume")
-
-    assert lines.keys() == {"postgres_resume_restart", "postgres_resume_kill"}
-    for line in lines.values():
-        (turn,) = line["turns"]
-        assert findings(line) == []
-        assert len(turn["each"]) == 8
-        assert turn["away"] > 0
-        assert 0 < line["first_seconds"] <= line["each"]["max"]
 
 
 def test_by_default_all_nine_of_the_comparison_are_measured() -> None:

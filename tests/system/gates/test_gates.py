@@ -6,7 +6,6 @@ itself, in what Get tells of its task, or by standing in a gate's line.
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 from collections.abc import AsyncIterator
 
@@ -20,7 +19,6 @@ from progressor.sdk import (
     Constraints,
     GateHold,
     GateView,
-    ProcessStatus,
     SyncClient,
     TaskStatus,
 )
@@ -86,16 +84,6 @@ async def status_of(env: Env, process_id: str, task_id: int) -> TaskStatus:
 
 
 class TestConstraints:
-    async def test_who_holds_a_gate_keeps_others_waiting(self, env: Env) -> None:
-        await env.running("p")
-        async with held(env):
-            accepted = await env.client.notify("p", b"1", constraints=MUTEX)
-            line, asked = await line_of(env), len(env.asked_for("p"))
-        await env.asked("p", 2)
-
-        assert (line, asked) == (["p"], 1)
-        assert env.asked_for("p")[1].task.task_id == accepted.task_id
-
     async def test_a_start_waits_too(self, env: Env) -> None:
         async with held(env):
             await env.client.start("p", constraints=MUTEX, accept_only=True)
@@ -113,48 +101,6 @@ class TestConstraints:
             answer = await waiting
 
         assert answer.response == b"1"
-
-    async def test_a_smaller_version_goes_first(self, env: Env) -> None:
-        await env.running("p")
-        smaller, larger = (Constraints(order=("db", version)) for version in ("1.9", "1.10"))
-        async with held(env, constraints=smaller):
-            accepted = await env.client.notify("p", constraints=larger)
-            status = await status_of(env, "p", accepted.task_id)
-            asked = len(env.asked_for("p"))
-        await env.asked("p", 2)
-
-        assert (status, asked) == (TaskStatus.WAITING, 1)
-
-    async def test_an_instant_that_lies_ahead_is_waited_for(self, env: Env) -> None:
-        run_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.2)
-        await env.client.start("p", constraints=Constraints(run_at=run_at))
-
-        [task] = (await env.client.trace("p")).tasks
-        assert task.started_at is not None
-        assert task.started_at >= run_at
-
-    async def test_who_has_the_higher_priority_stands_before_an_older_one(self, env: Env) -> None:
-        async with held(env):
-            for process_id, priority in (("old", 3), ("urgent", 1), ("later", 5), ("young", 3)):
-                constraints = Constraints(gates=["mutex"], priority=priority)
-                await env.client.start(process_id, constraints=constraints, accept_only=True)
-            line = await line_of(env)
-        await env.asked("later")
-
-        assert line == ["urgent", "old", "young", "later"]
-
-    async def test_a_gate_held_by_a_process_is_left_with_its_end(self, env: Env) -> None:
-        kept = Constraints(gates={"mutex": 1}, hold="process")
-        await env.client.start("holder", constraints=kept)
-        view = await env.client.gates.get("mutex")
-        await env.client.start("p", constraints=MUTEX, accept_only=True)
-        line = await line_of(env)
-        await env.client.remove("holder")
-        await env.asked("p")
-
-        [holder] = view.holders
-        assert (holder.process_id, holder.hold) == ("holder", GateHold.PROCESS)
-        assert line == ["p"]
 
     async def test_a_timer_takes_constraints(self, env: Env) -> None:
         constraints = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="mutex")])
@@ -339,24 +285,6 @@ class TestGateService:
         assert set(waiter.gates) == {"mutex", "wide"}
         assert gate.created_at <= holder.held_at <= waiter.since
 
-    async def test_more_capacity_lets_who_waits_through(self, env: Env) -> None:
-        async with held(env):
-            await env.client.start("p", constraints=MUTEX, accept_only=True)
-            gate = await env.client.gates.set("mutex", 2)
-            await env.asked("p")
-
-        assert (gate.capacity, gate.revision) == (2, 2)
-
-    async def test_no_capacity_lets_nobody_through(self, env: Env) -> None:
-        await env.client.gates.set("closed", 0)
-        closed = Constraints(gates=["closed"])
-        await env.client.start("p", constraints=closed, accept_only=True)
-        view = await env.client.gates.get("closed")
-        await env.client.gates.set("closed", 1)
-        await env.asked("p")
-
-        assert (view.gate.held, [it.process_id for it in view.line]) == (0, ["p"])
-
     async def test_a_capacity_is_set_at_the_revision_that_is_expected(self, env: Env) -> None:
         made = await env.client.gates.set("g", 1)
         changed = await env.client.gates.set("g", 2, expected_revision=made.revision)
@@ -445,17 +373,6 @@ class TestGateService:
                 return [it.gate for it in client.gates.list()], client.gates.get("g").gate.held
 
         assert await asyncio.to_thread(ask) == (["g"], 0)
-
-
-async def test_a_broken_process_leaves_its_gates(env: Env) -> None:
-    kept = Constraints(gates={"mutex": 1}, hold="process")
-    env.processor.on_process("holder", answering(), answering(set_timer=timer(-1)))
-    await env.client.start("holder", constraints=kept)
-    await env.client.start("p", constraints=MUTEX, accept_only=True)
-    await refusal(env.client.call("holder"))
-    await env.asked("p")
-
-    assert (await env.client.get("holder")).process.status is ProcessStatus.ERROR
 
 
 async def test_a_task_without_constraints_passes_a_closed_gate(env: Env) -> None:

@@ -96,17 +96,6 @@ class TestCancel:
         assert gated.begun("p") == []
         assert await gated.ended_as("p", task) == "TASK_CANCELLED"
 
-    async def test_of_one_that_runs_is_refused(self, gated: Gated) -> None:
-        (hang,) = await gated.held("p")
-        task = await gated.call("p", constraints(DATABASE))
-        await gated.has_begun("p")
-        reason = await refused(gated.cancel("p", task))
-        hang.released.set()
-        await gated.finished(("p", task))
-        again = await refused(gated.cancel("p", task))
-
-        assert (reason, again) == ("TASK_IS_RUNNING", "TASK_HAS_ENDED")
-
     async def test_is_told_to_whoever_waits_wherever_they_are(
         self, gated: Gated, replicas: tuple[Replica, Replica]
     ) -> None:
@@ -130,18 +119,6 @@ class TestCancel:
         hang.released.set()
 
         assert [it.result() for it in waiting] == ["TASK_CANCELLED"] * 4
-
-    async def test_of_a_start_leaves_no_process(self, gated: Gated) -> None:
-        (hang,) = await gated.held("first")
-        await gated.call("first", constraints(DATABASE))
-        await gated.has_begun("first")
-        task = await gated.start("p", constraints(DATABASE))
-        await gated.cancel("p", task)
-        reason = await refused(gated.answered("p"))
-        hang.released.set()
-
-        assert reason == "PROCESS_NOT_FOUND"
-        assert gated.begun("p") == []
 
 
 class TestCapacity:
@@ -212,13 +189,6 @@ class TestCapacity:
         await gated.finished(("p", task))
 
         assert state == ["gates"]
-
-    async def test_of_a_gate_that_is_not_there_has_to_be_given(self, gated: Gated) -> None:
-        await gated.running("p")
-
-        reason = await refused(gated.answered("p", constraints("nowhere", capacity=None)))
-
-        assert reason == "GATE_NOT_FOUND"
 
 
 class TestAnIdempotencyKey:

@@ -8,22 +8,18 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from progressor import errors
 from progressor.sdk import RetryPolicy
-from progressor.v1 import nodes_pb2
 from tests.support.engine.gates import refused
-from tests.support.engine.job_env import JobEnv, done, failing, open_jobs, wire_nodes
+from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
 from tests.support.engine.replica import (
     Replica,
     answering,
-    broken,
     running_replica,
     timer,
-    unavailable,
 )
 from tests.support.faults.ground import eventually
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
-from tests.support.processor.scripted import Answer, Hang
+from tests.support.processor.scripted import Answer
 from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -84,25 +80,6 @@ class TestCancel:
 
         assert jobs.states("job") == {"a": "done", "b": "failed", "c": "cancelled"}
 
-    async def test_ends_one_that_waits_for_its_next_attempt(self, jobs: JobEnv) -> None:
-        jobs.env.processor.on_process("job/a", unavailable())
-        await jobs.submit("job", {"a": ()}, hold=False)
-        await jobs.env.settled("job/a")
-
-        await jobs.cancel("job")
-        await jobs.become("job", {"a": "cancelled"})
-
-        assert jobs.tasks("job/a") == [("init", "cancelled", 1)]
-
-    async def test_of_one_that_has_ended_is_refused(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", {"a": ()})
-        await jobs.end("job", "a")
-        await jobs.ended("job")
-
-        assert await refused(jobs.cancel("job")) == "JOB_ENDED"
-        assert await refused(jobs.retry("job")) == "JOB_NOT_FAILED"
-        assert await refused(jobs.cancel("absent")) == "JOB_NOT_FOUND"
-
     async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobEnv) -> None:
         await jobs.submit("job", SEED_EXAMPLE)
         await jobs.asked("job", "1", "2", "3")
@@ -136,25 +113,6 @@ class TestDeadline:
         assert (await jobs.get("job")).job.detail == "DEADLINE_EXCEEDED"
         await jobs.end("job", "a")
         assert jobs.states("job")["a"] == "done"
-
-    async def test_and_a_retry_goes_on_from_there(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", TWO_AND_ONE, timeout=SOON)
-        await jobs.asked("job", "a", "b")
-        await jobs.end("job", "a")
-        assert await jobs.ended("job") == "failed"
-        assert await jobs.retry("job") == []
-
-        assert jobs.state("job") == "running"
-        await jobs.end("job", "b")
-        await jobs.end("job", "c")
-        assert await jobs.ended("job") == "done"
-        assert (await jobs.get("job")).job.retry_count == 1
-
-    async def test_of_a_job_that_ends_in_time_does_nothing(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", {"a": ()}, timeout=Duration(seconds=3600))
-        await jobs.end("job", "a")
-
-        assert await jobs.ended("job") == "done"
 
 
 class TestRetry:
@@ -196,42 +154,8 @@ class TestRetry:
         assert sorted(it.result() for it in retries) == ["JOB_NOT_FAILED"] * 5 + ["retried"]
         assert await jobs.ended("job") == "done"
 
-    async def test_a_repair_of_the_follower_does_the_same(self, jobs: JobEnv) -> None:
-        jobs.hold("job", "ac", Answer(done()))
-        jobs.env.processor.on_process("job/b", answering(), broken(), Answer(done()))
-        await jobs.submit("job", {**TWO_AND_ONE, "c": ("b",)}, hold=False)
-        await jobs.env.settled("job/b")
-        with pytest.raises(errors.ProcessFailedError):
-            await jobs.env.client.call("job/b", b"x")
-        await jobs.end("job", "a")
-        assert await jobs.ended("job") == "failed"
-        assert jobs.states("job") == {"a": "done", "b": "failed", "c": "skipped"}
-
-        await jobs.env.client.repair("job/b", b"fix")
-        jobs.release("job", "c")
-
-        assert await jobs.ended("job") == "done"
-
 
 class TestRemove:
-    async def test_of_a_follower_fails_its_node(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", TWO_AND_ONE)
-        await jobs.asked("job", "a", "b")
-        await jobs.env.client.remove("job/a")
-        assert jobs.states("job") == {"a": "failed", "b": "running", "c": "skipped"}
-
-        await jobs.end("job", "b")
-        assert await jobs.ended("job") == "failed"
-
-    async def test_of_one_that_is_done_changes_nothing(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", TWO_AND_ONE)
-        await jobs.end("job", "a")
-        await jobs.env.client.remove("job/a")
-
-        for name in "bc":
-            await jobs.end("job", name)
-        assert await jobs.ended("job") == "done"
-
     async def test_of_the_leader_stops_its_followers(self, jobs: JobEnv) -> None:
         jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
         jobs.hold("job", "ac")
@@ -246,20 +170,6 @@ class TestRemove:
 
         await eventually(lambda: _status(jobs, "job/a") == "error")
         assert _status(jobs, "job/c") is None
-
-    async def test_of_a_leader_in_its_join(self, jobs: JobEnv) -> None:
-        start = nodes_pb2.StartNodes(nodes=wire_nodes({"a": ()}))
-        join = Hang()
-        jobs.env.processor.on_process("job", answering(start_nodes=start), join)
-        jobs.hold("job", "a")
-        await jobs.env.client.start("job")
-        await jobs.end("job", "a")
-        await jobs.env.asked("job", 2)
-
-        await jobs.env.client.remove("job")
-        join.released.set()
-
-        assert jobs.state("job") is None
 
     async def test_the_name_can_be_taken_by_another_job_while_old_followers_work(
         self, jobs: JobEnv

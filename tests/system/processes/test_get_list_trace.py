@@ -1,7 +1,6 @@
 """What can be read: a process and its history, the processes of a namespace, the trace of tasks."""
 
 import asyncio
-import datetime as dt
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +13,18 @@ from progressor.sdk import (
     Direction,
     HistoryRange,
     NewEvent,
-    ProcessStatus,
     TaskStatus,
     WaitCause,
 )
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.replica import (
     QUIET,
     Env,
     Replica,
     answering,
-    broken,
     open_env,
-    refusal,
     running_replica,
 )
 from tests.support.processor.scripted import Hang
@@ -214,30 +209,6 @@ class TestWaits:
 
 
 class TestList:
-    async def test_is_of_one_namespace_and_newest_first(self, env: Env, replica: Replica) -> None:
-        async with open_env(replica) as other:
-            await other.running("elsewhere")
-            for name in ("a", "b", "c"):
-                await env.running(name)
-
-            listed = [process.process_id async for process in env.client.list()]
-
-        assert listed == ["c", "b", "a"]
-
-    async def test_is_of_all_namespaces_where_that_is_asked_for(
-        self, env: Env, replica: Replica
-    ) -> None:
-        async with open_env(replica) as other:
-            await env.running("a")
-            await other.running("b")
-
-            listed = [it async for it in env.client.list(page_size=1, all_namespaces=True)]
-
-        assert [(it.namespace, it.process_id) for it in listed[:2]] == [
-            (other.namespace, "b"),
-            (env.namespace, "a"),
-        ]
-
     async def test_pages_lose_and_repeat_nothing(self, env: Env) -> None:
         names = {f"p{number}" for number in range(25)}
         async with asyncio.TaskGroup() as group:
@@ -248,29 +219,6 @@ class TestList:
 
         assert len(listed) == 25
         assert set(listed) == names
-
-    async def test_by_status(self, env: Env) -> None:
-        await env.running("running")
-        await env.broken("error")
-        await env.finished("finished")
-
-        async def of(*statuses: ProcessStatus) -> set[str]:
-            return {each.process_id async for each in env.client.list(statuses=statuses)}
-
-        assert await of(ProcessStatus.ERROR) == {"error"}
-        assert await of(ProcessStatus.FINISHED) == {"finished"}
-        assert await of(ProcessStatus.RUNNING, ProcessStatus.ERROR) == {"running", "error"}
-        assert await of() == {"running", "error", "finished"}
-
-    async def test_by_time_of_creation(self, env: Env) -> None:
-        day = dt.timedelta(days=1)
-        start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-        for number in range(3):
-            await env.client.put(f"p{number}", created_at=start + number * day)
-
-        listed = env.client.list(created_from=start + day, created_to=start + 2 * day)
-
-        assert [process.process_id async for process in listed] == ["p1"]
 
     async def test_by_metadata(self, env: Env) -> None:
         await env.client.put("p1", metadata={"customer": "c1", "n": 1})
@@ -318,35 +266,6 @@ class TestTrace:
             TaskStatus.WAITING,
         ]
         assert tasks[3].scheduled_at is None
-
-    async def test_shows_how_a_task_failed(self, env: Env) -> None:
-        await env.running("p", broken("why"))
-        await refusal(env.client.call("p"))
-
-        error = (await env.client.trace("p")).tasks[1].error
-
-        assert error is not None
-        assert (error.code, error.reason, error.message) == (13, "BROKEN", "why")
-
-    async def test_comes_in_pages(self, env: Env) -> None:
-        await env.running("p")
-        for _ in range(5):
-            await env.client.call("p")
-        token = ""
-        pages: list[list[int]] = []
-        while token or not pages:
-            page = await env.client.trace("p", page_size=4, page_token=token)
-            pages.append([task.task_id for task in page.tasks])
-            token = page.next_page_token
-
-        assert [len(page) for page in pages] == [4, 2]
-        assert [*pages[0], *pages[1]] == sorted({*pages[0], *pages[1]})
-
-    async def test_of_a_finished_process_is_kept(self, env: Env) -> None:
-        await env.running("p", answering(complete=Complete()))
-        await env.client.call("p")
-
-        assert len((await env.client.trace("p")).tasks) == 2
 
 
 async def test_the_callers_context_reaches_the_processor(env: Env) -> None:

@@ -6,18 +6,16 @@ from collections.abc import Awaitable
 import pytest
 from grpc import StatusCode
 
-from progressor import errors
 from progressor.sdk import Answer as Answered
-from progressor.sdk import HistoryRange, NewEvent, ProcessStatus
-from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
+from progressor.sdk import HistoryRange
+from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.replica import (
     Env,
-    answering,
     broken,
     refusal,
     response,
 )
-from tests.support.processor.scripted import Answer, Hang, reject
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -129,35 +127,6 @@ class TestTheSameRequest:
             True,
         )
 
-    async def test_after_the_process_has_finished_gets_the_old_answer(self, env: Env) -> None:
-        await env.running("p", Answer(), answering(complete=Complete()))
-        first = await env.client.call("p", b"a", idempotency_key="k")
-        await env.client.call("p")
-
-        again = await env.client.call("p", b"a", idempotency_key="k")
-
-        assert (await env.client.get("p")).process.status is ProcessStatus.FINISHED
-        assert (again.task_id, again.response) == (first.task_id, b"a")
-
-    async def test_after_the_process_has_broken_gets_the_old_answer(self, env: Env) -> None:
-        await env.running("p", Answer(), broken())
-        first = await env.client.call("p", b"a", idempotency_key="k")
-        await refusal(env.client.call("p"))
-
-        again = await env.client.call("p", b"a", idempotency_key="k")
-
-        assert (again.task_id, again.response) == (first.task_id, b"a")
-
-    async def test_of_a_start_gets_the_old_answer_whatever_came_since(self, env: Env) -> None:
-        env.processor.on_process("p", Answer(), Answer(), broken())
-        first = await env.client.start("p", b"a", idempotency_key="k")
-        await env.client.call("p", b"b")
-        await refusal(env.client.call("p"))
-
-        again = await env.client.start("p", b"a", idempotency_key="k")
-
-        assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
-
     async def test_that_broke_the_process_is_told_so_again(self, env: Env) -> None:
         await env.running("p", broken())
         first = await refusal(env.client.call("p", b"a", idempotency_key="k"))
@@ -166,15 +135,6 @@ class TestTheSameRequest:
 
         assert again == first
         assert again.reason == "PROCESS_FAILED"
-
-    async def test_that_was_rejected_is_told_so_again(self, env: Env) -> None:
-        await env.running("p", reject(3, reason="NO", message="no"), Answer())
-        first = await refusal(env.client.call("p", b"a", idempotency_key="k"))
-
-        again = await refusal(env.client.call("p", b"a", idempotency_key="k"))
-
-        assert again == first
-        assert (again.domain, again.reason) == ("processor", "NO")
 
     async def test_that_was_cancelled_is_told_why_again(self, env: Env) -> None:
         hang, _ = await env.busy("p", answer=response(complete=Complete()))
@@ -185,31 +145,6 @@ class TestTheSameRequest:
         status = await refusal(env.client.call("p", b"a", idempotency_key="k"))
 
         assert status.reason == "PROCESS_FINISHED"
-
-    async def test_of_a_notify_returns_its_task(self, env: Env) -> None:
-        await env.running("p")
-        first = await env.client.notify("p", b"a", idempotency_key="k")
-        again = await env.client.notify("p", b"a", idempotency_key="k")
-        await env.settled("p", 2)
-
-        assert (again.task_id, again.deduplicated) == (first.task_id, True)
-        assert len(env.asked_for("p")) == 2
-
-    async def test_of_a_repair_gets_the_old_answer(self, env: Env) -> None:
-        await env.broken("p")
-        first = await env.client.repair("p", b"a", idempotency_key="k")
-
-        again = await env.client.repair("p", b"a", idempotency_key="k")
-
-        assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
-
-    async def test_of_a_put_returns_its_task(self, env: Env) -> None:
-        history = [NewEvent(payload=b"e", metadata={"a": 1, "b": 2})]
-        first = await env.client.put("p", history=history, idempotency_key="k")
-
-        again = await env.client.put("p", history=history, idempotency_key="k")
-
-        assert (again.task_id, again.deduplicated) == (first.task_id, True)
 
 
 class TestAnotherRequest:
@@ -268,14 +203,6 @@ class TestAnotherRequest:
 
         assert told == self.refused()
 
-    async def test_is_refused_on_a_finished_process_too(self, env: Env) -> None:
-        await env.running("p", answering(complete=Complete()))
-        await env.client.call("p", b"a", idempotency_key="k")
-
-        told = await self.told(env.client.call("p", b"b", idempotency_key="k"))
-
-        assert told == self.refused()
-
     async def test_among_a_hundred_at_once_only_one_of_the_two_runs(self, env: Env) -> None:
         await env.running("p")
 
@@ -295,48 +222,9 @@ class TestAnotherRequest:
 
 
 class TestScope:
-    async def test_a_key_belongs_to_its_process(self, env: Env) -> None:
-        await env.running("p")
-        await env.running("q")
-        one = await env.client.call("p", b"a", idempotency_key="k")
-
-        other = await env.client.call("q", b"b", idempotency_key="k")
-
-        assert one.task_id != other.task_id
-        assert not other.deduplicated
-
-    async def test_a_key_outlives_its_process(self, env: Env) -> None:
-        begun = await env.client.start("p", b"a", idempotency_key="k")
-        await env.client.remove("p")
-
-        again = await env.client.start("p", b"a", idempotency_key="k")
-        with pytest.raises(errors.IdempotencyKeyReusedError):
-            await env.client.start("p", b"b", idempotency_key="k")
-
-        assert (again.response, again.deduplicated) == (b"a", True)
-        assert again.task_id == begun.task_id
-        assert env.asked_for("p")[1:] == []
-
-    async def test_a_start_is_not_repeated_whose_process_has_removed_itself(self, env: Env) -> None:
-        env.processor.on_process("p", answering(remove=RemoveProcess(), response=b"bye"))
-        first = await env.client.start("p", b"a", idempotency_key="k")
-
-        again = await env.client.start("p", b"a", idempotency_key="k")
-
-        assert (first.response, again.response, again.deduplicated) == (b"bye", b"bye", True)
-        assert len(env.asked_for("p")) == 1
-
     async def test_an_empty_key_makes_every_request_new(self, env: Env) -> None:
         await env.running("p")
         one = await env.client.call("p", b"a", idempotency_key="")
         other = await env.client.call("p", b"a", idempotency_key="")
 
         assert one.task_id != other.task_id
-
-    async def test_a_rejected_start_leaves_its_key_free(self, env: Env) -> None:
-        env.processor.on_process("p", reject(3), Answer())
-        await refusal(env.client.start("p", b"a", idempotency_key="k"))
-
-        answer = await env.client.start("p", b"a", idempotency_key="k")
-
-        assert (answer.response, answer.deduplicated) == (b"a", False)

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from progressor.sdk import NewEvent, NewTimer, ProcessStatus, TaskStatus, TaskType
-from progressor.v1.types_pb2 import TASK_TYPE_TIMEOUT
-from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env, refusal
+from progressor.sdk import NewEvent, NewTimer, ProcessStatus, TaskStatus
+from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env
 from tests.support.engine.replica import running_replica as running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -70,93 +69,12 @@ async def test_an_imported_process_goes_on_from_its_history(env: Env) -> None:
 
 
 class TestRunning:
-    async def test_with_a_timer_fires_it_when_it_is_due(self, env: Env) -> None:
-        env.processor.on_process("p", answering(b"fired"))
-        await env.client.put("p", timer=NewTimer(after=0.05, args=b"tick"))
-        await env.settled("p")
-
-        task = env.asked_for("p")[0].task
-        assert (task.type, task.args) == (TASK_TYPE_TIMEOUT, b"tick")
-
     async def test_with_a_timer_long_overdue_fires_it_at_once(self, env: Env) -> None:
         env.processor.on_process("p", answering(b"fired"))
         await env.client.put("p", timer=NewTimer(at=THEN))
         await env.settled("p")
 
         assert (await env.client.get("p")).history[0].payload == b"fired"
-
-    async def test_with_a_timer_far_ahead_keeps_it(self, env: Env) -> None:
-        ahead = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(days=30)
-
-        await env.client.put("p", timer=NewTimer(at=ahead))
-
-        timer = (await env.client.get("p")).timer
-        assert timer is not None
-        assert (timer.type, timer.status, timer.due_at) == ("timeout", TaskStatus.WAITING, ahead)
-
-    async def test_with_a_remove_timer_is_removed(self, env: Env) -> None:
-        await env.client.put("p", timer=NewTimer(after=0, remove=True))
-        await env.settled("p", settlement="Remove")
-
-        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
-
-
-class TestError:
-    async def test_shows_why_and_refuses_calls(self, env: Env) -> None:
-        await env.client.put("p", status=ProcessStatus.ERROR, detail="imported so")
-
-        status = await refusal(env.client.call("p"))
-
-        process = (await env.client.get("p")).process
-        assert (process.status, process.detail) == (ProcessStatus.ERROR, "imported so")
-        assert (status.reason, status.metadata["detail"]) == ("PROCESS_FAILED", "imported so")
-
-    async def test_without_a_detail_is_in_error_all_the_same(self, env: Env) -> None:
-        await env.client.put("p", status=ProcessStatus.ERROR)
-
-        process = (await env.client.get("p")).process
-        assert (process.status, process.detail) == (ProcessStatus.ERROR, "")
-
-    async def test_can_be_repaired(self, env: Env) -> None:
-        await env.client.put("p", status=ProcessStatus.ERROR, detail="x")
-
-        answer = await env.client.repair("p", b"1")
-
-        assert answer.response == b"1"
-        assert (await env.client.get("p")).process.status is ProcessStatus.RUNNING
-
-    async def test_broken_by_a_timeout_runs_it_again_on_a_simple_repair(self, env: Env) -> None:
-        await env.client.put(
-            "p", status=ProcessStatus.ERROR, detail="x", corrupted_by_type=TaskType.TIMEOUT
-        )
-        repaired = await env.client.simple_repair("p")
-        await env.settled("p")
-
-        assert env.asked_for("p")[0].task.task_id == repaired.task_id
-        assert (await env.client.get("p")).process.status is ProcessStatus.RUNNING
-
-    async def test_broken_by_a_remove_is_removed_on_a_simple_repair(self, env: Env) -> None:
-        await env.client.put(
-            "p", status=ProcessStatus.ERROR, detail="x", corrupted_by_type=TaskType.REMOVE
-        )
-        await env.client.simple_repair("p")
-        await env.settled("p", settlement="Remove")
-
-        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
-
-
-class TestFinished:
-    async def test_keeps_its_result(self, env: Env) -> None:
-        await env.client.put("p", status=ProcessStatus.FINISHED, result=b"42", history=HISTORY)
-
-        process = (await env.client.get("p")).process
-        assert (process.status, process.result) == (ProcessStatus.FINISHED, b"42")
-        assert process.last_event_id == 2
-
-    async def test_refuses_calls(self, env: Env) -> None:
-        await env.client.put("p", status=ProcessStatus.FINISHED)
-
-        assert (await refusal(env.client.call("p"))).reason == "PROCESS_FINISHED"
 
 
 async def test_an_import_is_in_the_trace_as_a_finished_init_with_its_events(env: Env) -> None:

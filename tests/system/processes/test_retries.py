@@ -1,18 +1,15 @@
 """Failures and the retry policy: what is tried again, when, and who waits meanwhile."""
 
-import asyncio
 import dataclasses
 import datetime as dt
-import itertools
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2
 
-from progressor.sdk import ProcessStatus, TaskStatus, WaitCause
+from progressor.sdk import TaskStatus, WaitCause
 from progressor.v1.processor_service_pb2 import Failure, ProcessResponse
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_INIT, TASK_TYPE_TIMEOUT
 from tests.support.engine.replica import (
@@ -25,7 +22,6 @@ from tests.support.engine.replica import (
     open_env,
     refusal,
     running_replica,
-    timer,
     unavailable,
 )
 from tests.support.processor.scripted import Answer, Hang, fail
@@ -111,14 +107,6 @@ class TestWhichFailures:
 
 
 class TestThePolicy:
-    async def test_counts_all_attempts(self, replica: Replica) -> None:
-        async with open_env(replica, retry_policy=ONCE) as env:
-            await env.running("p", unavailable())
-
-            await refusal(env.client.call("p"))
-
-            assert len(env.asked_for("p")) == 2
-
     async def test_of_a_task_type_goes_before_the_namespaces(self, replica: Replica) -> None:
         async with open_env(
             replica, retry_policy=NOW_AND_THEN, retry_policies={"call": ONCE}
@@ -139,21 +127,6 @@ class TestThePolicy:
 
             assert len(env.asked_for("p")) == 2
 
-    async def test_ends_when_the_time_is_up(self, replica: Replica) -> None:
-        policy = dataclasses.replace(
-            NOW_AND_THEN,
-            initial_interval=dt.timedelta(seconds=10),
-            interval_max=dt.timedelta(seconds=10),
-            elapsed_max=dt.timedelta(seconds=1),
-        )
-        async with open_env(replica, retry_policy=policy) as env:
-            await env.running("p", unavailable())
-
-            status = await refusal(env.client.call("p"))
-
-            assert status.reason == "PROCESS_FAILED"
-            assert len(env.asked_for("p")) == 2
-
     async def test_waits_at_least_as_long_as_the_processor_asks(self, env: Env) -> None:
         await env.running("p", later(HOUR))
         accepted = await env.client.call("p", accept_only=True)
@@ -168,34 +141,11 @@ class TestThePolicy:
         assert task.started_at is not None
         assert wait.until >= task.started_at + dt.timedelta(seconds=HOUR)
 
-    async def test_grows_the_waits_by_the_coefficient(self, replica: Replica) -> None:
-        policy = dataclasses.replace(NOW_AND_THEN, coefficient=4.0)
-        async with open_env(replica, retry_policy=policy) as env:
-            await env.running("p", unavailable(), unavailable(), Answer())
-
-            answer = await env.client.call("p")
-
-            due = [it for it in env.asked_for("p") if it.task.task_id == answer.task_id]
-            pauses = [
-                (b.deadline.ToDatetime() - a.deadline.ToDatetime()).total_seconds()
-                for a, b in itertools.pairwise(due)
-            ]
-            assert pauses[0] >= 0.01
-            assert pauses[1] >= 0.04
-
 
 HOUR = 3600
 
 
 class TestWhoWaits:
-    async def test_a_call_in_retry_keeps_its_place(self, env: Env) -> None:
-        await env.running("p", unavailable(), unavailable(), Answer())
-        first = await env.client.call("p", b"1", accept_only=True)
-        second = await env.client.call("p", b"2")
-
-        called = [it.task.task_id for it in env.asked_for("p")][1:]
-        assert called == [first.task_id] * 3 + [second.task_id]
-
     async def test_a_later_call_says_that_it_waits_behind_the_one_in_retry(self, env: Env) -> None:
         await env.running("p", later(HOUR))
         first = await env.client.call("p", accept_only=True)
@@ -207,26 +157,6 @@ class TestWhoWaits:
         assert waits[1].cause is WaitCause.BEHIND_TASK
         assert waits[1].behind_task_id == first.task_id
         assert len(env.asked_for("p")) == 2
-
-    async def test_a_timer_stays_blocked_behind_a_call_in_retry(self, env: Env) -> None:
-        await env.timed("p", later(HOUR))
-        await env.client.call("p", accept_only=True)
-        await env.settled("p", 2)
-
-        timer_ = (await env.client.get("p")).timer
-        assert timer_ is not None
-        assert timer_.status is TaskStatus.BLOCKED
-
-    async def test_a_timer_in_retry_yields_to_calls(self, env: Env) -> None:
-        await env.timed("p", later(HOUR), Answer(), after=0)
-        await env.settled("p", 2)
-        before = await env.client.get("p")
-        answer = await env.client.call("p", b"1")
-        after = await env.client.get("p")
-
-        assert answer.response == b"1"
-        assert before.waits[0].cause is WaitCause.RETRY
-        assert after.waits == before.waits
 
     async def test_a_call_that_came_while_the_timer_ran_goes_before_its_retry(
         self, env: Env
@@ -252,25 +182,6 @@ class TestWhoWaits:
         answer = await env.client.start("p", b"1")
 
         assert answer.response == b"1"
-
-    async def test_an_init_in_retry_keeps_calls_behind_it(self, env: Env) -> None:
-        env.processor.on_process("p", unavailable(), Answer())
-        started = await env.client.start("p", accept_only=True)
-        answer = await env.client.call("p", b"1")
-
-        assert answer.response == b"1"
-        assert attempts(env, started.task_id) == [1, 2]
-
-    async def test_a_repair_in_retry_keeps_the_process_in_error(self, env: Env) -> None:
-        await env.broken("p", unavailable(), hang := Hang())
-        async with asyncio.TaskGroup() as group:
-            repairing = group.create_task(env.client.repair("p", b"1"))
-            await env.asked("p", 4)
-            during = (await env.client.get("p")).process
-            hang.released.set()
-
-        assert during.status is ProcessStatus.ERROR
-        assert repairing.result().response == b"1"
 
     async def test_a_repair_whose_attempts_are_spent_fails_alone(self, env: Env) -> None:
         await env.broken("p", unavailable())
@@ -300,16 +211,6 @@ class TestACallThatFailsAlone:
         assert (status.reason, status.metadata["detail"]) == ("TASK_FAILED", "gone")
         assert await lenient.client.get("p") == before
 
-    async def test_lets_the_next_in_line_run(self, lenient: Env) -> None:
-        await lenient.running("p", *[unavailable()] * 3, Answer())
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(refusal(lenient.client.call("p", b"1")))
-            await lenient.points.wait("admitted", 2, key=lenient.key("p"))
-            second = group.create_task(lenient.client.call("p", b"2"))
-
-        assert first.result().reason == "TASK_FAILED"
-        assert second.result().response == b"2"
-
     async def test_is_told_the_same_by_await_task(self, lenient: Env) -> None:
         await lenient.running("p", unavailable("gone"))
         accepted = await lenient.client.call("p", accept_only=True)
@@ -322,13 +223,3 @@ class TestACallThatFailsAlone:
         await lenient.running("p", broken())
 
         assert (await refusal(lenient.client.call("p"))).reason == "PROCESS_FAILED"
-
-    @pytest.mark.parametrize("kind", ["init", "timeout"])
-    async def test_is_no_init_and_no_timer(self, lenient: Env, kind: str) -> None:
-        steps: list[Any] = [answering(set_timer=timer()), unavailable()]
-        lenient.processor.on_process("p", *steps[kind == "init" :])
-        accepted = await lenient.client.start("p", accept_only=True)
-        assert accepted.task_id
-        await lenient.points.wait("settled", key=lenient.key("p"), settlement="Break")
-
-        assert (await lenient.client.get("p")).process.status is ProcessStatus.ERROR

@@ -9,7 +9,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.sdk import ProcessStatus, TaskStatus, TaskTrace
+from progressor.sdk import TaskTrace
 from progressor.v1.types_pb2 import (
     DIRECTION_BACKWARD,
     TASK_TYPE_CALL,
@@ -121,16 +121,6 @@ class TestDueTime:
         assert [event.event_id for event in history] == list(range(1, 22))
         assert history[-1].payload == b"last"
 
-    async def test_a_timer_far_ahead_waits_and_says_until_when(self, env: Env) -> None:
-        await env.timed("p", after=HOUR)
-
-        snapshot = await env.client.get("p")
-
-        assert snapshot.timer is not None
-        assert snapshot.timer.type == "timeout"
-        (wait,) = snapshot.waits
-        assert (wait.cause, wait.until) == ("timer", snapshot.timer.due_at)
-
 
 class TestWhatItIsHanded:
     async def test_its_args_and_its_own_attempt(self, env: Env) -> None:
@@ -151,16 +141,6 @@ class TestWhatItIsHanded:
         await env.settled("p", 2)
 
         assert [it.payload for it in env.asked_for("p")[1].history] == [b"3", b"2"]
-
-    async def test_no_history_where_its_range_has_none(self, env: Env) -> None:
-        none = HistoryRange(limit=0)
-        env.processor.on_process(
-            "p", answering(b"1", set_timer=timer(history_range=none)), answering()
-        )
-        await env.client.start("p")
-        await env.settled("p", 2)
-
-        assert list(env.asked_for("p")[1].history) == []
 
     async def test_its_own_step_timeout(self, env: Env) -> None:
         quick = Duration(nanos=500_000_000)
@@ -184,19 +164,6 @@ class TestWhatItIsHanded:
 
 
 class TestReplacing:
-    async def test_a_new_timer_replaces_the_old_one(self, env: Env) -> None:
-        await env.timed("p", answering(set_timer=timer(HOUR)), after=2 * HOUR)
-        old = (await env.client.get("p")).timer
-        await env.client.call("p")
-        new = (await env.client.get("p")).timer
-
-        assert old is not None
-        assert new is not None
-        assert new.due_at < old.due_at
-        statuses = {task.task_id: task.status for task in await tasks_of(env)}
-        assert statuses[old.task_id] is TaskStatus.CANCELLED
-        assert statuses[new.task_id] is TaskStatus.WAITING
-
     async def test_a_timer_that_was_replaced_does_not_fire(self, env: Env) -> None:
         await env.timed("p", answering(set_timer=timer(HOUR)), after=0.6)
         await env.client.call("p")
@@ -205,27 +172,6 @@ class TestReplacing:
         await env.settled("q", 2)
 
         assert types_asked(env) == [TASK_TYPE_INIT, TASK_TYPE_CALL]
-
-    async def test_a_timer_can_set_the_next_one(self, env: Env) -> None:
-        again = answering(b"tick", set_timer=timer(0.01))
-        await env.timed("p", again, again, answering(b"last"), after=0.01)
-        await env.settled("p", 4)
-
-        assert [it.payload for it in (await env.client.get("p")).history] == [
-            b"tick",
-            b"tick",
-            b"last",
-        ]
-
-    async def test_a_timer_without_a_next_one_leaves_a_process_that_waits_for_calls(
-        self, env: Env
-    ) -> None:
-        await env.timed("p", answering(), after=0)
-        await env.settled("p", 2)
-
-        snapshot = await env.client.get("p")
-        assert (snapshot.timer, snapshot.waits) == (None, ())
-        assert snapshot.process.status is ProcessStatus.RUNNING
 
 
 class TestRemove:
@@ -238,14 +184,6 @@ class TestRemove:
 
         assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
         assert types_asked(env) == [TASK_TYPE_INIT]
-
-    async def test_shows_as_a_timer_of_its_kind(self, env: Env) -> None:
-        await env.timed("p", after=HOUR, remove=True)
-
-        timer_ = (await env.client.get("p")).timer
-
-        assert timer_ is not None
-        assert timer_.type == "remove"
 
     async def test_waits_for_the_call_in_hand(self, env: Env) -> None:
         due_now = response(response=b"answered", set_timer=SetTimer(remove=True))

@@ -330,17 +330,3 @@ async def test_a_processor_of_another_service_is_not_asked_again(asking: Asking)
     assert isinstance(outcome, Failed)
     assert (outcome.reason, outcome.retryable) == ("PROCESSOR_UNAVAILABLE", True)
     assert outcome.misconfigured
-
-
-async def test_the_scripted_processor_notices_two_at_once(asking: Asking) -> None:
-    async with ScriptedProcessor(one_at_a_time=False) as processor:
-        asking.aim_at(processor.target)
-        hang = script.Hang()
-        processor.on_process("order-1", hang)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asking.ask())
-            group.create_task(asking.ask())
-            await processor.received(2)
-            hang.released.set()
-
-    assert processor.overlaps == ["order-1"]

@@ -18,7 +18,6 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import (
-    ErrorInfo,
     RetryInfo,
 )
 from grpc import StatusCode
@@ -41,7 +40,7 @@ from tests.support.engine.replica import (
     refusal,
     running_replica,
 )
-from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Late, Refuse, Step
+from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Refuse, Step
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -126,15 +125,6 @@ class TestDown:
             assert wait.last_error is not None
             assert wait.last_error.reason == "UNAVAILABLE"
 
-    async def test_at_an_address_that_nobody_has_is_no_different(self, replica: Replica) -> None:
-        for target in (f"127.0.0.1:{unused_port()}", "unix:/nowhere/at/all.sock"):
-            async with open_env(
-                replica, processor_targets=(target,), retry_policy=NOW_AND_THEN
-            ) as env:
-                status = await refusal(env.client.start("p"))
-
-            assert status.reason == "PROCESS_FAILED"
-
     async def test_for_one_target_of_two_costs_nothing_but_an_attempt(
         self, env: Env, replica: Replica
     ) -> None:
@@ -179,13 +169,6 @@ class TestSlow:
             assert message == "step timeout of 0.4 s exceeded, 3 attempts"
             assert (await last_task(env)).attempt_count == 3
 
-    async def test_but_in_time_is_no_failure(self, env: Env) -> None:
-        await env.running("p", Late(0.1))
-
-        await env.client.call("p", b"1")
-
-        assert (await last_task(env)).attempt_count == 1
-
     async def test_does_not_hold_up_its_neighbours(self, env: Env) -> None:
         hang, _ = await env.busy("p")
 
@@ -193,16 +176,6 @@ class TestSlow:
 
         hang.released.set()
         assert answer.response == b"1"
-
-    async def test_knows_its_deadline(self, replica: Replica) -> None:
-        timeout = dt.timedelta(seconds=7)
-        async with open_env(replica, step_timeout=timeout) as env:
-            await env.running("p")
-            task = await last_task(env)
-
-            deadline = env.asked_for("p")[0].deadline.ToDatetime(dt.UTC)
-            assert task.started_at is not None
-            assert timeout <= deadline - task.started_at < 2 * timeout
 
 
 NONSENSE: dict[str, tuple[Step, str]] = {
@@ -292,33 +265,6 @@ async def test_nonsense_about_one_process_does_not_touch_another_in_the_same_mom
 
 
 class TestAStatus:
-    @pytest.mark.parametrize(
-        "code",
-        ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNIMPLEMENTED", "UNAUTHENTICATED"],
-    )
-    async def test_is_tried_again_with(self, env: Env, code: str) -> None:
-        await env.running("p", Refuse(StatusCode[code]), Answer())
-
-        answer = await env.client.call("p", b"1")
-
-        assert answer.response == b"1"
-
-    @pytest.mark.parametrize(
-        "code", ["INTERNAL", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNKNOWN"]
-    )
-    async def test_breaks_the_process_with(self, env: Env, code: str) -> None:
-        reason, message = await why_it_broke(env, Refuse(StatusCode[code], "why"))
-
-        assert (reason, message) == (code, "why")
-        assert (await last_task(env)).attempt_count == 1
-
-    async def test_brings_its_own_reason(self, env: Env) -> None:
-        info = ErrorInfo(reason="NO_FUNDS", domain="bank")
-
-        reason, _ = await why_it_broke(env, Refuse(StatusCode.INTERNAL, "why", (info,)))
-
-        assert reason == "NO_FUNDS"
-
     async def test_says_when_to_ask_again(self, env: Env) -> None:
         await env.running("p", Refuse(StatusCode.UNAVAILABLE, "later", (_retry(HOUR),)))
         await env.client.call("p", accept_only=True)
@@ -371,15 +317,6 @@ async def test_a_reject_without_a_code_is_of_unknown_status_and_breaks_nothing(
     process = (await env.client.get("p")).process
     assert (status.code, status.message) == (StatusCode.UNKNOWN, "no")
     assert process.status is ProcessStatus.RUNNING
-
-
-async def test_a_field_of_a_later_release_is_ignored(env: Env) -> None:
-    later = ProcessResponse(response=b"r").SerializeToString() + b"\x7a\x00"
-    await env.running("p", Garble(later))
-
-    answer = await env.client.call("p", b"1")
-
-    assert answer.response == b"r"
 
 
 async def test_the_processor_of_a_namespace_can_be_moved_at_run_time(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from progressor.domain.processes.task import TaskStatus
 from progressor.processor.client import ProcessorClient
 from progressor.sdk import ProcessStatus, RetryPolicy, ZombiePolicy
 from tests.support.engine.replica import (
@@ -18,7 +17,6 @@ from tests.support.engine.replica import (
     answering,
     open_env,
     refusal,
-    response,
     running_process,
     running_replica,
     timer,
@@ -73,52 +71,6 @@ class TestAReplicaThatIsKilled:
             assert (second.task_id, second.attempt) == (task_id, 2)
             assert second.token > first.token
             assert (await env.client.get("p")).process.last_event_id == 1
-
-    async def test_has_the_line_behind_its_step_kept_in_order(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(second_replica, one_at_a_time=False) as env:
-            await env.running("p", Hang(), Answer())
-            await self.in_hand_of_the_killed(env, tmp_path, behind=3)
-            await env.settled("p", 5)
-
-            history = (await env.client.get("p")).history
-            assert [event.payload for event in history] == [
-                b"1",
-                b"behind 0",
-                b"behind 1",
-                b"behind 2",
-            ]
-
-    async def test_breaks_the_process_as_a_zombie_where_the_policy_says_fail(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(
-            second_replica, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
-        ) as env:
-            await env.timed("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(env, tmp_path, behind=1)
-            status = await refusal(env.client.await_task("p", task_id=task_id))
-
-            snapshot = await env.client.get("p")
-            tasks = {task.task_id: task for task in (await env.client.trace("p")).tasks}
-            error = tasks[task_id].error
-            assert (status.reason, status.metadata["detail"]) == (
-                "PROCESS_FAILED",
-                "zombie detected",
-            )
-            assert snapshot.process.status is ProcessStatus.ERROR
-            assert snapshot.process.detail == "zombie detected"
-            assert snapshot.process.corrupted_by == task_id
-            assert (snapshot.timer, snapshot.waits) == (None, ())
-            assert error is not None
-            assert error.reason == "ZOMBIE"
-            assert [str(task.status) for task in tasks.values()] == [
-                TaskStatus.FINISHED,
-                TaskStatus.CANCELLED,
-                TaskStatus.ERROR,
-                TaskStatus.CANCELLED,
-            ]
 
     async def test_tells_the_callers_behind_the_zombie_on_other_replicas(
         self, second_replica: Replica, tmp_path: Path
@@ -189,33 +141,6 @@ class TestAReplicaThatIsKilled:
 
             answer = await env.client.start("p", b"1", idempotency_key="k")
             assert (answer.response, answer.deduplicated) == (b"1", True)
-
-
-class TestAReplicaThatIsFrozen:
-    async def test_cannot_settle_when_it_comes_back_late(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(second_replica, one_at_a_time=False) as env:
-            hang = Hang(response=response(b"late", aux_state=b"late", response=b"late"))
-            await env.running("p", hang, answering(b"in time", response=b"in time"))
-            async with (
-                running_process(second_replica.engine.dsn, tmp_path) as frozen,
-                env.client_at(frozen.address) as there,
-            ):
-                accepted = await there.call("p", b"1", accept_only=True)
-                await env.asked("p", 2)
-                frozen.freeze()
-                answer = await env.client.await_task("p", task_id=accepted.task_id)
-                hang.released.set()
-                frozen.thaw()
-                # What it has in hand is settled, or refused, before it leaves.
-                frozen.terminate()
-                left = await frozen.left()
-
-            snapshot = await env.client.get("p")
-            assert (left, answer.response) == (0, b"in time")
-            assert [event.payload for event in snapshot.history] == [b"in time"]
-            assert snapshot.process.state is None
 
 
 class TestAStepThatOverruns:

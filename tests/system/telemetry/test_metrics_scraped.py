@@ -1,7 +1,6 @@
 """The metrics of two replicas, read where Prometheus reads them, under load of all operations."""
 
 import asyncio
-import collections
 import dataclasses
 import itertools
 import math
@@ -153,10 +152,6 @@ async def test_each_of_the_eight_has_durations_that_can_be(seen: Seen, name: str
     assert 0 < total <= count * seen.seconds * 1_000
 
 
-async def test_there_are_eight_of_them() -> None:
-    assert len(THE_EIGHT) == 8
-
-
 async def test_the_buckets_of_every_histogram_fit_its_count_and_its_sum(seen: Seen) -> None:
     for text in seen.texts:
         for family in families(text).values():
@@ -199,21 +194,6 @@ def assert_fits(buckets: Mapping[float, float], count: float, total: float) -> N
     assert lowest * (1 - 1e-9) <= total <= highest * (1 + 1e-9)
 
 
-async def test_requests_are_told_as_they_were_asked(seen: Seen) -> None:
-    told = {
-        (operation, reason): seen.total(
-            "progressor_requests_total",
-            namespace=seen.namespace,
-            operation=operation,
-            reason=reason,
-        )
-        for operation, reason in seen.asked
-    }
-    # To lose a lease took three more, of which the replica that died has one.
-    others = [("Start", ""), ("Start", ""), ("AwaitTask", "")]
-    assert told == seen.asked + collections.Counter(others)
-
-
 async def test_what_is_counted_twice_is_counted_alike(seen: Seen) -> None:
     admitted = seen.total("progressor_requests_admitted_total")
     settled = seen.total("progressor_tasks_settled_total")
@@ -233,26 +213,6 @@ async def test_what_is_counted_twice_is_counted_alike(seen: Seen) -> None:
     assert collected == seen.total("progressor_zombie_collection_duration_ms_count") == 1
     assert removed + removals == seen.total("progressor_process_removing_duration_ms_count")
     assert removed == 2 * ROUNDS
-
-
-async def test_a_lost_lease_is_told_by_its_policy(seen: Seen) -> None:
-    [(labels, _)] = seen.samples("progressor_zombies_collected_total")
-
-    assert labels == {
-        "namespace": seen.namespace, "cause": "silent", "policy": "retry", "settlement": "retry",
-    }  # fmt: skip
-
-
-async def test_gauges_tell_what_there_is(seen: Seen) -> None:
-    assert seen.total("progressor_steps_in_flight") == 0
-    assert {value for _, value in seen.samples("progressor_workers_free")} == {1000.0}
-    assert all(age < 1 for _, age in seen.samples("progressor_heartbeat_age_seconds"))
-    assert seen.total("progressor_callers_waiting") == 0
-    assert {it["cause"] for it, _ in seen.samples("progressor_queue_oldest_age_seconds")} == {
-        "no_free_worker", "retry", "behind_task", "order", "gate", "available",
-    }  # fmt: skip
-    # As of the last look, which one of them may have taken before.
-    assert {value for _, value in seen.samples("progressor_gates_held")} <= {0.0, 1.0}
 
 
 async def test_what_is_counted_never_goes_back(seen: Seen) -> None:

@@ -137,19 +137,6 @@ class TestAChangeOfAProcessesState:
         assert told == [("process repaired", "p"), ("process imported", "q")]
 
 
-class TestNoPayload:
-    async def test_is_in_the_log_at_any_level(
-        self, database: str, tmp_path: Path, processor: ScriptedProcessor
-    ) -> None:
-        async with served(database, tmp_path, {"log.level": "debug"}) as log:
-            async with client_of(log, processor) as client:
-                await lived(client, processor, repair=answering(SECRET, response=SECRET))
-            await log.whole()
-
-        assert "process broke" in log.text
-        assert SECRET.decode() not in log.text
-
-
 class TestTheForm:
     async def test_is_json_where_nobody_looks_on(self, database: str, tmp_path: Path) -> None:
         async with served(database, tmp_path, {"log.format": "auto"}) as log:

@@ -54,16 +54,6 @@ class TestRemoval:
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 
-    async def test_a_removed_follower_fails_its_node_and_others_go_on(self, jobs: JobStore) -> None:
-        await jobs.submit(LEADER, nodes(a="", b="a", c=""))
-        tasks = await jobs.claim()
-        await jobs.store.processes.remove(follower("a"))
-
-        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped", "c": "running"}
-        assert isinstance(await jobs.settle(tasks["a"]), LeaseLost)
-        await jobs.settled(tasks["c"])
-        assert LEADER.process_id in await jobs.claim()
-
     async def test_a_follower_that_removes_itself_is_done(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
@@ -100,22 +90,6 @@ class TestLoss:
         assert await jobs.states(LEADER) == {
             "a": "running", "b": "running", "c": "done", "d": "waiting", "e": "running",
         }  # fmt: skip
-
-    async def test_a_follower_that_a_schedule_has_started_fails_its_job_with_its_lease(
-        self, jobs: JobStore
-    ) -> None:
-        scheduled = JobOptions(scheduled=True)
-        await jobs.submit(
-            LEADER,
-            [NodeSpec(name="a", options=scheduled), NodeSpec(name="b", predecessors=("a",))],
-        )
-        task = (await jobs.claim())["a"]
-
-        await jobs.settled(task, Lost())
-
-        assert await jobs.states(LEADER) == {"a": "failed", "b": "failed"}
-        assert await jobs.job_state(LEADER) == "failed"
-        assert await jobs.claim() == {}
 
     async def test_any_other_begins_again_with_the_next_attempt(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
@@ -203,43 +177,6 @@ class TestNested:
 
         assert await jobs.job_state(inner) == "failed"
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
-
-    async def test_one_that_is_cancelled_fails_its_node(self, jobs: JobStore) -> None:
-        inner = await self.nested(jobs)
-
-        await jobs.jobs.cancel(inner, "enough")
-        await jobs.tend(inner)
-
-        assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
-        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
-
-    async def test_to_cancel_the_outer_one_stops_the_inner_one(self, jobs: JobStore) -> None:
-        inner = await self.nested(jobs)
-
-        await jobs.jobs.cancel(LEADER, "enough")
-        await jobs.tend(LEADER)
-        await jobs.tend(inner)
-
-        assert await jobs.states(LEADER) == {"a": "cancelled", "b": "cancelled"}
-        assert await jobs.job_state(inner) == "failed"
-        assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
-
-    async def test_a_retry_of_the_outer_one_brings_the_inner_one_back(self, jobs: JobStore) -> None:
-        inner = await self.nested(jobs)
-        await jobs.settled((await jobs.claim())["x"], BROKEN)
-        await self.join_breaks(jobs)
-        await self.join_breaks(jobs)
-        assert await jobs.job_state(LEADER) == "failed"
-
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-
-        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
-        assert await jobs.states(inner) == {"x": "running", "y": "waiting"}
-        for name in ("x", "y", inner.process_id.rpartition("/")[2], "b"):
-            tasks = await jobs.claim()
-            assert list(tasks) == [name]
-            await jobs.settled(tasks[name])
-        assert await jobs.states(LEADER) == {"a": "done", "b": "done"}
 
     @pytest.mark.parametrize("outermost_ends", [True, False])
     async def test_a_repair_in_the_innermost_one_reopens_the_nodes_of_all_above(
@@ -344,59 +281,3 @@ class TestLeader:
 
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
         assert [it.task_type for it in (await jobs.claim()).values()] == [TaskType.JOIN]
-
-
-class TestRecovery:
-    async def test_finds_nothing_where_all_is_well(self, jobs: JobStore) -> None:
-        await jobs.submit(LEADER, nodes(a="", b="a"))
-        await jobs.claim()
-
-        assert await jobs.recovered() == []
-
-    async def test_joins_a_leader_that_was_never_told(
-        self, jobs: JobStore, observer: psycopg.Connection[Any]
-    ) -> None:
-        await jobs.submit(LEADER, nodes(a=""))
-        await jobs.settled((await jobs.claim())["a"])
-        observer.execute("DELETE FROM progressor.schedule")
-        observer.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
-        observer.execute("UPDATE progressor.jobs SET join_task_id = NULL")
-
-        assert [it.kind for it in await jobs.recovered()] == ["join"]
-        [join] = (await jobs.claim()).values()
-        assert join.task_type is TaskType.JOIN
-        assert await jobs.recovered() == []
-
-    async def test_ends_nodes_whose_followers_have_ended(
-        self, jobs: JobStore, observer: psycopg.Connection[Any]
-    ) -> None:
-        await jobs.submit(LEADER, nodes(a="", b="a"))
-        tasks = await jobs.claim()
-        # As if the replica that settled it had not known of the job.
-        await jobs.store.settled(tasks["a"], DONE)
-        assert broken_invariants(observer)
-
-        assert [it.kind for it in await jobs.recovered()] == ["node", "start"]
-        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
-        await jobs.settled((await jobs.claim())["b"])
-
-    async def test_starts_what_is_ready_and_was_not(
-        self, jobs: JobStore, observer: psycopg.Connection[Any]
-    ) -> None:
-        await jobs.submit(LEADER, nodes(a="", b="a"))
-        await jobs.settled((await jobs.claim())["a"])
-        observer.execute("DELETE FROM progressor.schedule")
-        observer.execute("DELETE FROM progressor.tasks WHERE process_id = 'job-1/b'")
-        observer.execute("DELETE FROM progressor.processes WHERE process_id = 'job-1/b'")
-        observer.execute("UPDATE progressor.job_nodes SET state = 'ready' WHERE name = 'b'")
-        observer.execute("UPDATE progressor.jobs SET ready = 1, running = 0, beginning = 0")
-
-        assert [it.kind for it in await jobs.recovered()] == ["start"]
-        assert list(await jobs.claim()) == ["b"]
-
-    async def test_is_of_one_replica_at_a_time(self, pair: list[JobStore]) -> None:
-        here, there = pair
-        assert await here.jobs.recover() == ()
-
-        assert await there.jobs.recover() is None
-        assert await here.jobs.recover() is None

@@ -5,17 +5,15 @@ import asyncio
 import pytest
 from grpc import StatusCode
 
-from progressor.sdk import ProcessStatus, TaskStatus
-from progressor.v1.processor_service_pb2 import UnsetTimer as Unset
+from progressor.sdk import ProcessStatus
 from progressor.v1.types_pb2 import TASK_TYPE_TIMEOUT
-from tests.support.engine.env_reads import process_of, tasks_of
+from tests.support.engine.env_reads import process_of
 from tests.support.engine.replica import (
     Env,
     answering,
     broken,
     refusal,
     response,
-    timer,
 )
 from tests.support.processor.scripted import Answer, Hang
 
@@ -23,16 +21,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class TestRepair:
-    async def test_that_fails_leaves_error_exactly_as_it_was(self, env: Env) -> None:
-        await env.broken("p", broken("still broken"))
-        before = await env.client.get("p")
-
-        status = await refusal(env.client.repair("p"))
-
-        assert (status.code, status.reason) == (StatusCode.FAILED_PRECONDITION, "REPAIR_FAILED")
-        assert status.metadata["detail"] == "still broken"
-        assert await env.client.get("p") == before
-
     async def test_that_succeeds_without_action_runs_a_broken_timer_again(self, env: Env) -> None:
         await env.timed("p", broken(), answering(), answering(b"ran"), after=0, args=b"tick")
         await env.settled("p", 2)
@@ -43,35 +31,6 @@ class TestRepair:
         again = env.asked_for("p")[3].task
         assert (again.type, again.args, again.attempt) == (TASK_TYPE_TIMEOUT, b"tick", 1)
         assert (await process_of(env)).last_event_id == 1
-
-    async def test_that_succeeds_with_an_action_leaves_a_broken_timer_behind(
-        self, env: Env
-    ) -> None:
-        await env.timed("p", broken(), answering(set_timer=timer(3600)), after=0)
-        await env.settled("p", 2)
-
-        await env.client.repair("p")
-
-        timers = [it for it in await tasks_of(env) if it.type == "timeout"]
-        assert [it.status for it in timers] == [TaskStatus.ERROR, TaskStatus.WAITING]
-        assert len(env.asked_for("p")) == 3
-
-    async def test_that_unsets_the_timer_leaves_a_broken_timer_behind(self, env: Env) -> None:
-        await env.timed("p", broken(), answering(unset_timer=Unset()), after=0)
-        await env.settled("p", 2)
-
-        await env.client.repair("p")
-
-        assert (await env.client.get("p")).timer is None
-        assert (await process_of(env)).status is ProcessStatus.RUNNING
-
-    async def test_of_what_a_call_broke_runs_nothing_again(self, env: Env) -> None:
-        await env.broken("p")
-
-        await env.client.repair("p")
-
-        assert len(await tasks_of(env)) == 3
-        assert (await env.client.get("p")).waits == ()
 
     async def test_that_comes_second_is_told_that_the_process_runs(self, env: Env) -> None:
         hang = Hang()
@@ -123,17 +82,6 @@ class TestSimpleRepair:
         assert during.status is ProcessStatus.ERROR
         assert (await process_of(env)).status is ProcessStatus.RUNNING
 
-    async def test_is_refused_while_that_timer_runs(self, env: Env) -> None:
-        await env.timed("p", broken(), hang := Hang(), after=0)
-        await env.settled("p", 2)
-        await env.client.simple_repair("p")
-        await env.asked("p", 3)
-
-        status = await refusal(env.client.simple_repair("p"))
-
-        hang.released.set()
-        assert status.reason == "PROCESS_IS_RUNNING"
-
     async def test_whose_timer_breaks_again_leaves_error_with_the_new_detail(
         self, env: Env
     ) -> None:
@@ -146,14 +94,3 @@ class TestSimpleRepair:
         process = await process_of(env)
         assert (process.status, process.detail) == (ProcessStatus.ERROR, "twice")
         assert process.corrupted_by == repaired.task_id
-
-    async def test_is_refused_while_a_repair_runs(self, env: Env) -> None:
-        await env.broken("p", hang := Hang())
-        accepted = await env.client.repair("p", accept_only=True)
-        await env.asked("p", 3)
-
-        status = await refusal(env.client.simple_repair("p"))
-
-        hang.released.set()
-        await env.client.await_task("p", task_id=accepted.task_id)
-        assert status.reason == "PROCESS_IS_RUNNING"

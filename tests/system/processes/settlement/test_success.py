@@ -6,11 +6,10 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 from grpc import StatusCode
 
-from progressor.sdk import ProcessStatus, TaskStatus
+from progressor.sdk import TaskStatus
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
-from progressor.v1.processor_service_pb2 import UnsetTimer as Unset
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_TIMEOUT
-from tests.support.engine.env_reads import in_line, process_of, tasks_of, types_asked
+from tests.support.engine.env_reads import in_line, tasks_of, types_asked
 from tests.support.engine.replica import (
     Env,
     answering,
@@ -40,25 +39,6 @@ class TestSuccess:
         assert snapshot.process.metadata == {"customer": "c1"}
         assert snapshot.process.last_event_id == 2
 
-    async def test_without_state_or_metadata_leaves_them(self, env: Env) -> None:
-        metadata = Struct()
-        metadata.update({"a": 1})
-        await env.running("p", answering(aux_state=b"s", metadata=metadata), answering(b"e"))
-        await env.client.call("p")
-
-        await env.client.call("p")
-
-        process = await process_of(env)
-        assert (process.state, process.metadata) == (b"s", {"a": 1})
-
-    async def test_with_an_empty_state_clears_it(self, env: Env) -> None:
-        await env.running("p", answering(aux_state=b"s"), answering(aux_state=b""))
-        await env.client.call("p")
-
-        await env.client.call("p")
-
-        assert (await process_of(env)).state is None
-
     async def test_is_what_the_next_step_starts_from(self, env: Env) -> None:
         await env.running("p", answering(b"e1", aux_state=b"s1"), answering(b"e2"))
         await env.client.call("p")
@@ -80,23 +60,8 @@ class TestSuccess:
         assert (request.process.aux_state, request.process.last_event_id) == (b"s1", 1)
         assert [event.payload for event in request.history] == [b"e1"]
 
-    async def test_brings_init_to_running(self, env: Env) -> None:
-        await env.running("p")
-
-        process = await process_of(env)
-        assert process.status is ProcessStatus.RUNNING
-        assert process.previous_status is ProcessStatus.INIT
-
 
 class TestNoAction:
-    async def test_lets_the_timer_that_a_call_pushed_aside_go_on(self, env: Env) -> None:
-        await env.timed("p")
-        before = (await env.client.get("p")).timer
-
-        await env.client.call("p")
-
-        assert (await env.client.get("p")).timer == before
-
     async def test_runs_a_timer_that_is_overdue_by_then_in_the_same_worker(self, env: Env) -> None:
         # The first call sets a timer that is due now; the second goes before it all the same.
         due_now = response(set_timer=timer())
@@ -109,46 +74,7 @@ class TestNoAction:
         assert (await env.client.get("p")).timer is None
 
 
-class TestUnsetTimer:
-    async def test_cancels_the_timer(self, env: Env) -> None:
-        await env.timed("p", answering(unset_timer=Unset()))
-
-        await env.client.call("p")
-
-        assert (await env.client.get("p")).timer is None
-        assert [it.status for it in await tasks_of(env)] == [
-            TaskStatus.FINISHED,
-            TaskStatus.CANCELLED,
-            TaskStatus.FINISHED,
-        ]
-
-    async def test_lets_waiting_calls_run(self, env: Env) -> None:
-        hang = Hang(response=response(unset_timer=Unset()))
-        await env.timed("p", hang, Answer())
-        await in_line(env, b"first", b"second")
-        hang.released.set()
-        await env.settled("p", 3)
-
-        assert env.asked_for("p")[2].task.args == b"second"
-        assert (await env.client.get("p")).timer is None
-
-    async def test_without_a_timer_changes_nothing(self, env: Env) -> None:
-        await env.running("p", answering(b"e", unset_timer=Unset()))
-
-        await env.client.call("p")
-
-        assert (await process_of(env)).status is ProcessStatus.RUNNING
-
-
 class TestRemoveAction:
-    async def test_deletes_the_process_and_still_answers_the_caller(self, env: Env) -> None:
-        await env.timed("p", answering(b"e", response=b"bye", remove=RemoveProcess()))
-
-        answer = await env.client.call("p")
-
-        assert answer.response == b"bye"
-        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
-
     async def test_in_init_leaves_no_process_and_answers(self, env: Env) -> None:
         env.processor.on_process("p", answering(response=b"bye", remove=RemoveProcess()))
 
@@ -175,26 +101,6 @@ class TestRemoveAction:
 
 
 class TestComplete:
-    async def test_finishes_the_process_with_its_result(self, env: Env) -> None:
-        last = answering(b"last", response=b"r", complete=Complete(result=b"42"))
-        await env.running("p", last)
-
-        answer = await env.client.call("p")
-
-        snapshot = await env.client.get("p")
-        assert answer.response == b"r"
-        assert snapshot.process.status is ProcessStatus.FINISHED
-        assert snapshot.process.result == b"42"
-        assert [event.payload for event in snapshot.history] == [b"last"]
-
-    async def test_cancels_the_timer(self, env: Env) -> None:
-        await env.timed("p", answering(complete=Complete()))
-
-        await env.client.call("p")
-
-        assert (await env.client.get("p")).timer is None
-        assert (await tasks_of(env))[1].status is TaskStatus.CANCELLED
-
     async def test_cancels_waiting_calls_and_tells_their_callers(self, env: Env) -> None:
         hang = Hang(response=response(complete=Complete()))
         await env.running("p", hang)
@@ -210,15 +116,6 @@ class TestComplete:
         assert [it.status for it in await tasks_of(env)][2:] == [TaskStatus.CANCELLED] * 3
         assert len(env.asked_for("p")) == 2
 
-    async def test_of_init_finishes_at_once(self, env: Env) -> None:
-        env.processor.on_process("p", answering(complete=Complete(result=b"r")))
-
-        await env.client.start("p")
-
-        process = await process_of(env)
-        assert process.status is ProcessStatus.FINISHED
-        assert process.previous_status is ProcessStatus.INIT
-
 
 class TestTheLine:
     async def test_goes_on_with_the_lowest_task_id_in_the_same_worker(self, env: Env) -> None:
@@ -229,28 +126,3 @@ class TestTheLine:
 
         assert [it.task.task_id for it in env.asked_for("p")][2:] == task_ids
         assert task_ids == sorted(task_ids)
-
-    async def test_blocks_a_new_timer_meanwhile(self, env: Env) -> None:
-        later = response(set_timer=timer(3600))
-        hang, _ = await env.busy("p", second := Hang(), answer=later)
-        await in_line(env, b"second")
-        hang.released.set()
-        await env.asked("p", 3)
-        during = (await env.client.get("p")).timer
-        second.released.set()
-        await env.settled("p", 3)
-        after = (await env.client.get("p")).timer
-
-        assert during is not None
-        assert during.status is TaskStatus.BLOCKED
-        assert after is not None
-        assert (after.task_id, after.status) == (during.task_id, TaskStatus.WAITING)
-
-    async def test_hands_each_step_a_higher_token(self, env: Env) -> None:
-        hang, _ = await env.busy("p")
-        await in_line(env, b"1", b"2")
-        hang.released.set()
-        await env.settled("p", 4)
-
-        tokens = [request.task.token for request in env.asked_for("p")]
-        assert tokens == sorted(set(tokens))

@@ -19,27 +19,19 @@ from progressor.sdk import (
     Constraints,
     TaskStatus,
     TaskTrace,
-    TaskType,
-    Wait,
     WaitCause,
 )
-from progressor.v1 import types_pb2
 from tests.support.engine.replica import (
-    NOW_AND_THEN,
     Env,
     Replica,
-    answering,
     open_env,
     running_replica,
-    timer,
-    unavailable,
 )
 from tests.support.engine.waiting import named, said
 from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SLOWLY = dataclasses.replace(NOW_AND_THEN, initial_interval=dt.timedelta(seconds=3), attempts_max=8)
 MUTEX = Constraints(gates={"g": 1})
 ENDED = {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}
 
@@ -100,57 +92,6 @@ def whole(spent: Any) -> dt.timedelta:
     return sum(parts, dt.timedelta())
 
 
-def is_in_line(wait: Wait) -> bool:
-    """Tell whether it has a place: between its instant and its promotion it has none yet."""
-    return all(it.position for it in wait.gates)
-
-
-class TestAnInstant:
-    async def test_is_waited_for_until_it_has_come(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        at = soon()
-        task_id = await accepted(env, "p", Constraints(run_at=at))
-        wait = await named(env, "p", WaitCause.RUN_AT)
-        [line] = await said(env, "p", capfd)
-        await env.settled("p")
-
-        [task] = await whole_life(env, "p")
-        assert (wait.task_id, wait.until, wait.status) == (task_id, at, TaskStatus.WAITING)
-        assert line.startswith(f"Task {task_id} (init) may not run before ")
-        assert task.started_at is not None
-        assert task.started_at >= at
-        assert task.spent is not None
-        assert task.spent.time >= at - task.created_at
-
-
-class TestASmallerVersion:
-    async def test_is_waited_for_until_it_has_ended(
-        self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        hang = await holding(env, "small", Constraints(order=("o", "1.9")))
-        task_id = await accepted(env, "p", Constraints(order=("o", "1.10")))
-        wait = await named(env, "p", WaitCause.ORDER)
-        [line] = await said(env, "p", capfd)
-        await looked(replica)
-        asked = len(env.asked_for("p"))
-        hang.released.set()
-        await env.settled("p")
-
-        assert asked == 0
-        assert wait.order is not None
-        assert (wait.order.order.key, wait.order.order.version) == ("o", "1.10")
-        assert (wait.order.process_id, wait.order.version) == ("small", "1.9")
-        assert wait.order.status is TaskStatus.RUNNING
-        assert line == (
-            f"Task {task_id} (init) has version 1.10 in the order o, and waits for version 1.9: "
-            f"task {wait.order.task_id} of process small, which is running."
-        )
-        [task] = await whole_life(env, "p")
-        assert task.spent is not None
-        assert task.spent.order > dt.timedelta()
-
-
 class TestAFullGate:
     async def test_is_waited_for_until_it_is_left(
         self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
@@ -179,67 +120,6 @@ class TestAFullGate:
             f"1 of 1 held, by task {gate.holders[0].task_id} of process h since "
         )
 
-    async def test_of_capacity_0_is_waited_for_until_it_has_more(
-        self, env: Env, replica: Replica, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        task_id = await accepted(env, "p", Constraints(gates={"shut": 0}))
-        wait = await named(env, "p", WaitCause.GATE)
-        [line] = await said(env, "p", capfd)
-        await looked(replica)
-        asked = len(env.asked_for("p"))
-        await env.client.gates.set("shut", capacity=1)
-        await env.settled("p")
-
-        assert asked == 0
-        [gate] = wait.gates
-        assert (gate.capacity, gate.held, gate.holders, gate.position) == (0, 0, (), 1)
-        assert line == (
-            f"Task {task_id} (init) waits for gate shut, whose capacity is 0, "
-            "as number 1 of 1 in line."
-        )
-
-
-class TestATaskBeforeIt:
-    async def test_is_waited_for_until_it_has_ended(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        hang, busy = await env.busy("p")
-        answer = await env.client.call("p", accept_only=True, constraints=MUTEX)
-        running, wait = (await env.client.get("p")).waits
-        _, line = await said(env, "p", capfd)
-        asked = len(env.asked_for("p"))
-        hang.released.set()
-        await env.settled("p", 3)
-
-        assert asked == 2
-        assert (running.task_id, wait.task_id) == (busy, answer.task_id)
-        assert (wait.cause, wait.behind_task_id) == (WaitCause.BEHIND_TASK, busy)
-        assert (wait.behind_runs, wait.gates) == (True, ())
-        assert line.startswith(f"Task {wait.task_id} (call) waits behind task {busy} (call), ")
-
-
-class TestAnOlderCallForTheSameGates:
-    async def test_stands_in_line_for_both(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        hang = await holding(env, "h")
-        await env.client.start("p")
-        first = await env.client.call("p", accept_only=True, constraints=MUTEX)
-        second = await env.client.call("p", accept_only=True, constraints=MUTEX)
-        ahead, wait = (await env.client.get("p")).waits
-        _, line = await said(env, "p", capfd)
-        await env.client.cancel("p", task_id=first.task_id)
-        [next_one] = (await env.client.get("p")).waits
-        hang.released.set()
-        await env.settled("p", 2)
-
-        assert (ahead.task_id, ahead.cause) == (first.task_id, WaitCause.GATE)
-        assert (wait.task_id, wait.cause) == (second.task_id, WaitCause.BEHIND_TASK)
-        assert (wait.behind_task_id, wait.behind_runs) == (first.task_id, False)
-        assert [(it.gate, it.position) for it in wait.gates] == [("g", None)]
-        assert line.startswith(f"Task {second.task_id} (call) waits behind task {first.task_id} ")
-        assert (next_one.task_id, next_one.cause) == (second.task_id, WaitCause.GATE)
-
 
 class TestAFreeWorker:
     async def test_is_all_that_an_available_task_waits_for(
@@ -267,67 +147,6 @@ class TestAFreeWorker:
         assert task.spent.available > dt.timedelta()
 
 
-class TestARetry:
-    async def test_is_told_and_its_gates_are_free_meanwhile(
-        self, replica: Replica, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        async with open_env(replica, retry_policy=SLOWLY) as env:
-            env.processor.on_process("p", unavailable(), Answer())
-            task_id = await accepted(env, "p", MUTEX)
-            wait = await named(env, "p", WaitCause.RETRY)
-            [line] = await said(env, "p", capfd)
-            await env.client.start("q", constraints=MUTEX)
-            still = await named(env, "p", WaitCause.RETRY)
-            await env.settled("p", 2)
-            [task] = await whole_life(env, "p")
-
-        assert (wait.task_id, wait.attempt, wait.attempts_max) == (task_id, 2, 8)
-        assert wait.last_error is not None
-        assert wait.last_error.reason == "NOT_NOW"
-        assert still.gates == ()
-        assert "waits for its retry, attempt 2 of 8, at " in line
-        assert (task.status, task.attempt_count) == (TaskStatus.FINISHED, 2)
-        assert task.spent is not None
-        assert task.spent.time > dt.timedelta(seconds=2)
-
-    async def test_may_find_its_gates_held_when_it_comes(self, replica: Replica) -> None:
-        async with open_env(replica, retry_policy=SLOWLY) as env:
-            env.processor.on_process("p", unavailable(), Answer())
-            await accepted(env, "p", MUTEX)
-            await named(env, "p", WaitCause.RETRY)
-            hang = await holding(env, "h")
-            both = await named(env, "p", WaitCause.RETRY)
-            wait = await named(env, "p", WaitCause.GATE, is_in_line)
-            hang.released.set()
-            await env.settled("p", 2)
-            await whole_life(env, "p")
-
-        assert [it.position for it in both.gates] == [None]
-        assert [it.position for it in wait.gates] == [1]
-        assert wait.attempt == 2
-
-
-class TestATimer:
-    async def test_has_the_causes_of_its_constraints_too(self, env: Env) -> None:
-        hang = await holding(env, "h")
-        gates = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="g")])
-        env.processor.on_process(
-            "p", answering(set_timer=timer(1, constraints=gates)), Answer(), Answer()
-        )
-        await env.client.start("p")
-        early = await named(env, "p", WaitCause.TIMER)
-        snapshot = await env.client.get("p")
-        late = await named(env, "p", WaitCause.GATE)
-        hang.released.set()
-        await env.settled("p", 2)
-
-        assert snapshot.timer is not None
-        assert (snapshot.timer.task_id, snapshot.timer.due_at) == (early.task_id, early.until)
-        assert (early.type, late.task_id) == (TaskType.TIMEOUT, early.task_id)
-        assert [it.gate for it in early.gates] == [it.gate for it in late.gates] == ["g"]
-        await whole_life(env, "p")
-
-
 class TestTwoCauses:
     async def test_removing_the_first_leaves_the_second(
         self, env: Env, capfd: pytest.CaptureFixture[str]
@@ -351,48 +170,6 @@ class TestTwoCauses:
         [task] = await whole_life(env, "p")
         assert task.spent is not None
         assert min(task.spent.order, task.spent.gates) > dt.timedelta()
-
-    async def test_removing_the_second_leaves_the_first(self, env: Env) -> None:
-        hang = await holding(env, "h")
-        small = await holding(env, "small", Constraints(order=("o", "1")))
-        await accepted(env, "p", Constraints(order=("o", "2"), gates={"g": 1}))
-        await named(env, "p", WaitCause.ORDER, lambda it: len(it.gates) == 1)
-        hang.released.set()
-        left = await named(env, "p", WaitCause.ORDER, lambda it: not it.gates)
-        asked = len(env.asked_for("p"))
-        small.released.set()
-        await env.settled("p")
-
-        assert asked == 0
-        assert left.order is not None
-        await whole_life(env, "p")
-
-    async def test_are_its_instant_and_a_gate(self, env: Env) -> None:
-        hang = await holding(env, "h")
-        await accepted(env, "p", Constraints(run_at=soon(), gates={"g": 1}))
-        both = await named(env, "p", WaitCause.RUN_AT)
-        left = await named(env, "p", WaitCause.GATE)
-        asked = len(env.asked_for("p"))
-        hang.released.set()
-        await env.settled("p")
-
-        assert [it.gate for it in both.gates] == ["g"]
-        assert (left.until, asked) == (None, 0)
-
-    async def test_are_two_gates(self, env: Env) -> None:
-        one = await holding(env, "one", Constraints(gates={"a": 1}))
-        two = await holding(env, "two", Constraints(gates={"b": 1}))
-        await accepted(env, "p", Constraints(gates={"a": 1, "b": 1}))
-        both = await named(env, "p", WaitCause.GATE)
-        one.released.set()
-        left = await named(env, "p", WaitCause.GATE, lambda it: len(it.gates) == 1)
-        asked = len(env.asked_for("p"))
-        two.released.set()
-        await env.settled("p")
-
-        assert [(it.gate, it.position) for it in both.gates] == [("a", 1), ("b", None)]
-        assert [(it.gate, it.position) for it in left.gates] == [("b", 1)]
-        assert asked == 0
 
 
 class TestAListOfCauses:
