@@ -36,12 +36,12 @@ from tests.support.models.gates.strategies import (
 from tests.support.models.machine import Machinery, machinery
 from tests.support.models.modelled_processes import Held
 from tests.support.models.strategies import (
-    STORES,
     KEYS,
     MOSTLY,
     OUTCOMES,
     RARELY,
     REFUSED,
+    STORES,
     WHICH,
 )
 from tests.support.storage.store import BROKEN, success

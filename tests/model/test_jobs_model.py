@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from tests.support.models.jobs.modelled import OUTCOMES, ModelledJobs
 from tests.support.models.machine import Machinery, machinery
-from tests.support.models.strategies import STORES, MOSTLY, RARELY, WHICH
+from tests.support.models.strategies import MOSTLY, RARELY, STORES, WHICH
 
 GRAPHS = st.integers(0, 1000)
 WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])

@@ -21,7 +21,6 @@ from tests.support.models.modelled_processes import Held, ModelledStorage
 from tests.support.models.strategies import (
     AFTER,
     ARGS,
-    STORES,
     FAILURES,
     IDS,
     KEYS,
@@ -31,6 +30,7 @@ from tests.support.models.strategies import (
     PAUSES,
     RARELY,
     REFUSED,
+    STORES,
     SUCCESSES,
     WHICH,
 )
