@@ -1,6 +1,7 @@
 """What every test may ask for: a PostgreSQL, a database in it, and how hard hypothesis tries."""
 
 import collections
+import logging
 import os
 from collections.abc import Iterator
 
@@ -85,3 +86,13 @@ def own_database(cluster: Cluster) -> Iterator[str]:
     conninfo = cluster.create_database(TEMPLATE)
     yield conninfo
     cluster.drop_database(conninfo)
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """Return the root of all loggers, whose handlers and level are put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)

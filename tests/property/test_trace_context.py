@@ -13,7 +13,7 @@ from opentelemetry.trace.span import TraceState
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.processor.client import _trace_metadata
 from progressor.telemetry.traces.spans import W3C, is_sampled
-from tests.unit.test_api_calls import Context as Call
+from tests.unit.api.test_calls import Context as Call
 
 NAMES = st.sampled_from(["traceparent", "tracestate", "baggage", "user-agent"])
 HEX = "0123456789abcdef"

@@ -1,0 +1,200 @@
+"""Constraints from the wire: bounds as the proto comments say, all violations at once."""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from progressor.api.processes import codec, put_codec
+from progressor.domain.gates.constraint import (
+    CAPACITY_MAX,
+    GATES_MAX,
+    Constraints,
+    Order,
+    Version,
+)
+from progressor.domain.processes.task import TaskType
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from progressor.wire import processes as process_wire
+from tests.unit.api.codecs.test_processes import fields_of
+
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+NEVER = Timestamp(seconds=2**62)
+LIMIT = 1000
+KINDS: list[Any] = [
+    (pb.StartRequest, TaskType.INIT),
+    (pb.CallRequest, TaskType.CALL),
+    (pb.NotifyRequest, TaskType.NOTIFY),
+]
+
+
+def uses(*gates: tuple[str, int | None]) -> list[types.GateUse]:
+    return [types.GateUse(gate=gate, capacity=capacity) for gate, capacity in gates]
+
+
+def decoded(message: types.Constraints) -> Constraints:
+    return process_wire.constraints_from_wire(message, "constraints")
+
+
+def wrong(**fields: Any) -> list[str]:
+    return fields_of(lambda: decoded(types.Constraints(**fields)))
+
+
+def test_what_is_not_said_takes_the_defaults() -> None:
+    assert decoded(types.Constraints()) == Constraints()
+    assert decoded(types.Constraints()).is_empty
+
+
+def test_everything_wrong_with_a_request_is_told_at_once() -> None:
+    message = pb.CallRequest(
+        namespace="Orders",
+        process_id="",
+        constraints=types.Constraints(
+            run_at=NEVER,
+            order=types.Order(key="", version="1.x"),
+            gates=uses(("a", CAPACITY_MAX + 1), ("b", 1), ("", None), ("b", None), ("c\n", -1)),
+            priority=6,
+            hold=3,  # type: ignore[arg-type]  # a newer client
+        ),
+    )
+
+    fields = fields_of(
+        lambda: codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+    )
+
+    assert fields == [
+        "namespace",
+        "process_id",
+        "constraints.run_at",
+        "constraints.order.key",
+        "constraints.order.version",
+        "constraints.gates[0].capacity",
+        "constraints.gates[2].gate",
+        "constraints.gates[3].gate",
+        "constraints.gates[4].gate",
+        "constraints.gates[4].capacity",
+        "constraints.priority",
+        "constraints.hold",
+    ]
+
+
+def test_as_many_gates_as_there_may_be_are_fine_and_one_more_is_not() -> None:
+    gates = uses(*((f"g{number}", None) for number in range(GATES_MAX + 1)))
+
+    assert len(decoded(types.Constraints(gates=gates[1:])).gates) == GATES_MAX
+    assert wrong(gates=gates) == ["constraints.gates"]
+
+
+def test_of_too_many_gates_only_the_first_are_looked_at() -> None:
+    # However much nonsense comes, the answer stays short.
+    assert wrong(gates=uses(*[("", None)] * 10_000)) == [
+        "constraints.gates",
+        *(f"constraints.gates[{index}].gate" for index in range(GATES_MAX)),
+    ]
+
+
+@pytest.mark.parametrize("capacity", [0, 1, CAPACITY_MAX])
+def test_capacities_at_their_bounds_are_fine(capacity: int) -> None:
+    assert decoded(types.Constraints(gates=uses(("g", capacity)))).gates == {"g": capacity}
+
+
+@pytest.mark.parametrize("capacity", [-1, CAPACITY_MAX + 1, 2**31 - 1, -(2**31)])
+def test_other_capacities_are_not(capacity: int) -> None:
+    assert wrong(gates=uses(("g", capacity))) == ["constraints.gates[0].capacity"]
+
+
+@pytest.mark.parametrize(("given", "taken"), [(0, 3), (1, 1), (5, 5)])
+def test_priorities_run_from_1_to_5_and_0_is_the_default(given: int, taken: int) -> None:
+    assert decoded(types.Constraints(priority=given)).priority == taken
+
+
+@pytest.mark.parametrize("priority", [-1, 6])
+def test_other_priorities_are_named(priority: int) -> None:
+    assert wrong(priority=priority) == ["constraints.priority"]
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", ".", "1.", ".1", "1..2", "v1", "1.-2", " 1", "1\n", "\u0661", "2147483648",
+     ".".join("1" * 17), "9" * 257, "9" * 100_000],
+)  # fmt: skip
+def test_a_version_that_is_none_is_named(version: str) -> None:
+    assert wrong(order=types.Order(key="k", version=version)) == ["constraints.order.version"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("1", (1,)), ("1.0", (1,)), ("1.10", (1, 10)), ("2147483647", (2**31 - 1,)),
+     (".".join("1" * 16), (1,) * 16)],
+)  # fmt: skip
+def test_a_version_is_its_numbers(text: str, parts: tuple[int, ...]) -> None:
+    order = decoded(types.Constraints(order=types.Order(key="k", version=text))).order
+
+    assert order == Order("k", Version(parts))
+
+
+@pytest.mark.parametrize("key", ["", "a" * 257, "é" * 129, "a\0", "a\x85"])
+def test_a_key_that_is_no_id_is_named(key: str) -> None:
+    assert wrong(gates=uses((key, None))) == ["constraints.gates[0].gate"]
+    assert wrong(order=types.Order(key=key, version="1")) == ["constraints.order.key"]
+
+
+def test_a_repair_has_no_place_for_constraints() -> None:
+    assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
+
+
+def test_a_timer_carries_constraints() -> None:
+    message = types.SetTimer(constraints=types.Constraints(gates=uses(("g", 1)), priority=2))
+
+    timer = process_wire.set_timer_from_wire(message, "set_timer", LIMIT)
+
+    assert timer.constraints == Constraints(gates={"g": 1}, priority=2)
+
+
+def test_a_timer_has_an_instant_of_its_own() -> None:
+    message = types.SetTimer()
+    message.constraints.run_at.FromDatetime(NOON)
+
+    assert fields_of(lambda: process_wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
+        "set_timer.constraints.run_at"
+    ]
+
+
+def test_a_timer_that_removes_waits_for_nothing_else() -> None:
+    message = types.SetTimer(remove=True, constraints=types.Constraints(gates=uses(("g", 1))))
+
+    assert fields_of(lambda: process_wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
+        "set_timer.constraints"
+    ]
+
+
+def test_an_import_has_no_constraints() -> None:
+    message = pb.PutRequest(
+        namespace="orders",
+        process_id="1",
+        status=types.PROCESS_STATUS_RUNNING,
+        timer=types.SetTimer(constraints=types.Constraints()),
+    )
+
+    assert fields_of(lambda: put_codec.put_from_wire(message, {}, payload_bytes_max=LIMIT)) == [
+        "timer.constraints"
+    ]
+
+
+@pytest.mark.parametrize("task", [{"task_id": 7}, {"idempotency_key": "k"}])
+def test_a_cancel_names_its_task_one_way(task: dict[str, Any]) -> None:
+    message = pb.CancelRequest(namespace="orders", process_id="1", **task)
+
+    assert codec.task_from_wire(message).task == next(iter(task.values()))
+
+
+@pytest.mark.parametrize(
+    ("task", "field"),
+    [({}, "task"), ({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
+)
+def test_a_cancel_of_no_task_is_refused(task: dict[str, Any], field: str) -> None:
+    message = pb.CancelRequest(namespace="orders", process_id="1", **task)
+
+    assert fields_of(lambda: codec.task_from_wire(message)) == [field]

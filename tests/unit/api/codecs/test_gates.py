@@ -1,0 +1,71 @@
+"""Requests of GateService: what is wrong is named; gates and pages as they go out."""
+
+import dataclasses
+import datetime as dt
+
+import pytest
+
+from progressor.api.calls import page_tokens
+from progressor.api.gates import codec as gate_codec
+from progressor.domain.gates.constraint import CAPACITY_MAX
+from progressor.domain.gates.gate import Gate
+from progressor.v1 import gate_service_pb2 as pb
+from tests.unit.api.codecs.test_processes import fields_of
+
+NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+GATE = Gate(
+    namespace="orders",
+    gate="db-1",
+    capacity=2,
+    held=3,
+    waiting_count=7,
+    revision=4,
+    created_at=NOON,
+    updated_at=NOON,
+)
+
+
+def test_everything_wrong_with_a_setting_is_told_at_once() -> None:
+    message = pb.SetGateRequest(namespace="Orders", gate="a\n", expected_revision=-1)
+
+    assert fields_of(lambda: gate_codec.set_from_wire(message)) == [
+        "namespace",
+        "gate",
+        "capacity",
+        "expected_revision",
+    ]
+
+
+@pytest.mark.parametrize("capacity", [-1, CAPACITY_MAX + 1])
+def test_a_capacity_out_of_range_is_named(capacity: int) -> None:
+    message = pb.SetGateRequest(namespace="orders", gate="g", capacity=capacity)
+
+    assert fields_of(lambda: gate_codec.set_from_wire(message)) == ["capacity"]
+
+
+def test_a_page_ends_in_the_token_of_the_next() -> None:
+    gates = tuple(dataclasses.replace(GATE, gate=key) for key in ("a", "b", "c\u00e9"))
+
+    cut = gate_codec.page_to_wire(gates, page_size=2)
+    whole = gate_codec.page_to_wire(gates, page_size=3)
+
+    assert [it.gate for it in cut.gates] == ["a", "b"]
+    assert whole.next_page_token == ""
+    message = pb.ListGatesRequest(namespace="orders", page_token=cut.next_page_token)
+    assert gate_codec.list_from_wire(message) == gate_codec.Listing(
+        namespace="orders", after="b", limit=100
+    )
+
+
+@pytest.mark.parametrize("key", ["a", "é" * 128, "\U0001f9ea" * 64, "x" * 256])
+def test_every_key_has_a_token_that_comes_back(key: str) -> None:
+    assert page_tokens.GATES.read(page_tokens.GATES.write(key)) == key
+
+
+@pytest.mark.parametrize(
+    "token", ["?", "Zw", page_tokens.NAMESPACES.write("orders"), page_tokens.GATES.write("\0")]
+)
+def test_what_is_no_token_of_gates_is_refused(token: str) -> None:
+    message = pb.ListGatesRequest(namespace="orders", page_token=token, page_size=1001)
+
+    assert fields_of(lambda: gate_codec.list_from_wire(message)) == ["page_token", "page_size"]

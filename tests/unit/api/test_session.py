@@ -1,0 +1,598 @@
+"""Sessions of the engine on a stream in memory: what is answered, refused, let go and bounded."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Never
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+
+from progressor import errors
+from progressor.api.calls.interceptors import Interceptor
+from progressor.api.calls.malformed import deserializer
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.server.server import PROCESS_SERVICE
+from progressor.api.session import session, sessions
+from progressor.api.session.session import TIMEOUT_SECONDS_MAX, Call
+from progressor.api.session.sessions import Sessions
+from progressor.clock import SystemClock
+from progressor.internal.v1 import frames_pb2
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.v1 import process_service_pb2 as pb
+from tests.support.engine.sessions import call_of
+from tests.support.telemetry.measured import counted
+from tests.unit.api.test_calls import PARENT
+
+PATIENCE_SECONDS = 10
+
+
+class EndError(Exception):
+    """Stands for grpc.aio's AbortError."""
+
+
+class Stream:
+    """A stream as gRPC would show it: frames go in by `send`, and come out to `answers`."""
+
+    def __init__(self) -> None:
+        self.incoming: asyncio.Queue[Any] = asyncio.Queue()
+        self.answers: dict[int, list[pb.SessionAnswer]] = {}
+        self.frames: list[pb.SessionResponse] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.news = asyncio.Event()
+        self.read_count = 0
+        self.breaks: Exception | None = None
+        self.end: tuple[grpc.StatusCode, str] | None = None
+
+    def send(self, *calls: pb.SessionCall, cancelled: Sequence[int] = ()) -> None:
+        frame = pb.SessionRequest(calls=calls, cancelled=cancelled)
+        self.send_bytes(frame.SerializeToString())
+
+    def send_bytes(self, data: bytes) -> None:
+        self.incoming.put_nowait(deserializer(frames_pb2.CallsFrame)(data))
+
+    def close(self) -> None:
+        self.incoming.put_nowait(grpc.aio.EOF)
+
+    async def read(self) -> Any:
+        frame = await self.incoming.get()
+        self.read_count += 1
+        self.news.set()
+        return frame
+
+    async def write(self, message: Message) -> None:
+        await self.gate.wait()
+        if self.breaks is not None:
+            raise self.breaks
+        frame = pb.SessionResponse.FromString(message.SerializeToString())
+        self.frames.append(frame)
+        for answer in frame.answers:
+            self.answers.setdefault(answer.call_id, []).append(answer)
+        self.news.set()
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", _trailing_metadata: object = ()
+    ) -> Never:
+        self.end = (code, details)
+        raise EndError
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        return ()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+    async def answered(self, count: int = 1) -> dict[int, pb.SessionAnswer]:
+        """Return the last answer of each call, once there are `count` answers."""
+        await self.until(lambda: sum(map(len, self.answers.values())) >= count)
+        return {call_id: found[-1] for call_id, found in self.answers.items()}
+
+
+class Methods:
+    """Methods that answer by their args: ``hang`` never, ``break`` with a bug, others at once."""
+
+    def __init__(self, news: asyncio.Event) -> None:
+        self.release = asyncio.Event()
+        self.news = news
+        self.begun = 0
+        self.let_go = 0
+        self.contexts: list[CallContext] = []
+        self.on_sent: Callable[[int], None] | None = None
+
+    async def serve(self, message: Any, context: CallContext) -> Message:
+        self.begun += 1
+        self.news.set()
+        self.contexts.append(context)
+        args = getattr(message, "args", b"")
+        if self.on_sent is not None and args != b"hang":
+            assert isinstance(context, Call)
+            context.when_sent(functools.partial(self.on_sent, context.call_id))
+        if args == b"break":
+            raise KeyError(args)
+        if args == b"finished":
+            raise errors.ProcessFinishedError(message.process_id)
+        if args in {b"hang", b"stubborn"}:
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.let_go += 1
+                if args == b"hang":
+                    raise
+                # One that has to finish what it has begun, and then has an answer after all.
+        answer = message.DESCRIPTOR.name.replace("Request", "Response")
+        return getattr(pb, answer)()  # type: ignore[no-any-return]
+
+
+class Running:
+    """A session that runs, and what stands around it."""
+
+    def __init__(self, calls_max: int) -> None:
+        self.stream = Stream()
+        self.methods = Methods(self.stream.news)
+        self.metrics = Metrics()
+        self.interceptor = Interceptor(clock=SystemClock(), metrics=self.metrics)
+        self.sessions = Sessions(
+            PROCESS_SERVICE,
+            dict.fromkeys(("Start", "Call", "Notify", "Repair", "Get"), self.methods.serve),
+            interceptor=self.interceptor,
+            clock=SystemClock(),
+            calls_max=calls_max,
+        )
+        self.serve: Any = self.interceptor.wrapped_stream(
+            PROCESS_SERVICE.methods_by_name["Session"], self.sessions
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    async def ended(self) -> None:
+        """Wait until the session has ended."""
+        assert self.task is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.wait([self.task])
+
+
+@contextlib.asynccontextmanager
+async def running(calls_max: int = 100) -> AsyncIterator[Running]:
+    run = Running(calls_max)
+    async with asyncio.TaskGroup() as group:
+        run.task = group.create_task(served(run))
+        yield run
+        run.task.cancel()
+
+
+async def served(run: Running) -> None:
+    with contextlib.suppress(EndError):
+        await run.serve(None, run.stream)
+
+
+def call(
+    call_id: int, args: bytes = b"", *, timeout: float | None = None, **trace: str
+) -> pb.SessionCall:
+    request = pb.CallRequest(namespace="orders", process_id=str(call_id), args=args)
+    return call_of(call_id, request, timeout=timeout, trace_context=trace)
+
+
+def reason(answer: pb.SessionAnswer) -> str:
+    info = error_details_pb2.ErrorInfo()
+    answer.error.details[0].Unpack(info)
+    return str(info.reason)
+
+
+def violation(answer: pb.SessionAnswer) -> tuple[str, str]:
+    bad = error_details_pb2.BadRequest()
+    assert any(detail.Unpack(bad) for detail in answer.error.details)
+    (found,) = bad.field_violations
+    return found.field, found.description
+
+
+async def test_each_kind_is_answered_in_its_own_words() -> None:
+    requests = [
+        pb.StartRequest(), pb.CallRequest(), pb.NotifyRequest(), pb.RepairRequest(),
+        pb.GetRequest(),
+    ]  # fmt: skip
+    async with running() as run:
+        run.stream.send(*(call_of(n, request) for n, request in enumerate(requests)))
+        answers = await run.stream.answered(5)
+
+    kinds = [answers[n].WhichOneof("result") for n in range(5)]
+    assert kinds == ["start", "call", "notify", "repair", "get"]
+
+
+async def test_a_session_is_counted_while_it_is_open() -> None:
+    async with running() as run:
+        run.stream.send(call(1))
+        await run.stream.answered()
+        count = run.sessions.open_count
+        run.stream.close()
+        await run.ended()
+
+    assert (count, run.sessions.open_count) == (1, 0)
+
+
+async def test_a_slow_call_does_not_hold_up_a_fast_one() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"), call(2))
+        answers = await run.stream.answered()
+        run.methods.release.set()
+        later = await run.stream.answered(2)
+
+    assert set(answers) == {2}
+    assert later[1].HasField("call")
+
+
+async def test_an_error_and_a_bug_end_their_own_calls(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"finished"), call(2, b"break"), call(3))
+        answers = await run.stream.answered(3)
+
+    assert [answers[n].error.code for n in (1, 2, 3)] == [9, 13, 0]
+    assert [reason(answers[n]) for n in (1, 2)] == ["PROCESS_FINISHED", "INTERNAL"]
+    assert vars(caplog.records[0])["error_id"] in answers[2].error.message
+    assert counted(run.metrics.requests) == {
+        ("orders", "Call", "refused", "PROCESS_FINISHED"): 1,
+        ("orders", "Call", "internal", "INTERNAL"): 1,
+        ("orders", "Call", "ok", ""): 1,
+    }
+
+
+async def test_a_poisoned_item_ends_alone() -> None:
+    good, bad = call(1), call(2)
+    frame = frames_pb2.CallsFrame()
+    frame.calls.add(call_id=1, call=good.call.SerializeToString())
+    frame.calls.add(call_id=2, call=b"\x12\x02\xff\xfe")
+    frame.calls.add(call_id=3, get=b"\x0a\x7fshort")
+    async with running() as run:
+        run.stream.send_bytes(frame.SerializeToString())
+        answers = await run.stream.answered(3)
+
+    assert bad.call_id == 2
+    assert answers[1].HasField("call")
+    assert violation(answers[2])[0] == "process_id"
+    assert violation(answers[3])[0] == "request"
+
+
+async def test_a_frame_that_is_none_ends_the_session_and_lets_the_calls_go() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"))
+        await run.stream.until(lambda: run.methods.begun == 1 or run.stream.read_count == 1)
+        run.stream.send_bytes(b"\x0a\x7fshort")
+        await run.ended()
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert (run.methods.begun, run.methods.let_go) in {(1, 1), (0, 0)}
+    assert run.stream.answers == {}
+
+
+async def test_a_call_without_a_request_is_refused() -> None:
+    async with running() as run:
+        run.stream.send(pb.SessionCall(call_id=7))
+        answers = await run.stream.answered()
+
+    assert violation(answers[7])[0] == "request"
+
+
+async def test_an_id_in_flight_is_refused_and_free_once_answered() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"), call(1))
+        refused = (await run.stream.answered())[1]
+        run.methods.release.set()
+        answered = (await run.stream.answered(2))[1]
+        run.stream.send(call(1))
+        again = (await run.stream.answered(3))[1]
+
+    assert violation(refused) == ("call_id", "1 is in flight already")
+    assert answered.HasField("call")
+    assert again.HasField("call")
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, TIMEOUT_SECONDS_MAX + 1.0])
+async def test_a_timeout_that_makes_no_sense_is_refused(timeout: float) -> None:
+    async with running() as run:
+        run.stream.send(call(1, timeout=timeout))
+        answers = await run.stream.answered()
+
+    assert violation(answers[1])[0] == "timeout"
+
+
+async def test_a_method_that_does_not_keep_the_deadline_is_cut_short_at_it() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang", timeout=0.05), call(2, b"hang"))
+        answers = await run.stream.answered()
+
+    assert answers.keys() == {1}
+    assert reason(answers[1]) == "DEADLINE_EXCEEDED"
+
+
+async def test_a_method_sees_the_deadline_and_the_trace_of_its_call() -> None:
+    async with running() as run:
+        run.stream.send(call(1, timeout=30.0, traceparent=PARENT), call(2, traceparent="x"))
+        await run.stream.answered(2)
+
+    first, second = run.methods.contexts
+    remaining = first.time_remaining()
+    assert remaining is not None
+    assert 20 < remaining <= 30
+    assert trace_context_of(first) == {"traceparent": PARENT}
+    assert (second.time_remaining(), trace_context_of(second)) == (None, {})
+
+
+async def test_a_cancelled_call_is_let_go_and_never_answered() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"), call(2, b"stubborn"), call(3))
+        await run.stream.answered()
+        run.stream.send(call(1), cancelled=[1, 2, 99])
+        run.stream.send(call(4))
+        answers = await run.stream.answered(3)
+
+    # The second call of id 1 came before the first was cancelled.
+    assert violation(answers[1])[0] == "call_id"
+    assert answers.keys() == {1, 3, 4}
+    assert run.methods.let_go == 2
+
+
+async def test_a_call_cancelled_in_its_own_frame_never_begins() -> None:
+    async with running() as run:
+        run.stream.send(call(1), cancelled=[1])
+        run.stream.send(call(1))
+        run.stream.close()
+        await run.ended()
+
+    assert run.methods.begun == 1
+    assert len(run.stream.answers[1]) == 1
+
+
+async def test_calls_beyond_the_bound_are_overloaded() -> None:
+    async with running(calls_max=2) as run:
+        run.stream.send(call(1, b"hang"), call(2, b"hang"), call(3))
+        answers = await run.stream.answered()
+        run.methods.release.set()
+        await run.stream.answered(3)
+        run.stream.send(call(4))
+        again = await run.stream.answered(4)
+
+    assert (answers[3].error.code, reason(answers[3])) == (8, "OVERLOADED")
+    retry = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(retry) for detail in answers[3].error.details)
+    assert again[4].HasField("call")
+
+
+async def test_where_no_answer_is_taken_away_nothing_more_is_read() -> None:
+    async with running(calls_max=4) as run:
+        run.stream.gate.clear()
+        for number in range(50):
+            run.stream.send(call(number))
+        await run.stream.until(lambda: run.stream.read_count > 4)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        read_count = run.stream.read_count
+        run.stream.gate.set()
+        answers = await run.stream.answered(50)
+
+    assert read_count < 12
+    assert len(answers) == 50
+
+
+async def test_one_huge_frame_is_held_to_the_bound_too() -> None:
+    async with running(calls_max=4) as run:
+        run.stream.gate.clear()
+        run.stream.send(*(call(number) for number in range(500)))
+        await run.stream.until(lambda: run.stream.read_count == 1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        begun, refused = run.methods.begun, sum(counted(run.metrics.requests).values())
+        run.stream.gate.set()
+        answers = await run.stream.answered(500)
+
+    assert begun + refused < 20
+    assert len(answers) == 500
+
+
+async def test_a_client_that_closes_its_side_still_gets_its_answers() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"))
+        run.stream.close()
+        await run.stream.until(lambda: run.stream.read_count == 2)
+        run.methods.release.set()
+        await run.ended()
+
+    assert run.stream.answers[1][0].HasField("call")
+    assert run.stream.end is None
+
+
+async def test_a_client_that_is_gone_lets_its_calls_go(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as run:
+        run.stream.breaks = grpc.aio.InternalError("gone")
+        run.stream.send(call(1, b"hang"), call(2))
+        await run.ended()
+
+    assert run.methods.let_go == 1
+    assert run.stream.end is None
+    assert caplog.records == []
+
+
+async def test_a_bug_of_the_session_itself_is_told_as_internal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as run:
+        run.stream.breaks = KeyError("secret")
+        run.stream.send(call(2))
+        await run.ended()
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.INTERNAL
+    assert "secret" not in run.stream.end[1]
+    assert len(caplog.records) == 1
+
+
+async def test_draining_is_said_and_work_is_refused_and_reads_are_served() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"))
+        await run.stream.until(lambda: run.methods.begun == 1 or run.stream.read_count == 1)
+        await asyncio.sleep(0)
+        run.interceptor.refuse_work()
+        run.sessions.tell_draining()
+        await run.stream.until(lambda: bool(run.stream.frames))
+        run.stream.send(call(2), call_of(3, pb.GetRequest()))
+        answers = await run.stream.answered(2)
+        run.methods.release.set()
+        last = await run.stream.answered(3)
+        run.stream.close()
+        await run.sessions.end(PATIENCE_SECONDS)
+        await run.ended()
+
+    assert run.stream.frames[0].draining
+    assert reason(answers[2]) == "SHUTTING_DOWN"
+    assert answers[3].HasField("get")
+    assert last[1].HasField("call")
+    assert run.stream.end is None
+
+
+async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() -> None:
+    async with running() as run:
+        run.stream.send(call(1, b"hang"))
+        await run.stream.until(lambda: run.stream.read_count == 1)
+        await asyncio.sleep(0)
+        run.sessions.tell_draining()
+        run.interceptor.refuse_all()
+        run.interceptor.cut_off()
+        await run.sessions.end(0.01)
+        await run.ended()
+
+    assert reason(run.stream.answers[1][0]) == "REPLICA_STOPPED"
+    assert run.stream.end is None
+
+
+async def test_a_session_opened_while_draining_is_told_at_once_and_after_it_refused() -> None:
+    async with running() as run:
+        late, too_late = Stream(), Stream()
+        run.sessions.tell_draining()
+        late.close()
+        await run.serve(None, late)
+        run.stream.close()
+        await run.sessions.end(PATIENCE_SECONDS)
+        with pytest.raises(EndError):
+            await run.serve(None, too_late)
+
+    assert late.frames[0].draining
+    assert too_late.end is not None
+    assert too_late.end[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"), call(2, b"finished"), call(3, b"hang"))
+        await run.ended()
+
+    assert run.stream.end is not None
+    code, details = run.stream.end
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "has read no answers" in details
+    assert (run.methods.begun, run.methods.let_go) == (3, 1)
+    assert run.sessions.unsent_bytes == 0
+
+
+async def test_one_that_has_closed_its_side_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"))
+        run.stream.close()
+        await run.ended()
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_client_that_reads_its_answers_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", stall_seconds := 0.5)
+    clock = asyncio.get_running_loop().time
+    async with running() as run:
+        until, number = clock() + 2 * stall_seconds, 0
+        while clock() < until:
+            number += 1
+            run.stream.send(call(number, b"finished"))
+            await run.stream.answered(number)
+        run.stream.close()
+        await run.ended()
+
+    assert run.stream.end is None
+
+
+async def test_the_session_with_the_most_unread_bytes_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "UNSENT_BYTES_MAX", 2_000)
+    async with running() as run:
+        other = Stream()
+        second = asyncio.create_task(run.serve(None, other))
+        run.stream.gate.clear()
+        other.send(call(1))
+        await other.answered()
+        run.stream.send(*(call(number, b"finished") for number in range(50)))
+        await run.ended()
+        other.send(call(2))
+        answers = await other.answered(2)
+        other.close()
+        await second
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answers.keys() == {1, 2}
+    assert other.end is None
+
+
+async def test_nothing_more_is_read_while_too_many_bytes_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "READ_AHEAD_BYTES", 1)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"))
+        await run.stream.until(lambda: run.methods.begun == 1 and run.sessions.unsent_bytes > 0)
+        run.stream.send(call(2))
+        run.stream.send(call(3))
+        await run.stream.until(lambda: run.stream.read_count == 2)
+        begun = run.methods.begun
+        run.stream.gate.set()
+        answers = await run.stream.answered(3)
+
+    assert begun == 1
+    assert answers.keys() == {1, 2, 3}
+
+
+async def test_a_call_is_notified_once_its_answer_was_read_or_never_will_be() -> None:
+    sent: list[int] = []
+    async with running() as run:
+        run.stream.gate.clear()
+        run.methods.on_sent = sent.append
+        run.stream.send(call(1), call(2), call(3, b"hang"))
+        await run.stream.until(lambda: run.methods.begun == 3)
+        before = list(sent)
+        run.stream.gate.set()
+        await run.stream.answered(2)
+        await run.stream.until(lambda: len(sent) == 2)
+        run.stream.send(cancelled=[3])
+        run.stream.gate.clear()
+        run.stream.send(call(4))
+        await run.stream.until(lambda: run.methods.begun == 4)
+
+    assert before == []
+    assert sorted(sent) == [1, 2, 4]

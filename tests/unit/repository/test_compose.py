@@ -1,0 +1,179 @@
+"""What docker/ puts side by side finds each other: names, ports, files and settings agree."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from progressor.settings import config
+from progressor.settings.sources import variable_of
+
+DOCKER = Path(__file__).parents[3] / "docker"
+
+
+def loaded(path: str) -> Any:
+    return yaml.safe_load((DOCKER / path).read_text("utf-8"))
+
+
+COMPOSE = loaded("compose.yaml")
+PROMETHEUS = loaded("prometheus/prometheus.yml")
+COLLECTOR = loaded("collector/config.yaml")
+SERVICES: Mapping[str, Any] = COMPOSE["services"]
+ENGINES = {name: it for name, it in SERVICES.items() if it.get("command") == ["serve"]}
+
+_VARIABLE = re.compile(r"\bPROGRESSOR_\w+")
+
+
+def environment(service: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = SERVICES[service]["environment"]
+    return found
+
+
+def targets(job: str) -> list[str]:
+    """Return what Prometheus reads for a job."""
+    (found,) = (it for it in PROMETHEUS["scrape_configs"] if it["job_name"] == job)
+    return [target for each in found["static_configs"] for target in each["targets"]]
+
+
+def port_of(bind: str) -> int:
+    return int(bind.rpartition(":")[2])
+
+
+def published(service: str) -> dict[int, str]:
+    """Return the ports of a service's container that the host has, with where."""
+    places = (it.rpartition(":") for it in SERVICES[service].get("ports", ()))
+    return {int(port): host for host, _, port in places}
+
+
+def mounts(service: str) -> dict[str, Path]:
+    """Return what a service finds in its container, with where it is here."""
+    found = (it.split(":") for it in SERVICES[service].get("volumes", ()))
+    return {at: DOCKER / source for source, at, *_ in found if source.startswith(".")}
+
+
+def test_there_are_two_engines_of_different_names() -> None:
+    assert {it["hostname"] for it in ENGINES.values()} == {*ENGINES}
+    assert len(ENGINES) == 2
+
+
+def test_each_engine_reaches_a_processor_on_the_host() -> None:
+    for engine in ENGINES.values():
+        assert "host.docker.internal:host-gateway" in engine["extra_hosts"]
+
+
+def test_prometheus_reads_each_engine_where_its_metrics_are() -> None:
+    ports = {
+        name: port_of(environment(name)["PROGRESSOR_TELEMETRY_METRICS_BIND"]) for name in ENGINES
+    }
+
+    assert targets("progressor") == [f"{name}:{port}" for name, port in ports.items()]
+
+
+def test_engines_push_to_the_collector_which_listens_there() -> None:
+    (receiver,) = COLLECTOR["receivers"]["otlp"]["protocols"].values()
+    for name in ENGINES:
+        endpoint = urlsplit(environment(name)["PROGRESSOR_TELEMETRY_OTLP_ENDPOINT"])
+        assert (endpoint.scheme, endpoint.hostname) == ("http", "collector")
+        assert endpoint.port == port_of(receiver["endpoint"])
+
+
+def test_the_collector_passes_spans_on_to_where_they_are_taken() -> None:
+    service, _, port = COLLECTOR["exporters"]["otlp"]["endpoint"].partition(":")
+    (option,) = SERVICES[service]["command"]
+
+    assert option == f"--set=receivers.otlp.protocols.grpc.endpoint=0.0.0.0:{port}"
+
+
+def test_the_pipelines_of_the_collector_are_of_parts_that_it_has() -> None:
+    pipelines = COLLECTOR["service"]["pipelines"]
+
+    assert {*pipelines} == {"traces", "metrics"}
+    for pipeline in pipelines.values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert {*pipeline[kind]} <= {*COLLECTOR[kind]}
+    used = {kind: {it for each in pipelines.values() for it in each[kind]} for kind in pipeline}
+    assert used == {kind: {*COLLECTOR[kind]} for kind in used}
+
+
+def test_prometheus_reads_the_collector_where_it_tells_of_itself() -> None:
+    (reader,) = COLLECTOR["service"]["telemetry"]["metrics"]["readers"]
+    at = reader["pull"]["exporter"]["prometheus"]
+
+    assert targets("collector") == [f"collector:{at['port']}"]
+
+
+def test_grafana_asks_services_at_their_ports() -> None:
+    sources = loaded("grafana/provisioning/datasources/datasources.yml")["datasources"]
+
+    for source in sources:
+        url = urlsplit(source["url"])
+        assert url.port in published(str(url.hostname))
+    (default,) = (it for it in sources if it.get("isDefault"))
+    assert (default["type"], urlsplit(default["url"]).hostname) == ("prometheus", "prometheus")
+    interval = PROMETHEUS["global"]["scrape_interval"]
+    assert default["jsonData"]["timeInterval"] == interval
+
+
+def test_grafana_finds_the_dashboard_where_it_is_told_to_look() -> None:
+    (provider,) = loaded("grafana/provisioning/dashboards/dashboards.yml")["providers"]
+    home = Path(environment("grafana")["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    here = mounts("grafana")[provider["options"]["path"]]
+
+    assert (here / home.name).is_file()
+    assert str(home.parent) == provider["options"]["path"]
+
+
+def test_prometheus_finds_its_rules() -> None:
+    here = mounts("prometheus")["/etc/prometheus"]
+
+    assert (here / "prometheus.yml").is_file()
+    assert all((here / name).is_file() for name in PROMETHEUS["rule_files"])
+
+
+def test_the_collector_is_told_of_the_file_that_it_has() -> None:
+    (option,) = SERVICES["collector"]["command"]
+
+    assert mounts("collector")[option.removeprefix("--config=")].is_file()
+
+
+def test_what_is_mounted_is_there_and_cannot_be_changed() -> None:
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", ()):
+            if volume.startswith("."):
+                assert volume.endswith(":ro"), name
+        assert all(path.exists() for path in mounts(name).values()), name
+
+
+def test_no_port_of_the_host_is_taken_twice_or_open_to_others() -> None:
+    places = [place for name in SERVICES for place in published(name).values()]
+
+    assert len(set(places)) == len(places)
+    assert all(place.startswith("127.0.0.1:") for place in places)
+
+
+def test_every_image_has_a_version() -> None:
+    images = {it["image"] for it in SERVICES.values()} - {"progressor"}
+
+    assert all(re.fullmatch(r"[\w/.-]+:v?\d[\w.]*", image) for image in images)
+
+
+def test_every_setting_that_containers_are_given_is_one() -> None:
+    known = {variable_of(row.key) for row in config.reference()}
+
+    assert {*variables()} <= known
+
+
+def variables() -> Iterator[str]:
+    for path in ("compose.yaml", "Dockerfile"):
+        yield from _VARIABLE.findall((DOCKER / path).read_text("utf-8"))
+
+
+def test_the_image_has_open_what_it_listens_on() -> None:
+    text = (DOCKER / "Dockerfile").read_text("utf-8")
+    ports = {port_of(bind) for bind in re.findall(r"_BIND=(\S+)", text)}
+    exposed = re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)
+
+    assert {*map(int, exposed[0].split())} == ports

@@ -1,0 +1,88 @@
+"""What an installation without extras can do, and what it says of what it lacks."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from progressor.__main__ import _EXTRAS
+
+ROOT = Path(__file__).parents[3]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+ENGINE = sorted(name for name, extra in _EXTRAS.items() if extra == "engine")
+COMMANDS_FOR_ANY_ENGINE = (
+    "progressor.cli.main",
+    "progressor.cli.engine.health",
+    "progressor.cli.engine.log_level",
+    "progressor.cli.engine.replicas",
+    "progressor.cli.gates.gates",
+    "progressor.cli.jobs.jobs",
+    "progressor.cli.namespaces.namespaces",
+    "progressor.cli.processes.reads",
+    "progressor.cli.processes.requests",
+    "progressor.cli.processes.why",
+    "progressor.cli.processes.writes",
+    "progressor.cli.schedules.schedules",
+    "progressor.cli.top.top",
+)
+
+
+def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python that does not find `modules`."""
+    absent = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); {code}"
+    return subprocess.run(
+        [sys.executable, "-c", absent], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_sdk_needs_no_extra() -> None:
+    code = "import progressor.sdk.testing, progressor.example.order"
+
+    ended = run_without(sorted(_EXTRAS), code)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", COMMANDS_FOR_ANY_ENGINE)
+def test_a_command_for_an_engine_elsewhere_needs_no_engine(module: str) -> None:
+    ended = run_without(ENGINE, f"import {module}")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("absent", "argument", "extra"),
+    [("cyclopts", "version", "cli"), ("psycopg", "doctor", "engine")],
+)
+def test_a_command_that_lacks_an_extra_names_it(absent: str, argument: str, extra: str) -> None:
+    code = f"from progressor.__main__ import main; sys.argv[1:] = [{argument!r}]; sys.exit(main())"
+
+    ended = run_without([absent], code)
+
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"error: {absent} is not installed; install it with: pip install 'progressor[{extra}]'\n"
+    )
+
+
+@pytest.mark.parametrize("extra", ["cli", "engine"])
+def test_every_package_of_an_extra_is_known_by_its_modules(extra: str) -> None:
+    distributions = {Requirement(text).name for text in EXTRAS[extra]} - {"progressor", "tzdata"}
+
+    named = {
+        distribution
+        for module, of in _EXTRAS.items()
+        if of == extra
+        for distribution in distributions
+        if any(
+            str(file).startswith(module.replace(".", "/") + "/")
+            or str(file) == module.replace(".", "/") + ".py"
+            for file in metadata.files(distribution) or ()
+        )
+    }
+
+    assert named == distributions

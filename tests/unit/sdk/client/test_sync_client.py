@@ -1,0 +1,155 @@
+"""The blocking client: the same face, for any thread."""
+
+import asyncio
+import inspect
+import threading
+from typing import Any
+
+import grpc
+import pytest
+
+from progressor import errors, sdk
+from progressor.sdk import Answer, Client, EngineUnavailableError, SyncClient
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from tests.unit.sdk.scripted_engine import HANG, refusal, scripted_engine
+
+SECOND = "2"
+
+
+async def test_a_call_blocks_until_it_is_answered() -> None:
+    answer = pb.CallResponse(task_id=1, response=b"[1]")
+    async with scripted_engine(answer) as engine:
+        with SyncClient(engine.address, namespace="orders") as client:
+            answered: Answer[Any] = await asyncio.to_thread(
+                client.call, "p", 2, context={"user": "ann"}
+            )
+
+    assert engine.requests[0].namespace == "orders"
+    assert (engine.requests[0].args, answered.response) == (b"2", [1])
+
+
+async def test_list_follows_the_pages() -> None:
+    pages = [
+        pb.ListResponse(processes=[types.Process(process_id="b")], next_page_token=SECOND),
+        pb.ListResponse(processes=[types.Process(process_id="a")]),
+    ]
+    async with scripted_engine(*pages) as engine:
+        with SyncClient(engine.address) as client:
+            found = await asyncio.to_thread(lambda: [it.process_id for it in client.list()])
+
+    assert found == ["b", "a"]
+
+
+async def test_errors_are_the_same_classes() -> None:
+    status = refusal(grpc.StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND", process_id="p")
+    async with scripted_engine(status) as engine:
+        with (
+            SyncClient(engine.address) as client,
+            pytest.raises(errors.ProcessNotFoundError) as raised,
+        ):
+            await asyncio.to_thread(client.get, "p")
+
+    assert raised.value.process_id == "p"
+
+
+async def test_a_deadline_ends_the_wait() -> None:
+    async with scripted_engine(HANG) as engine:
+        with (
+            SyncClient(engine.address, timeout=0.05) as client,
+            pytest.raises(errors.DeadlineExceededError),
+        ):
+            await asyncio.to_thread(client.call, "p")
+
+
+async def test_only_what_is_safe_is_repeated() -> None:
+    away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+    async with scripted_engine(away, pb.GetResponse(), away) as engine:
+        with SyncClient(engine.address, jitter=lambda: 1.0) as client:
+            await asyncio.to_thread(client.get, "p")
+            with pytest.raises(errors.StorageUnavailableError):
+                await asyncio.to_thread(client.call, "p")
+
+    assert len(engine.requests) == 3
+
+
+async def test_a_client_that_is_closed_does_not_ask_again() -> None:
+    async with scripted_engine(HANG) as engine, asyncio.TaskGroup() as group:
+        client = SyncClient(engine.address)
+        waiting = group.create_task(asyncio.to_thread(_lost, client))
+        await engine.asked.wait()
+        await asyncio.to_thread(client.close)
+        lost = await waiting
+
+    assert (lost.reason, len(engine.requests)) == ("ENGINE_UNAVAILABLE", 1)
+
+
+def _lost(client: SyncClient) -> errors.ProgressorError:
+    with pytest.raises(EngineUnavailableError) as raised:
+        client.get("p")
+    return raised.value
+
+
+def test_an_engine_that_is_not_there_is_named() -> None:
+    with (
+        SyncClient("unix:/nonexistent/engine.sock", timeout=0.5) as client,
+        pytest.raises(EngineUnavailableError, match="nonexistent"),
+    ):
+        client.get("p")
+
+
+async def test_many_threads_share_one_client() -> None:
+    count = 4
+    together = threading.Barrier(count, timeout=30)
+    answers = [pb.CallResponse(task_id=number) for number in range(count)]
+    async with scripted_engine(*answers) as engine:
+        with SyncClient(engine.address) as client:
+
+            def ask(number: int) -> int:
+                together.wait()
+                return client.call(f"p{number}").task_id
+
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(asyncio.to_thread(ask, n)) for n in range(count)]
+
+    assert sorted(task.result() for task in asked) == list(range(count))
+    assert {it.process_id for it in engine.requests} == {f"p{n}" for n in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("resource", "blocking", "count"),
+    [
+        (Client, SyncClient, 12),
+        (sdk.Processes, sdk.SyncProcesses, 12),
+        (sdk.Jobs, sdk.SyncJobs, 7),
+        (sdk.Gates, sdk.SyncGates, 4),
+        (sdk.Schedules, sdk.SyncSchedules, 9),
+        (sdk.Namespaces, sdk.SyncNamespaces, 5),
+        (sdk.Replicas, sdk.SyncReplicas, 3),
+    ],
+)
+def test_both_clients_have_the_same_methods_with_the_same_arguments(
+    resource: type, blocking: type, count: int
+) -> None:
+    def face(of: type) -> dict[str, object]:
+        return {
+            name: inspect.signature(method)
+            for name, method in inspect.getmembers(of, inspect.isfunction)
+            if not name.startswith("_") and name != "close"
+        }
+
+    assert face(resource) == face(blocking)
+    assert len(face(resource)) == count
+
+
+def test_both_clients_have_the_same_resources() -> None:
+    client, blocking = Client("127.0.0.1:1"), SyncClient("127.0.0.1:1")
+
+    names = {name: type(it).__name__ for name, it in vars(client).items()}
+
+    assert names == {
+        name: type(it).__name__.removeprefix("Sync").removeprefix("Blocking")
+        for name, it in vars(blocking).items()
+    }
+    assert client.processes is client
+    assert blocking.processes is blocking

@@ -1,0 +1,174 @@
+"""The metrics that a replica pushes by OTLP, as they arrive at a collector.
+
+``python -m tests.unit.telemetry.metrics.test_otlp`` rewrites the golden file.
+"""
+
+import datetime as dt
+import logging
+import queue
+from collections.abc import Iterable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+
+import progressor
+from progressor.telemetry.instruments import MetricKind
+from progressor.telemetry.metrics.otlp import OnceAMinute, Push
+from progressor.telemetry.metrics.registry import METRICS, Metrics
+from progressor.telemetry.resource import resource_of
+from tests.support.clock import START, ManualClock
+from tests.support.telemetry.metrics import filled_metrics
+
+GOLDEN = Path(__file__).parents[3] / "golden/telemetry/otlp.txt"
+AGE = dt.timedelta(minutes=1, microseconds=1)
+TIMEOUT_SECONDS = 30.0
+
+Requests = queue.SimpleQueue[ExportMetricsServiceRequest]
+
+
+class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """A collector, which puts what it receives into a queue."""
+
+    def __init__(self) -> None:
+        self.requests = Requests()
+
+    def Export(  # noqa: N802  # the method's name
+        self, request: ExportMetricsServiceRequest, _context: grpc.ServicerContext
+    ) -> ExportMetricsServiceResponse:
+        self.requests.put(request)
+        return ExportMetricsServiceResponse()
+
+
+def pushed(metrics: Metrics) -> ExportMetricsServiceRequest:
+    """Push to a collector over gRPC, a minute after the start, and return what arrives."""
+    receiver, clock = Receiver(), ManualClock()
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    push = Push(
+        metrics,
+        endpoint=f"http://127.0.0.1:{port}",
+        interval=dt.timedelta(hours=1),
+        resource=resource_of(service_name="service", instance="replica:1"),
+        clock=clock,
+    )
+    clock.advance(AGE)
+    push.start()
+    push.stop()
+    server.stop(None)
+    request = receiver.requests.get(timeout=TIMEOUT_SECONDS)
+    assert receiver.requests.empty()
+    return request
+
+
+def metrics_of(request: ExportMetricsServiceRequest) -> list[Metric]:
+    [resource] = request.resource_metrics
+    [scope] = resource.scope_metrics
+    return list(scope.metrics)
+
+
+def attributes(pairs: Iterable[KeyValue]) -> dict[str, str]:
+    return {it.key: it.value.string_value for it in pairs}
+
+
+def lines_of(request: ExportMetricsServiceRequest) -> Iterator[str]:
+    """Yield a line for each metric and for each of its points."""
+    for metric in metrics_of(request):
+        kind = metric.WhichOneof("data")
+        assert kind is not None
+        data = getattr(metric, kind)
+        words = [metric.name, metric.unit, kind]
+        if kind != "gauge":
+            words.append(AggregationTemporality.Name(data.aggregation_temporality))
+        if kind == "sum":
+            words.append("monotonic" if data.is_monotonic else "not monotonic")
+        yield " ".join(words)
+        yield from (f"  {_point(point)}" for point in data.data_points)
+
+
+def _point(point: Any) -> str:
+    started, now = (
+        (it - int(START.timestamp()) * 10**9) / 1e9
+        for it in (point.start_time_unix_nano, point.time_unix_nano)
+    )
+    if hasattr(point, "bucket_counts"):
+        buckets = zip(point.bucket_counts, (*point.explicit_bounds, "more"), strict=True)
+        filled = " ".join(f"{count}<={bound}" for count, bound in buckets if count)
+        value = f"count={point.count} sum={point.sum} min={point.HasField('min')} {filled}"
+    else:
+        field = point.WhichOneof("value")
+        value = f"{field}={getattr(point, field)}"
+    return f"{attributes(point.attributes)} {started}..{now} {value}"
+
+
+def golden() -> str:
+    return "\n".join(lines_of(pushed(filled_metrics()))) + "\n"
+
+
+def test_what_arrives_is_what_the_golden_file_says() -> None:
+    assert golden().splitlines() == GOLDEN.read_text("utf-8").splitlines(), (
+        "if that is meant: python -m tests.unit.telemetry.metrics.test_otlp"
+    )
+
+
+def test_every_metric_is_pushed_with_its_description_and_bounds() -> None:
+    arrived = {it.name: it for it in metrics_of(pushed(filled_metrics()))}
+
+    assert arrived.keys() == {it.name for it in METRICS.values()}
+    for metric in METRICS.values():
+        assert arrived[metric.name].description == metric.meaning
+        for point in arrived[metric.name].histogram.data_points:
+            assert tuple(point.explicit_bounds) == metric.bounds
+
+
+def test_a_count_of_ones_arrives_as_an_integer() -> None:
+    metrics = Metrics()
+    metrics.notifications_lost.add()
+
+    found = {it.name: it for it in metrics_of(pushed(metrics))}["progressor_notifications_lost"]
+    assert [it.WhichOneof("value") for it in found.sum.data_points] == ["as_int"]
+    assert [it.as_int for it in found.sum.data_points] == [1]
+
+
+def test_a_metric_without_values_is_not_pushed() -> None:
+    always = {
+        it.name for it in METRICS.values() if not it.labels and it.kind is not MetricKind.GAUGE
+    }
+
+    assert {it.name for it in metrics_of(pushed(Metrics()))} == always
+
+
+def test_the_resource_and_the_scope_name_the_replica() -> None:
+    [resource] = pushed(Metrics()).resource_metrics
+
+    found = attributes(resource.resource.attributes)
+    assert (found["service.name"], found["service.instance.id"]) == ("service", "replica:1")
+    assert found["service.version"] == progressor.__version__
+    assert resource.scope_metrics[0].scope.name == "progressor"
+
+
+def test_an_unavailable_collector_is_a_warning_a_minute() -> None:
+    once_a_minute, passed = OnceAMinute(), []
+    for second in range(150):
+        record = logging.makeLogRecord(
+            {"created": 1e9 + second, "levelno": logging.ERROR, "levelname": "ERROR"}
+        )
+        if once_a_minute.filter(record):
+            passed.append((second, record.levelname))
+
+    assert passed == [(0, "WARNING"), (60, "WARNING"), (120, "WARNING")]
+
+
+if __name__ == "__main__":
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(golden(), "utf-8")
