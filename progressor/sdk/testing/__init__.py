@@ -1,13 +1,13 @@
-"""Handlers and whole jobs, rehearsed in memory: no engine, no PostgreSQL, no waiting.
+"""Tests of processors and jobs in memory: no engine, no PostgreSQL, no waiting.
 
-A process, from its start to its end, time passing when the test says so::
+A process, from its start to its end; the test moves the clock::
 
     order = Rehearsal(orders)
     await order.start(Order(item="tea", price=42))
     await order.advance(0.4)
     assert order.events == [{"placed": "tea"}, {"reminded": 42}]
 
-A job, its nodes ending in the order that the test chooses::
+A job, whose nodes end in the order that the test chooses::
 
     job = JobRehearsal(graph)
     assert job.running == ("build",)
@@ -15,11 +15,11 @@ A job, its nodes ending in the order that the test chooses::
     await job.fail("test-1")
     assert job.states["deploy"] is NodeState.SKIPPED
 
-Start reading at ``rehearsal.py`` or at ``job.py``; ``standing.py`` has the rules of graphs, and
-``carried_job.py`` those of jobs, and of jobs within jobs.
+Start reading at ``rehearsal.py`` or at ``job_rehearsal.py``. ``graph_state.py`` has the rules of
+graphs, and ``simulated_job.py`` those of jobs and of jobs within jobs.
 """
 
-from progressor.sdk.testing.job import JobRehearsal
+from progressor.sdk.testing.job_rehearsal import JobRehearsal
 from progressor.sdk.testing.rehearsal import DueTimer, Rehearsal, TakenStep
 
 __all__ = ("DueTimer", "JobRehearsal", "Rehearsal", "TakenStep")

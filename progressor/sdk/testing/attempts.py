@@ -1,4 +1,4 @@
-"""One attempt at a step: what is asked, what the answer means, and when it is tried again."""
+"""One attempt of a task: the request, the meaning of its answer, and when it is retried."""
 
 import dataclasses
 import datetime as dt
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
-from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.retry import next_delay
 from progressor.sdk.codec.codecs import Codec
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
@@ -30,7 +30,7 @@ _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Task:
-    """What is being carried out; `attempt` and the clock go on with it."""
+    """A running task; `attempt` counts up."""
 
     task_id: int
     type: TaskType
@@ -45,7 +45,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """An attempt that failed; another one may help where it is ``retryable``."""
+    """A failed attempt; one that is ``retryable`` may be followed by another."""
 
     error: TaskError
     retryable: bool
@@ -61,7 +61,7 @@ def request_for(
     codec: Codec,
     now: dt.datetime,
 ) -> pb.ProcessRequest:
-    """Return what the processor is asked."""
+    """Return the request to the processor."""
     request = pb.ProcessRequest(
         process=process,
         history=_in_range(history, task.history_range, config.history_last),
@@ -77,16 +77,16 @@ def request_for(
         ),
         deadline=instant_to_wire(now + config.step_timeout),
     )
-    # What a handler does to the request must not reach the process.
+    # A copy, so that a handler cannot change the process through the request.
     return pb.ProcessRequest.FromString(request.SerializeToString())
 
 
 def failure_of(response: pb.ProcessResponse, task_type: TaskType) -> Failed | None:
-    """Return how a step failed by its answer; None: it did not, or was refused."""
+    """Return how a step failed, by its answer; None: it succeeded or was rejected."""
     if response.HasField("reject") and task_type in _WITHOUT_CALLER:
-        words = f"reject: a {task_type} has no caller to refuse"
+        text = f"reject: a {task_type} has no caller to refuse"
         error = TaskError(
-            code=status_number(grpc.StatusCode.INTERNAL), reason="INVALID_ANSWER", message=words
+            code=status_number(grpc.StatusCode.INTERNAL), reason="INVALID_ANSWER", message=text
         )
         return Failed(error=error, retryable=False, retry_after=dt.timedelta())
     if not response.HasField("failure"):
@@ -106,22 +106,16 @@ def delay_after(
     failed: Failed, task: Task, config: NamespaceConfig, now: dt.datetime
 ) -> dt.timedelta | None:
     """Return how long the next attempt waits, without jitter; None: there is none."""
-    policy = config.retry_policies.get(task.type.value, config.retry_policy)
-    is_last = task.attempt >= policy.attempts_max
-    if not failed.retryable or is_last or failed.error.reason in policy.non_retryable_reasons:
+    if not failed.retryable:
         return None
-    delay = max(_interval(policy, task.attempt), failed.retry_after)
-    if policy.elapsed_max is not None and now - task.first_at + delay > policy.elapsed_max:
-        return None
-    return delay
-
-
-def _interval(policy: RetryPolicy, attempt: int) -> dt.timedelta:
-    try:
-        grown = policy.initial_interval.total_seconds() * policy.coefficient ** (attempt - 1)
-    except OverflowError:
-        return policy.interval_max
-    return min(dt.timedelta(seconds=grown), policy.interval_max)
+    return next_delay(
+        config.policy_for(task.type.value),
+        attempt=task.attempt,
+        reason=failed.error.reason,
+        elapsed=now - task.first_at,
+        spread=0,
+        retry_after=failed.retry_after,
+    )
 
 
 def _in_range(
@@ -129,7 +123,7 @@ def _in_range(
     asked: types_pb2.HistoryRange | None,
     last: int | None,
 ) -> Sequence[types_pb2.Event]:
-    """Return the part of a history that was asked for, or that the namespace says."""
+    """Return the part of a history that was requested, or else the namespace's default."""
     if asked is None:
         return history if last is None else history[len(history) - min(last, len(history)) :]
     if asked.direction == types_pb2.DIRECTION_BACKWARD:

@@ -1,4 +1,4 @@
-"""A process in memory: a processor's handlers run its steps, and the test moves the time."""
+"""A process in memory: its processor's handlers run its steps, and the test moves the clock."""
 
 import dataclasses
 import datetime as dt
@@ -14,7 +14,7 @@ from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_from_wire
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
 from progressor.sdk.testing.attempts import Task
-from progressor.sdk.testing.carried import Carried, Ended, Observer
+from progressor.sdk.testing.simulated_process import EndedTask, Observer, SimulatedProcess
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.process_wire import metadata_to_wire, read_event
@@ -22,7 +22,7 @@ from progressor.sdk.values.processes import Answer, Event, ProcessStatus, TaskEr
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-"""When a rehearsal begins by default."""
+"""The default start of the clock."""
 
 TIMERS_MAX = 10_000
 """Timers that one call of `Rehearsal.advance` runs."""
@@ -30,7 +30,7 @@ TIMERS_MAX = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DueTimer:
-    """The timer of a process in a rehearsal. ``remove``: it removes it, without asking."""
+    """The timer of a process in a rehearsal. ``remove``: it removes the process."""
 
     due_at: dt.datetime
     args: Payload
@@ -39,9 +39,9 @@ class DueTimer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TakenStep:
-    """A task of a rehearsal that has ended: after how many attempts, with an answer or an error.
+    """A task of a rehearsal that has ended, with a response or an error.
 
-    ``rejected``: the handler refused it; otherwise an error is a failure.
+    ``rejected``: the error is a rejection by the handler, not a failure.
     """
 
     task_id: int
@@ -54,10 +54,10 @@ class TakenStep:
 
 
 class Rehearsal(Generic[State]):
-    """One process, carried by a processor's handlers, as an engine would have it carried.
+    """A process whose steps run in a processor's handlers by the rules of the engine.
 
-    Requests return and raise what a client's would. Plain handlers run where the test runs. What
-    is tried again by the namespace's policy is so at once, while the clock moves on.
+    Requests return and raise what they do in a client. Plain handlers run in the thread of the
+    test. A retry runs at once, and the clock moves by its pause.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Rehearsal(Generic[State]):
         starts_at: dt.datetime = STARTS_AT,
         observer: Observer | None = None,
     ) -> None:
-        """Have no process yet.
+        """Create a rehearsal without a process; `start` creates the process.
 
         Args:
-            processor: Who carries it.
-            process_id: Its id.
-            config: Whose policies, history and step timeout apply; None: the defaults.
-            starts_at: What the clock says at first, an aware datetime.
-            observer: Told of each settled step, of the nodes that it starts; and, of none, when
-                the process is removed, or brought back without a step.
+            processor: Its handlers run the steps.
+            process_id: The id of the process.
+            config: Its policies, history and step timeout apply; None: the defaults.
+            starts_at: The start of the clock, an aware datetime.
+            observer: Called after each settled step with the nodes that the step starts, and with
+                None after the process was removed, or resumed without a step.
         """
         self._process_id = process_id
         self._codec, self._state_type = processor.codec, processor.state_type
         self._namespace = processor.name if config is None else config.name
-        self._carried = Carried(
+        self._simulated = SimulatedProcess(
             processor,
             config=config or NamespaceConfig(name=processor.name, processor_targets=()),
             now=starts_at,
@@ -96,25 +96,25 @@ class Rehearsal(Generic[State]):
 
     @property
     def now(self) -> dt.datetime:
-        """What the clock says."""
-        return self._carried.now
+        """The time of the clock."""
+        return self._simulated.now
 
     @property
     def status(self) -> ProcessStatus:
-        """The status of the process; UNSPECIFIED: there is none, or it was removed."""
-        process = self._carried.process
+        """The status of the process; UNSPECIFIED: not started, or removed."""
+        process = self._simulated.process
         return ProcessStatus.from_number(0 if process is None else process.status)
 
     @property
     def detail(self) -> str:
         """Why the process is in error; "" otherwise."""
-        process = self._carried.process
+        process = self._simulated.process
         return "" if process is None else process.detail
 
     @property
     def state(self) -> State | None:
-        """The state that the process keeps, of the processor's type; None: none."""
-        process = self._carried.process
+        """The state of the process, of the processor's state type; None: it has none."""
+        process = self._simulated.process
         data = b"" if process is None else process.aux_state
         state: State | None = self._codec.decode(data, self._state_type)
         return state
@@ -122,49 +122,49 @@ class Rehearsal(Generic[State]):
     @property
     def metadata(self) -> dict[str, Payload]:
         """The metadata of the process."""
-        process = self._carried.process
+        process = self._simulated.process
         return {} if process is None else object_from_wire(process.metadata)
 
     @property
     def result(self) -> Payload:
-        """What the process was completed with; None: nothing, or it was not."""
+        """The result of the process; None: none, or the process is not finished."""
         return self.result_as(ANYTHING)
 
     def result_as(self, kind: TypeForm[Asked]) -> Asked:
-        """Return `result`, checked to be a `kind`, as in ``order.result_as(Receipt).total``.
+        """Return `result` as a `kind`, as in ``order.result_as(Receipt).total``.
 
         Raises:
-            ValueError: It is not, or there is none, and `kind` does not admit None.
+            ValueError: The result is not a `kind`, or there is none and `kind` does not admit None.
         """
-        return decoded(self._codec, self._carried.result, kind)
+        return decoded(self._codec, self._simulated.result, kind)
 
     @property
     def events(self) -> list[Payload]:
-        """What was emitted, the oldest first."""
+        """The payloads of the emitted events, the oldest first."""
         return self.events_as(ANYTHING)
 
     def events_as(self, kind: TypeForm[Asked]) -> list[Asked]:
-        """Return `events`, each checked to be a `kind`.
+        """Return `events`, each as a `kind`.
 
         Raises:
-            ValueError: One is not.
+            ValueError: An event is not a `kind`.
         """
-        return [decoded(self._codec, it.payload, kind) for it in self._carried.history]
+        return [decoded(self._codec, it.payload, kind) for it in self._simulated.history]
 
     @property
     def history(self) -> tuple[Event, ...]:
-        """The events with all that is recorded of them."""
-        return tuple(read_event(it, self._codec) for it in self._carried.history)
+        """The emitted events as recorded."""
+        return tuple(read_event(it, self._codec) for it in self._simulated.history)
 
     @property
     def removed_by_request(self) -> bool:
-        """Whether `remove` deleted the process, rather than a step of its own."""
-        return self._carried.process is None and self._carried.removed_by_request
+        """Whether `remove` deleted the process, not a step of its own."""
+        return self._simulated.process is None and self._simulated.removed_by_request
 
     @property
     def timer(self) -> DueTimer | None:
         """The timer of the process; None: none."""
-        timer = self._carried.timer
+        timer = self._simulated.timer
         if timer is None:
             return None
         return DueTimer(
@@ -175,7 +175,7 @@ class Rehearsal(Generic[State]):
 
     @property
     def steps(self) -> tuple[TakenStep, ...]:
-        """The tasks that have ended, in their order; also those of a process that is removed."""
+        """The tasks that have ended, in order; also those of a removed process."""
         return tuple(
             TakenStep(
                 task_id=it.task.task_id,
@@ -186,7 +186,7 @@ class Rehearsal(Generic[State]):
                 error=it.error,
                 rejected=it.reject is not None,
             )
-            for it in self._carried.ended
+            for it in self._simulated.ended
         )
 
     async def start(
@@ -198,17 +198,19 @@ class Rehearsal(Generic[State]):
         nodes: Iterable[NodeOutcome] = (),
         response_type: TypeForm[Asked] = ANYTHING,
     ) -> Answer[Asked]:
-        """Create the process by its first step; `nodes` are what a node of a job asked for.
+        """Create the process by its init task.
+
+        For the process of a job's node, `nodes` are the outcomes of its predecessors.
 
         Raises:
-            ProcessAlreadyExistsError: It is there.
-            RejectedError: The handler refused; the process was not created.
-            ProcessFailedError: It broke the process.
+            ProcessAlreadyExistsError: The process exists.
+            RejectedError: The handler rejected the request; the process was not created.
+            ProcessFailedError: The init task broke the process.
         """
-        if self._carried.process is not None:
+        if self._simulated.process is not None:
             raise errors.ProcessAlreadyExistsError(self._namespace, self._process_id)
         now = instant_to_wire(self.now)
-        self._carried.process = types_pb2.Process(
+        self._simulated.process = types_pb2.Process(
             namespace=self._namespace,
             process_id=self._process_id,
             status=types_pb2.PROCESS_STATUS_INIT,
@@ -217,7 +219,7 @@ class Rehearsal(Generic[State]):
             metadata=metadata_to_wire(metadata),
         )
         ended = await self._ask(TaskType.INIT, args, context, nodes=tuple(nodes))
-        return self._told(ended, response_type)
+        return self._text_of(ended, response_type)
 
     async def call(
         self,
@@ -226,24 +228,27 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None = None,
         response_type: TypeForm[Asked] = ANYTHING,
     ) -> Answer[Asked]:
-        """Have a call handled, and return the answer.
+        """Call the process, and return the answer.
 
         Raises:
-            RejectedError: The handler refused; the process is as it was.
-            TaskFailedError: It failed, and the namespace lets a call fail alone.
-            ProcessFailedError, ProcessFinishedError: The process takes no calls, or went there.
-            ProcessNotFoundError: There is none.
+            RejectedError: The handler rejected the call; the process is unchanged.
+            TaskFailedError: The call failed, and the namespace lets calls fail alone.
+            ProcessFailedError: The process is in error, or the call broke it.
+            ProcessFinishedError: The process is finished.
+            ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        return self._told(await self._ask(TaskType.CALL, args, context), response_type)
+        return self._text_of(await self._ask(TaskType.CALL, args, context), response_type)
 
     async def notify(
         self, args: Payload = None, *, context: Mapping[str, str] | None = None
     ) -> None:
-        """Have a notification handled; how that went is the last of `steps`.
+        """Notify the process; the last of `steps` is the outcome.
 
         Raises:
-            ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It takes none.
+            ProcessFailedError: The process is in error.
+            ProcessFinishedError: The process is finished.
+            ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
         await self._ask(TaskType.NOTIFY, args, context)
@@ -255,69 +260,69 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None = None,
         response_type: TypeForm[Asked] = ANYTHING,
     ) -> Answer[Asked]:
-        """Have a repair handled, and return the answer.
+        """Repair the process by its handler, and return the answer.
 
-        With no action of its own, the timer that broke the process is due now.
+        If the handler changes no timer, the timer that broke the process is due now.
 
         Raises:
-            RejectedError, RepairFailedError: The process is in error exactly as it was.
-            ProcessIsRunningError, ProcessFinishedError: There is nothing to repair.
+            RejectedError, RepairFailedError: The repair failed; the process is in error as before.
+            ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        return self._told(await self._ask(TaskType.REPAIR, args, context), response_type)
+        return self._text_of(await self._ask(TaskType.REPAIR, args, context), response_type)
 
     async def simple_repair(self) -> None:
-        """Bring the process back without asking; the timer that broke it runs again, now.
+        """Resume the process without its handler; a timer that broke it runs again now.
 
         Raises:
-            ProcessIsRunningError, ProcessFinishedError: There is nothing to repair.
+            ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        breaker = self._carried.breaker
-        if breaker is None:
-            self._carried.recover()
-            await self._carried.observed(None)
+        breaking_timer = self._simulated.breaking_timer
+        if breaking_timer is None:
+            self._simulated.recover()
+            await self._simulated.observed(None)
         else:
-            self._carried.timer = breaker.again(self.now)
+            self._simulated.timer = breaking_timer.again(self.now)
             await self.run_timer()
 
     async def join(self, nodes: Iterable[NodeOutcome]) -> None:
-        """Tell the process, a leader, how all nodes of its job have ended.
+        """Run the join handler of the process, a leader, with the outcomes of all nodes.
 
-        How that went is the last of `steps`, and `status`.
+        The last of `steps`, and `status`, are the outcome.
 
         Raises:
-            ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It leads no more.
+            ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It no longer runs.
         """
         self._expect_running()
         await self._ask(TaskType.JOIN, None, None, nodes=tuple(nodes))
 
     async def remove(self) -> None:
-        """Remove the process with all that belongs to it; `steps` stay.
+        """Remove the process; `steps` are kept.
 
         Raises:
-            ProcessNotFoundError: There is none.
+            ProcessNotFoundError: The process does not exist.
         """
         self._expect_process()
-        await self._carried.vanish(by_request=True)
+        await self._simulated.remove(by_request=True)
 
     async def run_timer(self) -> None:
-        """Move the clock to when the timer is due, if that is to come, and run it.
+        """Move the clock forward to the timer's due time, and run the timer.
 
-        How that went is the last of `steps`; one that is tried again is the timer as before.
+        The last of `steps` is the outcome. If the attempt is retried, the timer is set again.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The process has no timer.
         """
-        carried, timer = self._carried, self._carried.timer
+        simulated, timer = self._simulated, self._simulated.timer
         if timer is None:
             message = f"process {self._process_id!r} has no timer to run"
             raise ValueError(message)
-        carried.now, carried.timer = max(carried.now, timer.due_at), None
+        simulated.now, simulated.timer = max(simulated.now, timer.due_at), None
         if timer.message.remove:
-            await carried.vanish()
+            await simulated.remove()
             return
-        timer.first_at = timer.first_at or carried.now
+        timer.first_at = timer.first_at or simulated.now
         asks_range = timer.message.HasField("history_range")
         task = Task(
             task_id=timer.task_id,
@@ -328,61 +333,63 @@ class Rehearsal(Generic[State]):
             attempt=timer.attempt,
             first_at=timer.first_at,
         )
-        await carried.carry_out(task, timer)
+        await simulated.run(task, timer)
 
     async def advance(self, by: Seconds = 0) -> int:
-        """Let time pass, and run each timer that becomes due, when it does; return how many did.
+        """Move the clock, and run each timer at its due time; return how many ran.
+
+        Args:
+            by: In seconds or a timedelta.
 
         Raises:
-            RuntimeError: Timers follow each other without an end.
+            RuntimeError: `TIMERS_MAX` timers have run, and another is due.
         """
-        carried = self._carried
-        until, count = carried.now + timedelta_of(by), 0
-        while carried.timer is not None and carried.timer.due_at <= until:  # TIMERS_MAX at most
+        simulated = self._simulated
+        until, count = simulated.now + timedelta_of(by), 0
+        while simulated.timer is not None and simulated.timer.due_at <= until:  # TIMERS_MAX at most
             if count == TIMERS_MAX:
-                message = f"{TIMERS_MAX} timers have run, and another one is due until {until}"
+                message = f"{TIMERS_MAX} timers have run, and another is due until {until}"
                 raise RuntimeError(message)
             await self.run_timer()
             count += 1
-        carried.now = max(carried.now, until)
+        simulated.now = max(simulated.now, until)
         return count
 
     def break_by(self, detail: str) -> None:
-        """Put the process into error, as the engine does with what runs in a job that has ended."""
+        """Set the process in error, as the engine does for running nodes of an ended job."""
         self._expect_running()
-        self._carried.halt(detail)
+        self._simulated.break_from_outside(detail)
 
     def finish(self) -> None:
-        """Finish the process, as the engine does with who leads a job that is cancelled."""
+        """Finish the process, as the engine does for the leader of a cancelled job."""
         self._expect_running()
-        self._carried.finish()
+        self._simulated.finish()
 
     async def begin_again(self) -> None:
-        """Have a broken process run on, as the engine does in a job that is retried.
+        """Resume a broken process, as the engine does for the nodes of a retried job.
 
-        The timer that broke it, if one did, runs now; one that was taken from it by `break_by` is
-        due when it was.
+        A timer that broke it runs now; a timer that `break_by` suspended is set again as it was.
         """
         self._expect_broken()
-        carried = self._carried
-        breaker, halted = carried.breaker, carried.halted
-        carried.recover()
-        if breaker is not None:
-            carried.timer = breaker.again(self.now)
+        simulated = self._simulated
+        breaking_timer, suspended_timer = simulated.breaking_timer, simulated.suspended_timer
+        simulated.recover()
+        if breaking_timer is not None:
+            simulated.timer = breaking_timer.again(self.now)
             await self.run_timer()
-        elif halted is not None:
-            carried.timer = halted.again(self.now)
+        elif suspended_timer is not None:
+            simulated.timer = suspended_timer.again(self.now)
 
     def resume(self, *, with_timer: bool) -> None:
-        """Have a broken process run, as the engine does with who leads a job that goes on.
+        """Resume a broken process, as the engine does for the leader of a resumed job.
 
-        `with_timer`: the timer that broke it, if one did, is due now.
+        `with_timer`: a timer that broke it is due now.
         """
         self._expect_broken()
-        breaker = self._carried.breaker
-        self._carried.recover()
-        if breaker is not None and with_timer:
-            self._carried.timer = breaker.again(self.now)
+        breaking_timer = self._simulated.breaking_timer
+        self._simulated.recover()
+        if breaking_timer is not None and with_timer:
+            self._simulated.timer = breaking_timer.again(self.now)
 
     async def _ask(
         self,
@@ -391,9 +398,9 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None,
         *,
         nodes: tuple[NodeOutcome, ...] = (),
-    ) -> Ended:
+    ) -> EndedTask:
         task = Task(
-            task_id=self._carried.next_task_id(),
+            task_id=self._simulated.next_task_id(),
             type=task_type,
             args=self._codec.encode(args),
             context=context or {},
@@ -401,10 +408,10 @@ class Rehearsal(Generic[State]):
             scheduled_at=self.now,
             first_at=self.now,
         )
-        return await self._carried.carry_out(task)
+        return await self._simulated.run(task)
 
-    def _told(self, ended: Ended, response_type: TypeForm[Asked]) -> Answer[Asked]:
-        """Return the answer that a caller gets, or raise the error."""
+    def _text_of(self, ended: EndedTask, response_type: TypeForm[Asked]) -> Answer[Asked]:
+        """Return the answer for the caller, or raise the error."""
         task, error, reject = ended.task, ended.error, ended.reject
         if reject is not None:
             raise errors.RejectedError(
@@ -418,7 +425,7 @@ class Rehearsal(Generic[State]):
             return Answer(task_id=task.task_id, response=response, deduplicated=False)
         failure = errors.StepFailure(code=error.code, reason=error.reason)
         if task.type is TaskType.REPAIR:
-            broken_by = None if self._carried.process is None else self._broken_by()
+            broken_by = None if self._simulated.process is None else self._broken_by()
             failure = dataclasses.replace(failure, broken_by=broken_by)
             raise errors.RepairFailedError(self._process_id, error.message, task.task_id, failure)
         if ended.is_alone:
@@ -435,9 +442,9 @@ class Rehearsal(Generic[State]):
         return self._expect_process().corrupted_by or None
 
     def _expect_process(self) -> types_pb2.Process:
-        if self._carried.process is None:
+        if self._simulated.process is None:
             raise errors.ProcessNotFoundError(self._namespace, self._process_id)
-        return self._carried.process
+        return self._simulated.process
 
     def _expect_running(self) -> None:
         process = self._expect_process()
@@ -445,7 +452,7 @@ class Rehearsal(Generic[State]):
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is ProcessStatus.ERROR:
             broken_by = self._broken_by()
-            found = (it.error for it in self._carried.ended if it.task.task_id == broken_by)
+            found = (it.error for it in self._simulated.ended if it.task.task_id == broken_by)
             error = next(found, None)
             failure = errors.StepFailure(
                 broken_by=broken_by,

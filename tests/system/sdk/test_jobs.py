@@ -61,7 +61,7 @@ class Told:
 
     async def _begin(self, step: Step[Any]) -> None:
         if not await asyncio.shield(self._future(step.args)):
-            raise Fail("told to fail")
+            raise Fail("failed by the test")
         step.complete([step.args, dict(sorted(step.results.items()))])
 
     def _future(self, name: str) -> "asyncio.Future[bool]":

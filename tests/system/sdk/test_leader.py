@@ -69,7 +69,7 @@ class Troupe:
         elif await asyncio.shield(self._future(step.args)):
             step.complete([step.args, dict(sorted(step.results.items()))])
         else:
-            raise Fail("told to fail")
+            raise Fail("failed by the test")
 
     async def _called(self, step: Step[Any]) -> None:
         if isinstance(step.args, dict):

@@ -66,7 +66,7 @@ def troupe(*, forgives: bool) -> Processor[Any]:
         if step.args is True:
             step.complete("called")
         elif step.args is False:
-            raise Fail("told to fail")
+            raise Fail("failed by the test")
 
     def join(step: Step[Any]) -> None:
         undone = [it.name for it in step.nodes.values() if not it.is_done]

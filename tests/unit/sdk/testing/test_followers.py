@@ -19,7 +19,7 @@ from progressor.sdk import (
     Step,
     TaskError,
 )
-from progressor.sdk.testing import JobRehearsal, running
+from progressor.sdk.testing import JobRehearsal, node_runs
 from tests.support.processor.rehearsed import breaking, chain, processor_of
 
 
@@ -227,7 +227,7 @@ async def test_a_follower_that_is_removed_fails_its_node_and_begins_anew_by_a_re
     assert job.outcomes["a"].error == TaskError(
         code=9, reason="PROCESS_REMOVED", message="its process was removed"
     )
-    with pytest.raises(ValueError, match="no broken process"):
+    with pytest.raises(ValueError, match="no process in error"):
         await job.repair("a")
     await job.retry()
 
@@ -258,11 +258,11 @@ async def test_attempts_go_by_the_policy_of_the_node_or_else_of_its_namespace(
 
 
 async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "TIMERS_MAX", 3)
+    monkeypatch.setattr(node_runs, "TIMERS_MAX", 3)
     again = processor_of(
         init=lambda step: step.set_timer(after=1), timeout=lambda step: step.set_timer(after=1)
     )
     job = JobRehearsal(chain("a"), processors=[again])
 
-    with pytest.raises(RuntimeError, match="3 timers of node 'a' have run, and another one"):
+    with pytest.raises(RuntimeError, match="3 timers of node 'a' have run, and another is due"):
         await job.run_all()

@@ -17,7 +17,7 @@ from progressor.sdk import (
     RetryPolicy,
     TaskError,
 )
-from progressor.sdk.testing import JobRehearsal, standing
+from progressor.sdk.testing import JobRehearsal, graph_state
 from progressor.sdk.testing.rehearsal import STARTS_AT
 from tests.support.processor.rehearsed import chain
 
@@ -57,7 +57,7 @@ async def test_the_worked_examples_of_the_job_center(led_by: str, *, fails: bool
     else:
         assert (job.state, job.counts) == (JobState.FAILED, NodeCounts(done=6, failed=1, skipped=2))
         assert job.detail == (
-            "3 of 9 nodes are not done: 4 failed (FAILED_PRECONDITION: told to fail)"
+            "3 of 9 nodes are not done: 4 failed (FAILED_PRECONDITION: failed by the test)"
             if led_by == "engine"
             else "not done: 4, 7, 9"
         )
@@ -87,15 +87,15 @@ async def test_only_what_runs_can_end() -> None:
 
     with pytest.raises(ValueError, match="node 'b' is waiting, not running"):
         await job.complete("b")
-    with pytest.raises(ValueError, match="node 'b' is waiting, and has no process"):
+    with pytest.raises(ValueError, match="node 'b' has no process, since it is waiting"):
         await job.process("b")
     with pytest.raises(ValueError, match="no processor for node 'a'"):
         await job.run("a")
     with pytest.raises(KeyError, match="no node 'z'; it has a, b"):
         await job.fail("z")
-    with pytest.raises(ValueError, match="no broken process"):
+    with pytest.raises(ValueError, match="no process in error"):
         await job.repair("a")
-    with pytest.raises(ValueError, match="led by the engine"):
+    with pytest.raises(ValueError, match="the engine leads job"):
         job.leader  # noqa: B018 - it raises
 
 
@@ -110,8 +110,8 @@ async def test_what_is_skipped_names_the_node_that_failed() -> None:
 
 
 async def test_a_window_holds_back_what_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert standing.WINDOW == WINDOW
-    monkeypatch.setattr(standing, "WINDOW", 2)
+    assert graph_state.WINDOW == WINDOW
+    monkeypatch.setattr(graph_state, "WINDOW", 2)
     graph = Graph()
     graph.fan_out("n", range(3))
     job = JobRehearsal(graph)

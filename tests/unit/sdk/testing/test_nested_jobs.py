@@ -16,7 +16,7 @@ from progressor.sdk import (
     Step,
     TaskError,
 )
-from progressor.sdk.testing import JobRehearsal, carried_job
+from progressor.sdk.testing import JobRehearsal, simulated_job
 from tests.support.processor.rehearsed import chain, processor_of
 
 
@@ -39,7 +39,7 @@ def leading() -> Processor[Any]:
 
 
 def _fail(_step: Step[Any]) -> None:
-    raise Fail("told to fail")
+    raise Fail("failed by the test")
 
 
 def outer_graph() -> Graph:
@@ -128,7 +128,7 @@ async def test_a_node_that_leads_is_not_ended_by_hand() -> None:
     job = outer_job()
     await job.inner("a")
 
-    with pytest.raises(ValueError, match="node 'a' leads a job, and ends as that does"):
+    with pytest.raises(ValueError, match="node 'a' leads a job and ends with it"):
         await job.complete("a")
     with pytest.raises(ValueError, match="node 'a' leads a job"):
         await job.fail("a")
@@ -140,7 +140,7 @@ async def test_a_node_that_leads_no_job_has_none() -> None:
 
     with pytest.raises(ValueError, match="node 'a' leads no job"):
         await job.inner("a")
-    with pytest.raises(ValueError, match="node 'b' is waiting, and has no process"):
+    with pytest.raises(ValueError, match="node 'b' has no process, since it is waiting"):
         await job.inner("b")
 
 
@@ -239,7 +239,7 @@ async def test_a_repair_of_the_inner_leader_has_it_joined_again() -> None:
     )
     job = JobRehearsal(outer_graph(), processors=[leads])
     inner = await job.inner("a")
-    with pytest.raises(ValueError, match="no broken process"):
+    with pytest.raises(ValueError, match="no process in error"):
         await job.repair("a")
     await inner.complete("x")
     assert (inner.state, job.state) == (JobState.FAILED, JobState.FAILED)
@@ -314,13 +314,13 @@ async def test_jobs_may_be_three_deep() -> None:
 async def test_a_job_within_a_job_without_an_end_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(carried_job, "DEPTH_MAX", 2)
+    monkeypatch.setattr(simulated_job, "DEPTH_MAX", 2)
 
     def lead(step: Step[Any]) -> None:
         step.start_nodes(chain("x"))
 
     job = JobRehearsal(chain("a"), processors=[processor_of(init=lead)])
-    with pytest.raises(RuntimeError, match="node 'x' leads a job, and 2 jobs are around that one"):
+    with pytest.raises(RuntimeError, match="node 'x' cannot lead a job: it is within 2 others"):
         await job.run("a")
 
 

@@ -1,13 +1,13 @@
-"""The rules of a job's graph, in memory: who is ready after whom, who is skipped because of whom.
+"""The states of a job's graph in memory: which node is ready, and which is skipped.
 
-They are the engine's, one node at a time; a test runs the same graphs through both.
+The rules are the engine's, applied to one node at a time; a test runs the same graphs on both.
 
 =========  =======================================================
 waiting    while a predecessor is not done
-ready      from then on until there is room for it
-running    until it is done, has failed, or its job has ended
-skipped    once a predecessor has failed, directly or not
-cancelled  its job has ended without it
+ready      then, until there is room to start it
+running    until it is done or failed, or its job has ended
+skipped    once a direct or indirect predecessor has failed
+cancelled  its job ended first
 =========  =======================================================
 """
 
@@ -19,17 +19,17 @@ from progressor.sdk.values.processes import TaskError
 from progressor.v1 import nodes_pb2
 
 WINDOW = 512
-"""Nodes that are running without having had a step settled; others that are ready wait."""
+"""Running nodes without a settled step; further ready nodes wait."""
 
 _UNFINISHED = frozenset({NodeState.WAITING, NodeState.READY, NodeState.RUNNING})
 _KEEPING = frozenset({NodeState.FAILED, NodeState.CANCELLED, NodeState.SKIPPED})
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class StandingNode:
-    """A node as it stands; ``waits_for`` counts the predecessors that are not done.
+class GraphNode:
+    """A node and its state; ``waits_for`` counts the predecessors that are not done.
 
-    ``begun``: a step of it has been settled, so that it takes no room any more.
+    ``begun``: a step of it has been settled, so it no longer counts for `WINDOW`.
     """
 
     spec: nodes_pb2.NodeSpec
@@ -48,39 +48,39 @@ class StandingNode:
         return self.spec.name
 
     def begin_again(self, state: NodeState) -> None:
-        """Take it for one that has not ended, and has no end to tell of."""
+        """Set an unfinished state, and clear the outcome."""
         self.state, self.begun = state, state is NodeState.RUNNING
         self.result, self.error, self.skipped_because_of = b"", None, ""
 
 
-class Standing:
+class GraphState:
     """All nodes of a job, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, StandingNode] = {}
+        self._nodes: dict[str, GraphNode] = {}
 
-    def __getitem__(self, name: str) -> StandingNode:
+    def __getitem__(self, name: str) -> GraphNode:
         """Return the node of a name.
 
         Raises:
-            KeyError: There is none; the message names those that there are.
+            KeyError: The job has no such node; the message lists its nodes.
         """
         if name not in self._nodes:
             message = f"the job has no node {name!r}; it has {', '.join(self._nodes)}"
             raise KeyError(message)
         return self._nodes[name]
 
-    def __iter__(self) -> Iterator[StandingNode]:
-        """Go through all nodes."""
+    def __iter__(self) -> Iterator[GraphNode]:
+        """Iterate over all nodes."""
         return iter(tuple(self._nodes.values()))
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     @property
     def counts(self) -> NodeCounts:
-        """How many are in which state."""
+        """The number of nodes in each state."""
         counts = dict.fromkeys((it.name for it in dataclasses.fields(NodeCounts)), 0)
         for node in self:
             counts[node.state.value] += 1
@@ -88,30 +88,30 @@ class Standing:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all have ended."""
+        """Whether all nodes have ended."""
         return not any(it.state in _UNFINISHED for it in self)
 
     def named(self, *states: NodeState) -> tuple[str, ...]:
-        """Return the names of the nodes in any of some states."""
+        """Return the names of the nodes in any of these states."""
         return tuple(it.name for it in self if it.state in states)
 
     def add(self, specs: Iterable[nodes_pb2.NodeSpec]) -> None:
-        """Add nodes; what depends on one that has failed before is skipped at once.
+        """Add nodes; those that depend on a failed node are skipped at once.
 
         Raises:
-            ValueError: A name is taken, or is not there.
+            ValueError: A name is taken, or a predecessor does not exist.
         """
-        added = [StandingNode(spec=it) for it in specs]
+        added = [GraphNode(spec=it) for it in specs]
         known = set(self._nodes)
         for node in added:
             if node.name in self._nodes:
-                message = f"the job has a node {node.name!r} already"
+                message = f"the job already has a node {node.name!r}"
                 raise ValueError(message)
             self._nodes[node.name] = node
         for node in added:
             for name in node.spec.predecessors:
                 if name not in self._nodes:
-                    message = f"node {node.name!r} comes after {name!r}, which is not there"
+                    message = f"node {node.name!r} comes after {name!r}, which does not exist"
                     raise ValueError(message)
                 self._nodes[name].successors.append(node.name)
                 node.waits_for += self._nodes[name].state is not NodeState.DONE
@@ -121,7 +121,7 @@ class Standing:
                 self._skip_after(node, because_of=node.skipped_because_of or node.name)
 
     def start(self) -> None:
-        """Have ready nodes run, as many as there is room for."""
+        """Start ready nodes, as many as there is room for."""
         room = WINDOW - sum(it.state is NodeState.RUNNING and not it.begun for it in self)
         for name in self.named(NodeState.READY)[: max(0, room)]:
             self._nodes[name].state = NodeState.RUNNING
@@ -129,7 +129,7 @@ class Standing:
     def end(
         self, name: str, state: NodeState, *, result: bytes = b"", error: TaskError | None = None
     ) -> None:
-        """End a node that has not ended: its successors are lowered, or skipped."""
+        """End an unfinished node; its successors become ready or skipped."""
         node = self[name]
         node.state, node.begun, node.result, node.error = state, True, result, error
         if state is not NodeState.DONE:
@@ -141,12 +141,12 @@ class Standing:
                 successor.state = NodeState.READY
 
     def cancel_unstarted(self) -> None:
-        """Cancel what waits, and what is ready: the job has ended."""
+        """Cancel the waiting and the ready nodes of a job that has ended."""
         for name in self.named(NodeState.WAITING, NodeState.READY):
             self._nodes[name].state = NodeState.CANCELLED
 
     def retry(self) -> tuple[str, ...]:
-        """Have all that is not done wait or be ready again; return the names of what had failed."""
+        """Reset all nodes that are not done; return the names of those that had failed."""
         failed = self.named(NodeState.FAILED)
         for node in self:
             if node.state in _KEEPING:
@@ -156,13 +156,13 @@ class Standing:
         return failed
 
     def reopen(self, name: str) -> None:
-        """Have a broken node run again; what was skipped waits again, unless others keep it."""
+        """Set a failed node running; nodes skipped only because of it wait again."""
         node = self[name]
         node.attempt += 1
         node.begin_again(NodeState.RUNNING)
         below = self._skipped_below(node)
         for skipped in self:
-            # In the order of adding, predecessors come first: those of `below` are decided.
+            # Predecessors were added first, so those in `below` are already updated.
             if skipped.name not in below:
                 continue
             causes = [self[it] for it in skipped.spec.predecessors if self[it].state in _KEEPING]
@@ -171,8 +171,8 @@ class Standing:
             else:
                 skipped.begin_again(NodeState.WAITING)
 
-    def _skip_after(self, node: StandingNode, *, because_of: str) -> None:
-        """Skip what waits and depends on a node that is not done."""
+    def _skip_after(self, node: GraphNode, *, because_of: str) -> None:
+        """Skip the waiting nodes that depend on a failed node."""
         left: list[Sequence[str]] = [node.successors]
         while left:  # a node is skipped once
             for successor in map(self.__getitem__, left.pop()):
@@ -181,7 +181,7 @@ class Standing:
                     successor.skipped_because_of = because_of
                     left.append(successor.successors)
 
-    def _skipped_below(self, node: StandingNode) -> set[str]:
+    def _skipped_below(self, node: GraphNode) -> set[str]:
         below: set[str] = set()
         left: list[Sequence[str]] = [node.successors]
         while left:  # a node is found once

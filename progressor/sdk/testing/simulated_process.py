@@ -1,19 +1,19 @@
-"""A process as an engine would carry it: the rules of a rehearsal, on messages.
+"""A process in memory: the engine's rules of steps, retries and timers, on messages.
 
-What a step decides is saved as a whole or not at all. What fails is tried again by the namespace's
-policy, while the clock moves on by the pauses (without jitter); what fails for good breaks the
-process. There is one caller, so nothing waits in line.
+A step is saved as a whole or not at all. A failed attempt is retried by the policy of the
+namespace, and the clock moves by the pauses, without jitter. A step that fails for good breaks the
+process. There is one caller, so no task waits for another.
 """
 
 import dataclasses
 import datetime as dt
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.attempts import Failed, Task, delay_after, failure_of, request_for
-from progressor.sdk.testing.inline import Inline
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import TaskError, TaskType
 from progressor.v1 import nodes_pb2, types_pb2
@@ -22,12 +22,12 @@ from progressor.v1 import processor_service_pb2 as pb
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
-"""Told when a process has moved, of the nodes that a step of it starts; None: of none."""
+"""Called after each change of a process, with the nodes that its step starts; None: none."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Timer:
-    """The timer as it was set, and how often it was tried."""
+    """The timer as it was set, and its attempts."""
 
     message: types_pb2.SetTimer
     due_at: dt.datetime
@@ -36,16 +36,16 @@ class Timer:
     first_at: dt.datetime | None = None
 
     def again(self, not_before: dt.datetime) -> "Timer":
-        """Return it as new, due when it was, but not before an instant."""
+        """Return a new timer, due at the same instant, or at `not_before` if that is later."""
         due_at = max(self.due_at, not_before)
         return Timer(message=self.message, due_at=due_at, task_id=self.task_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a task has ended; ``is_alone``: it failed, and its process is as it was.
+class EndedTask:
+    """The end of a task. ``is_alone``: it failed without breaking its process.
 
-    ``will_retry``: it is a timer that failed, and is a timer again.
+    ``will_retry``: it is a timer whose attempt failed, and which is due again later.
     """
 
     task: Task
@@ -57,8 +57,24 @@ class Ended:
     will_retry: bool = False
 
 
-class Carried:
-    """One process, or none, with its history, its timer and the clock."""
+class _InlineExecutor(Executor):
+    """Runs plain handlers in the thread of the test."""
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,  # noqa: ANN401  # as of an Executor
+        **kwargs: Any,  # noqa: ANN401  # as of an Executor
+    ) -> "Future[Any]":
+        """Run a function, and return a future with its result; raise what the function raises."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+class SimulatedProcess:
+    """A process, or none, with its history, its timer and the clock."""
 
     def __init__(
         self,
@@ -77,25 +93,25 @@ class Carried:
         self.result = b""
         self.history: list[types_pb2.Event] = []
         self.timer: Timer | None = None
-        # The one that broke the process, as long as that is in error.
-        self.breaker: Timer | None = None
-        # The one that was taken from it when it was broken from outside, for as long.
-        self.halted: Timer | None = None
+        # The timer that broke the process, while that is in error.
+        self.breaking_timer: Timer | None = None
+        # The timer that the process had when it was broken from outside, while it is in error.
+        self.suspended_timer: Timer | None = None
         self.removed_by_request = False
-        self.ended: list[Ended] = []
+        self.ended: list[EndedTask] = []
 
     def next_task_id(self) -> int:
-        """Return a number that no task had."""
+        """Return the id of a new task."""
         self._last_task_id += 1
         return self._last_task_id
 
-    async def carry_out(self, task: Task, timer: Timer | None = None) -> Ended:
-        """Ask until the step succeeds, is refused or fails for good, and save what came of it.
+    async def run(self, task: Task, timer: Timer | None = None) -> EndedTask:
+        """Run a task until it succeeds, is rejected or fails for good, and save its outcome.
 
-        A `timer` that is to be tried again is a timer as before: no caller waits for it here.
+        The task of a `timer` is run once: to retry it, the timer is set again.
         """
         process = self.process
-        assert process is not None, "a task is of a process"
+        assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
             request = request_for(
                 task,
@@ -105,7 +121,7 @@ class Carried:
                 codec=self._processor.codec,
                 now=self.now,
             )
-            response = await self._processor.answer(request, Inline())
+            response = await self._processor.answer(request, _InlineExecutor())
             failed = failure_of(response, task.type)
             if failed is None:
                 return await self._settle(process, task, response)
@@ -116,59 +132,59 @@ class Carried:
             if timer is not None:
                 timer.due_at, timer.attempt = self.now + delay, task.attempt
                 self.timer = timer
-                return Ended(task=task, at=self.now, error=failed.error, will_retry=True)
+                return EndedTask(task=task, at=self.now, error=failed.error, will_retry=True)
             self.now += delay
 
     def break_by(self, detail: str, timer: Timer | None = None) -> None:
-        """Put the process into error; its timer goes, `timer` is the one that did it."""
+        """Set the process in error and cancel its timer; `timer` is the one that broke it."""
         process = self._enter(types_pb2.PROCESS_STATUS_ERROR)
         process.detail = detail
-        self.timer, self.breaker = None, timer
+        self.timer, self.breaking_timer = None, timer
 
-    def halt(self, detail: str) -> None:
-        """Break the process from outside; the timer that it had is kept until it is back."""
+    def break_from_outside(self, detail: str) -> None:
+        """Set the process in error without a step; its timer is kept for `recover`."""
         timer = self.timer
         self.break_by(detail)
-        self.halted = timer
+        self.suspended_timer = timer
 
     def recover(self) -> None:
-        """Have the process running."""
+        """Set the process running."""
         self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
-        self.halted = None
+        self.suspended_timer = None
 
     def finish(self, result: bytes = b"") -> None:
-        """Have the process finished; its timer goes."""
+        """Finish the process and cancel its timer."""
         self.timer, self.result = None, result
         self._enter(types_pb2.PROCESS_STATUS_FINISHED)
 
-    async def vanish(self, *, by_request: bool = False) -> None:
+    async def remove(self, *, by_request: bool = False) -> None:
         """Remove the process, its history and its timer."""
-        self._forget()
+        self._clear()
         self.removed_by_request = by_request
         await self.observed(None)
 
     async def observed(self, started: nodes_pb2.StartNodes | None) -> None:
-        """Tell the observer that the process has moved."""
+        """Call the observer after a change."""
         if self._observer is not None:
             await self._observer(started)
 
     async def _settle(
         self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
-    ) -> Ended:
+    ) -> EndedTask:
         if response.HasField("reject"):
             return await self._refuse(task, response.reject)
         self._save(process, task, response)
         match response.WhichOneof("action"):
             case "remove":
-                self._forget()
+                self._clear()
             case "complete":
                 self.finish(response.complete.result)
             case _:
                 self._change_timer(task, response)
-        self.breaker = None
-        ended = Ended(task=task, at=self.now, response=response.response)
+        self.breaking_timer = None
+        ended = EndedTask(task=task, at=self.now, response=response.response)
         starts_nodes = response.HasField("start_nodes")
-        return await self._noted(ended, response.start_nodes if starts_nodes else None)
+        return await self._record(ended, response.start_nodes if starts_nodes else None)
 
     def _save(self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse) -> None:
         for event in response.events:
@@ -196,8 +212,8 @@ class Carried:
             case "unset_timer":
                 self.timer = None
             case _:
-                if task.type is TaskType.REPAIR and self.breaker is not None:
-                    self.timer = self.breaker.again(self.now)
+                if task.type is TaskType.REPAIR and self.breaking_timer is not None:
+                    self.timer = self.breaking_timer.again(self.now)
 
     def _set_timer(self, message: types_pb2.SetTimer) -> None:
         due_at = (
@@ -207,16 +223,18 @@ class Carried:
         )
         self.timer = Timer(message=message, due_at=due_at, task_id=self.next_task_id())
 
-    async def _refuse(self, task: Task, reject: pb.Reject) -> Ended:
+    async def _refuse(self, task: Task, reject: pb.Reject) -> EndedTask:
         error = TaskError(code=reject.code, reason=reject.reason, message=reject.message)
         if task.type is TaskType.INIT:
-            # A process that was refused its first step never came to be.
-            self._forget()
-        return await self._noted(Ended(task=task, at=self.now, error=error, reject=reject), None)
+            # A rejected init creates no process.
+            self._clear()
+        return await self._record(
+            EndedTask(task=task, at=self.now, error=error, reject=reject), None
+        )
 
     async def _give_up(
         self, process: types_pb2.Process, task: Task, failed: Failed, timer: Timer | None
-    ) -> Ended:
+    ) -> EndedTask:
         if task.type is TaskType.REPAIR:
             is_alone = False
         else:
@@ -225,24 +243,24 @@ class Carried:
             if not is_alone:
                 self.break_by(failed.error.message, timer)
                 process.corrupted_by = task.task_id
-        ended = Ended(task=task, at=self.now, error=failed.error, is_alone=is_alone)
-        return await self._noted(ended, None)
+        ended = EndedTask(task=task, at=self.now, error=failed.error, is_alone=is_alone)
+        return await self._record(ended, None)
 
     def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:
         process = self.process
-        assert process is not None, "there is a process, which is settled"
+        assert process is not None, "a settled task has a process"
         if process.status != status:
             process.previous_status, process.status = process.status, status
             process.status_changed_at.CopyFrom(instant_to_wire(self.now))
         process.ClearField("corrupted_by")
         return process
 
-    def _forget(self) -> None:
-        self.process, self.timer, self.breaker, self.halted = None, None, None, None
+    def _clear(self) -> None:
+        self.process, self.timer, self.breaking_timer, self.suspended_timer = None, None, None, None
         self.history, self.result = [], b""
         self.removed_by_request = False
 
-    async def _noted(self, ended: Ended, started: nodes_pb2.StartNodes | None) -> Ended:
+    async def _record(self, ended: EndedTask, started: nodes_pb2.StartNodes | None) -> EndedTask:
         self.ended.append(ended)
         await self.observed(started)
         return ended
