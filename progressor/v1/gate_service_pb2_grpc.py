@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class GateServiceStub(object):
-    """A gate lets so many processes of its namespace run tasks that name it. A mutex is a gate of one.
+    """Reads and changes gates. A gate has a capacity: as many processes of its namespace may run tasks that
+    name it. A mutex is a gate with a capacity of 1.
     """
 
     def __init__(self, channel):
@@ -58,7 +59,8 @@ class GateServiceStub(object):
 
 
 class GateServiceServicer(object):
-    """A gate lets so many processes of its namespace run tasks that name it. A mutex is a gate of one.
+    """Reads and changes gates. A gate has a capacity: as many processes of its namespace may run tasks that
+    name it. A mutex is a gate with a capacity of 1.
     """
 
     def ListGates(self, request, context):
@@ -69,16 +71,17 @@ class GateServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetGate(self, request, context):
-        """Returns a gate with who holds it and who waits for it.
+        """Returns a gate with its holders and its queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetGate(self, request, context):
-        """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-        promoted; with less than is held, no task enters until there is room, available tasks give way
-        soon after, the youngest first, and running tasks keep the gate.
+        """Sets the capacity of a gate, and creates the gate if it does not exist. With a higher capacity,
+        waiting tasks enter at once. With a capacity below the number of holders, no task enters until there
+        is room; soon after, available tasks give the gate back, the youngest first, and running tasks keep
+        it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,7 +126,8 @@ def add_GateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GateService(object):
-    """A gate lets so many processes of its namespace run tasks that name it. A mutex is a gate of one.
+    """Reads and changes gates. A gate has a capacity: as many processes of its namespace may run tasks that
+    name it. A mutex is a gate with a capacity of 1.
     """
 
     @staticmethod

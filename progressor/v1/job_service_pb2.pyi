@@ -3,19 +3,19 @@
 isort:skip_file
 For clients and operators: jobs, graphs of processes that depend on each other.
 
-A *job* is a process, the *leader*, that owns a directed acyclic graph of *nodes*. Each node is a
-process too, a *follower*: started once all its predecessors are done, itself done when it
-finishes, failed when it breaks. What depends on a failed node is skipped. When the last node has
-ended, the leader gets a `join` task with each node's state and result, and decides how the job
-ends: by finishing (done) or by breaking (failed).
+A *job* is a process, the *leader*, that owns a directed acyclic graph of *nodes*. Each node is carried
+out by a process, its *follower*. A node starts once all its predecessors are done. It is done when
+its follower finishes, and failed when its follower breaks. Nodes that depend on a failed node are
+skipped. When the last node has ended, the leader gets a `join` task with the state and result of each
+node, and decides how the job ends: done if it finishes, failed if it breaks.
 
-Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
+Errors carry google.rpc.ErrorInfo as in process_service.proto, with these additional reasons:
 
   NOT_FOUND            JOB_NOT_FOUND: no such process, or it does not lead a job;
                        GATE_NOT_FOUND: a node names a gate that does not exist, without a capacity
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS: a process has this id
-  INVALID_ARGUMENT     field violations: an unknown or doubled name, a cycle (its nodes named), a
-                       namespace that does not exist, a target that is none of its namespace
+  INVALID_ARGUMENT     field violations: an unknown or duplicate name, a cycle (with its nodes), a
+                       namespace that does not exist, a target that its namespace does not have
   FAILED_PRECONDITION  JOB_NOT_FAILED (RetryJob), JOB_ENDED (CancelJob)
 """
 
@@ -48,7 +48,7 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_STATE_UNSPECIFIED: _JobState.ValueType  # 0
     JOB_STATE_RUNNING: _JobState.ValueType  # 1
-    """Nodes are at work, or its leader is."""
+    """Its nodes or its leader are running."""
     JOB_STATE_DONE: _JobState.ValueType  # 2
     """Its leader has finished."""
     JOB_STATE_FAILED: _JobState.ValueType  # 3
@@ -60,7 +60,7 @@ class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper): ...
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 JOB_STATE_RUNNING: JobState.ValueType  # 1
-"""Nodes are at work, or its leader is."""
+"""Its nodes or its leader are running."""
 JOB_STATE_DONE: JobState.ValueType  # 2
 """Its leader has finished."""
 JOB_STATE_FAILED: JobState.ValueType  # 3
@@ -93,32 +93,32 @@ class Job(_message.Message):
     """The id of its leader, within the namespace."""
     state: Global___JobState.ValueType
     detail: _builtins.str
-    """Why it failed, or the reason of its CancelJob; empty otherwise. A job that is cancelled while its
-    leader is a node of another job counts as failed, with the reason here.
+    """Why it failed, or the reason given to CancelJob; empty otherwise. If the leader of a cancelled job is
+    itself a node of another job, the job counts as failed, with the reason here.
     """
     led_by_engine: _builtins.bool
-    """Whether the engine leads it, or the processor of its namespace does."""
+    """True if the engine leads it, false if the processor of its namespace does."""
     schedule_id: _builtins.str
-    """The schedule that started it, in its own namespace; empty: none."""
+    """The schedule of its namespace that started it. Empty: none."""
     revision: _builtins.int
     """Counts the changes, from 1."""
     retry_count: _builtins.int
-    """How often RetryJob has brought it back."""
+    """How often RetryJob has resumed it."""
     @_builtins.property
     def counts(self) -> Global___NodeCounts:
-        """How many nodes are in which state."""
+        """The number of nodes in each state."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When anything of it changed last."""
+        """When the job or one of its nodes last changed."""
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When it fails if it has not ended by then. Absent: never."""
+        """When it fails unless it has ended. Absent: never."""
 
     def __init__(
         self,
@@ -216,30 +216,30 @@ class SubmitJobRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     job_id: _builtins.str
-    """The id of the leader: as of any process."""
+    """The process id of the leader."""
     idempotency_key: _builtins.str
-    """Submitted twice with one key and the same request, it is one job."""
+    """Submissions with the same key and the same content are one job."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_nodes_pb2.NodeSpec]:
-        """1 .. 10,000, with 200,000 predecessors and 32 MiB together; the args of each no larger than a
-        payload of its namespace.
+        """1 .. 10,000 nodes, with at most 200,000 predecessors and 32 MiB together. The limit for payloads of
+        its namespace applies to the args of each node.
         """
 
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """In the future, unless there is an idempotency key: then a repetition may come too late."""
+        """In the future; with an idempotency key it may be past, so that a late repetition is accepted."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Counted from the submission; more than 0."""
+        """From the submission; more than 0."""
 
     @_builtins.property
     def caller_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Handed to every node."""
+        """Passed on to every node."""
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """Of the leader, by which List can filter."""
+        """The metadata of the leader, which List can filter by."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class SubmitJobResponse(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     DEDUPLICATED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
-    """Of the leader's init."""
+    """The init task of the leader."""
     deduplicated: _builtins.bool
     def __init__(
         self,
@@ -296,7 +296,7 @@ class GetJobRequest(_message.Message):
     namespace: _builtins.str
     job_id: _builtins.str
     without_payloads: _builtins.bool
-    """True: without args and results, which may be large."""
+    """If true, leave out args and results, which may be large."""
     def __init__(
         self,
         *,
@@ -324,8 +324,8 @@ class GetJobResponse(_message.Message):
     def job(self) -> Global___Job: ...
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
-        """In the order in which they were added. Where they would be more than 32 MiB, the payloads of
-        those behind are left out, and `payloads_left_out` tells.
+        """In the order in which they were added. Beyond 32 MiB the payloads of further nodes are left out, and
+        `payloads_left_out` is true.
         """
 
     def __init__(
@@ -345,7 +345,7 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
-    """A node as it stands."""
+    """A node in its present state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,19 +371,19 @@ class Node(_message.Message):
     name: _builtins.str
     state: _nodes_pb2.NodeState.ValueType
     namespace: _builtins.str
-    """Of its follower, whether or not that has been started."""
+    """The namespace and process id of its follower, whether it has been started or not."""
     process_id: _builtins.str
     skipped_because_of: _builtins.str
-    """Of a skipped one: the node that failed."""
+    """For a skipped node: the node that failed."""
     args: _builtins.bytes
     result: _builtins.bytes
     target: _builtins.str
     attempt: _builtins.int
-    """1, and one more for each time that RetryJob, or a repair, began it again."""
+    """1, plus one for each time that RetryJob or a repair restarted it."""
     revision: _builtins.int
-    """Of the job when it changed last."""
+    """The revision of the job when the node last changed."""
     replica_id: _builtins.int
-    """The replica that runs a step of its follower, or ran the latest one. Absent: none has."""
+    """The replica that runs a step of its follower, or ran the latest one. Absent: no step has run."""
     @_builtins.property
     def predecessors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -450,13 +450,13 @@ class ListJobsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     schedule_id: _builtins.str
-    """Only those of a schedule."""
+    """Only jobs that this schedule started. Empty: all."""
     page_size: _builtins.int
-    """1 .. 1,000. 0: 100."""
+    """Jobs per page, 1 .. 1,000. 0: 100."""
     page_token: _builtins.str
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___JobState.ValueType]:
-        """Empty: any."""
+        """Only jobs in one of these states. Empty: all."""
 
     def __init__(
         self,
@@ -508,9 +508,9 @@ class CancelJobRequest(_message.Message):
     namespace: _builtins.str
     job_id: _builtins.str
     reason: _builtins.str
-    """Becomes Job.detail. It is also the message of the error of each node whose process is stopped
-    (the error's reason is JOB_CANCELLED), and the detail of that process; nodes that had not been
-    started have no error. At most 1,024 bytes.
+    """Becomes Job.detail. It is also the error message of each node whose process is stopped (with the
+    reason JOB_CANCELLED), and the detail of that process. Nodes that had not started have no error. At
+    most 1,024 bytes.
     """
     def __init__(
         self,
@@ -591,7 +591,7 @@ class RetryJobResponse(_message.Message):
     def job(self) -> Global___Job: ...
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The nodes that begin again."""
+        """The names of the nodes that start again."""
 
     def __init__(
         self,
@@ -617,7 +617,7 @@ class WatchJobRequest(_message.Message):
     namespace: _builtins.str
     job_id: _builtins.str
     after_revision: _builtins.int
-    """Only what has changed since this revision. 0: all of it first."""
+    """Send only what has changed since this revision. 0: the whole job first."""
     def __init__(
         self,
         *,
@@ -641,13 +641,13 @@ class WatchJobResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> Global___Job:
-        """With the revision to go on behind. Where many nodes have changed at once they come in several
-        messages of at most 3 MiB or so, of which only the last has the new revision.
+        """With the revision after which to continue. If many nodes have changed at once, they are sent in
+        several messages of about 3 MiB at most, of which only the last has the new revision.
         """
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
-        """Those that have changed since the message before; without args and results."""
+        """The nodes that have changed since the previous message, without args and results."""
 
     def __init__(
         self,

@@ -70,9 +70,9 @@ class JobServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def SubmitJob(self, request, context):
-        """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns
-        once its nodes are there, which does not wait for any of them. A leader of one's own is a
-        process started by Start, whose processor answers with `start_nodes`.
+        """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns once
+        the nodes have been added, without waiting for any of them. To lead a job yourself, Start a process
+        whose processor responds with `start_nodes`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,32 +86,32 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Pages through the jobs of a namespace, the youngest first.
+        """Pages through the jobs of a namespace, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Ends a job: nodes that have not begun are cancelled, those in a step end that step and go no
-        further. Its leader is finished.
+        """Ends a job. Nodes that have not started are cancelled; running ones complete their step and stop.
+        The leader is finished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetryJob(self, request, context):
-        """Goes on with a failed job from its failed nodes; what they caused to be skipped waits for them
-        again. Nodes that are done stay done.
+        """Resumes a failed job from its failed nodes. Nodes that were skipped because of them wait again. Nodes
+        that are done stay done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Streams a job as it changes: first all of it, then the nodes that have changed, until it and
-        all its nodes have ended. A replica that drains ends it with SHUTTING_DOWN: go on elsewhere,
-        behind the revision of the last message.
+        """Streams a job as it changes: first the whole job, then the nodes that have changed, until it and all
+        its nodes have ended. A draining replica ends the stream with SHUTTING_DOWN: continue at another
+        replica, after the revision of the last message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

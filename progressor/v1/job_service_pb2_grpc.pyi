@@ -3,19 +3,19 @@
 isort:skip_file
 For clients and operators: jobs, graphs of processes that depend on each other.
 
-A *job* is a process, the *leader*, that owns a directed acyclic graph of *nodes*. Each node is a
-process too, a *follower*: started once all its predecessors are done, itself done when it
-finishes, failed when it breaks. What depends on a failed node is skipped. When the last node has
-ended, the leader gets a `join` task with each node's state and result, and decides how the job
-ends: by finishing (done) or by breaking (failed).
+A *job* is a process, the *leader*, that owns a directed acyclic graph of *nodes*. Each node is carried
+out by a process, its *follower*. A node starts once all its predecessors are done. It is done when
+its follower finishes, and failed when its follower breaks. Nodes that depend on a failed node are
+skipped. When the last node has ended, the leader gets a `join` task with the state and result of each
+node, and decides how the job ends: done if it finishes, failed if it breaks.
 
-Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
+Errors carry google.rpc.ErrorInfo as in process_service.proto, with these additional reasons:
 
   NOT_FOUND            JOB_NOT_FOUND: no such process, or it does not lead a job;
                        GATE_NOT_FOUND: a node names a gate that does not exist, without a capacity
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS: a process has this id
-  INVALID_ARGUMENT     field violations: an unknown or doubled name, a cycle (its nodes named), a
-                       namespace that does not exist, a target that is none of its namespace
+  INVALID_ARGUMENT     field violations: an unknown or duplicate name, a cycle (with its nodes), a
+                       namespace that does not exist, a target that its namespace does not have
   FAILED_PRECONDITION  JOB_NOT_FAILED (RetryJob), JOB_ENDED (CancelJob)
 """
 
@@ -48,52 +48,52 @@ class JobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]
-    """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns
-    once its nodes are there, which does not wait for any of them. A leader of one's own is a
-    process started by Start, whose processor answers with `start_nodes`.
+    """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns once
+    the nodes have been added, without waiting for any of them. To lead a job yourself, Start a process
+    whose processor responds with `start_nodes`.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns a job with its graph."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Pages through the jobs of a namespace, the youngest first."""
+    """Pages through the jobs of a namespace, the newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
-    """Ends a job: nodes that have not begun are cancelled, those in a step end that step and go no
-    further. Its leader is finished.
+    """Ends a job. Nodes that have not started are cancelled; running ones complete their step and stop.
+    The leader is finished.
     """
     RetryJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RetryJobRequest, _job_service_pb2.RetryJobResponse]
-    """Goes on with a failed job from its failed nodes; what they caused to be skipped waits for them
-    again. Nodes that are done stay done.
+    """Resumes a failed job from its failed nodes. Nodes that were skipped because of them wait again. Nodes
+    that are done stay done.
     """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
-    """Streams a job as it changes: first all of it, then the nodes that have changed, until it and
-    all its nodes have ended. A replica that drains ends it with SHUTTING_DOWN: go on elsewhere,
-    behind the revision of the last message.
+    """Streams a job as it changes: first the whole job, then the nodes that have changed, until it and all
+    its nodes have ended. A draining replica ends the stream with SHUTTING_DOWN: continue at another
+    replica, after the revision of the last message.
     """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]  # type: ignore[assignment]
-    """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns
-    once its nodes are there, which does not wait for any of them. A leader of one's own is a
-    process started by Start, whose processor answers with `start_nodes`.
+    """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns once
+    the nodes have been added, without waiting for any of them. To lead a job yourself, Start a process
+    whose processor responds with `start_nodes`.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns a job with its graph."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Pages through the jobs of a namespace, the youngest first."""
+    """Pages through the jobs of a namespace, the newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
-    """Ends a job: nodes that have not begun are cancelled, those in a step end that step and go no
-    further. Its leader is finished.
+    """Ends a job. Nodes that have not started are cancelled; running ones complete their step and stop.
+    The leader is finished.
     """
     RetryJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RetryJobRequest, _job_service_pb2.RetryJobResponse]  # type: ignore[assignment]
-    """Goes on with a failed job from its failed nodes; what they caused to be skipped waits for them
-    again. Nodes that are done stay done.
+    """Resumes a failed job from its failed nodes. Nodes that were skipped because of them wait again. Nodes
+    that are done stay done.
     """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Streams a job as it changes: first all of it, then the nodes that have changed, until it and
-    all its nodes have ended. A replica that drains ends it with SHUTTING_DOWN: go on elsewhere,
-    behind the revision of the last message.
+    """Streams a job as it changes: first the whole job, then the nodes that have changed, until it and all
+    its nodes have ended. A draining replica ends the stream with SHUTTING_DOWN: continue at another
+    replica, after the revision of the last message.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -103,9 +103,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.SubmitJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.SubmitJobResponse, _abc.Awaitable[_job_service_pb2.SubmitJobResponse]]:
-        """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns
-        once its nodes are there, which does not wait for any of them. A leader of one's own is a
-        process started by Start, whose processor answers with `start_nodes`.
+        """Starts a job that the engine leads: done if all its nodes are done, failed otherwise. Returns once
+        the nodes have been added, without waiting for any of them. To lead a job yourself, Start a process
+        whose processor responds with `start_nodes`.
         """
 
     @_abc_1.abstractmethod
@@ -122,7 +122,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Pages through the jobs of a namespace, the youngest first."""
+        """Pages through the jobs of a namespace, the newest first."""
 
     @_abc_1.abstractmethod
     def CancelJob(
@@ -130,8 +130,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CancelJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
-        """Ends a job: nodes that have not begun are cancelled, those in a step end that step and go no
-        further. Its leader is finished.
+        """Ends a job. Nodes that have not started are cancelled; running ones complete their step and stop.
+        The leader is finished.
         """
 
     @_abc_1.abstractmethod
@@ -140,8 +140,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.RetryJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.RetryJobResponse, _abc.Awaitable[_job_service_pb2.RetryJobResponse]]:
-        """Goes on with a failed job from its failed nodes; what they caused to be skipped waits for them
-        again. Nodes that are done stay done.
+        """Resumes a failed job from its failed nodes. Nodes that were skipped because of them wait again. Nodes
+        that are done stay done.
         """
 
     @_abc_1.abstractmethod
@@ -150,9 +150,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
-        """Streams a job as it changes: first all of it, then the nodes that have changed, until it and
-        all its nodes have ended. A replica that drains ends it with SHUTTING_DOWN: go on elsewhere,
-        behind the revision of the last message.
+        """Streams a job as it changes: first the whole job, then the nodes that have changed, until it and all
+        its nodes have ended. A draining replica ends the stream with SHUTTING_DOWN: continue at another
+        replica, after the revision of the last message.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NamespaceServiceStub(object):
-    """Namespaces: processes that share a processor, policies and limits.
+    """Reads and changes namespaces: processes that share a processor, policies and limits.
     """
 
     def __init__(self, channel):
@@ -63,38 +63,40 @@ class NamespaceServiceStub(object):
 
 
 class NamespaceServiceServicer(object):
-    """Namespaces: processes that share a processor, policies and limits.
+    """Reads and changes namespaces: processes that share a processor, policies and limits.
     """
 
     def CreateNamespace(self, request, context):
-        """ALREADY_EXISTS with reason NAMESPACE_ALREADY_EXISTS where the name is taken.
+        """Creates a namespace. Ends with NAMESPACE_ALREADY_EXISTS if the name is taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateNamespace(self, request, context):
-        """Changes the fields named in the mask and leaves the others.
+        """Changes the fields named in the mask, and no others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetNamespace(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns a namespace.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNamespaces(self, request, context):
-        """In the order of names.
+        """Pages through all namespaces, in the order of their names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteNamespace(self, request, context):
-        """FAILED_PRECONDITION with reason NAMESPACE_NOT_EMPTY while it has processes.
+        """Deletes a namespace with its gates and schedules. Ends with NAMESPACE_NOT_EMPTY while it has
+        processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +139,7 @@ def add_NamespaceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NamespaceService(object):
-    """Namespaces: processes that share a processor, policies and limits.
+    """Reads and changes namespaces: processes that share a processor, policies and limits.
     """
 
     @staticmethod

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ProcessServiceStub(object):
-    """What a client does with processes. Requests that wait for an answer keep to the caller's
-    deadline; a caller that gives up never cancels its task.
+    """Starts, calls, repairs and reads processes. Requests that wait for a response end at the deadline of
+    the caller. A caller that gives up does not cancel its task.
     """
 
     def __init__(self, channel):
@@ -104,8 +104,8 @@ class ProcessServiceStub(object):
 
 
 class ProcessServiceServicer(object):
-    """What a client does with processes. Requests that wait for an answer keep to the caller's
-    deadline; a caller that gives up never cancels its task.
+    """Starts, calls, repairs and reads processes. Requests that wait for a response end at the deadline of
+    the caller. A caller that gives up does not cancel its task.
     """
 
     def Start(self, request, context):
@@ -124,22 +124,23 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Notify(self, request, context):
-        """Like Call, for those who need no response: returns once the task is durably accepted.
+        """Like Call, without a response: returns once the task is durable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Repair(self, request, context):
-        """Asks the processor to bring a broken process back. Waits for the processor's response.
+        """Asks the processor to repair a broken process. Waits for the processor's response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SimpleRepair(self, request, context):
-        """Brings a broken process back without asking: a failed timer runs again, anything else is
-        left behind and the process is running at once. Returns as soon as that is durable.
+        """Repairs a broken process without calling the processor: if a timer broke it, the timer runs again;
+        otherwise the failed task is left behind, and the process is running at once. Returns as soon as
+        that is durable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,15 +161,15 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Remove(self, request, context):
-        """Deletes a process in any status with all its rows, in one transaction. A step in flight is
-        fenced off; callers who wait get PROCESS_REMOVED.
+        """Deletes a process in any status with all its rows, in one transaction. The settlement of a running
+        step is refused; waiting callers get PROCESS_REMOVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. Cancelling
+        """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
         an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -176,32 +177,32 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Trace(self, request, context):
-        """Returns the tasks of a process in the order of their ids, with times, attempts, args,
-        response, error, and the events that each recorded.
+        """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
+        error, and the events that each of them recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Pages through the processes of a namespace, or of all, newest first.
+        """Pages through the processes of one namespace or of all, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AwaitTask(self, request, context):
-        """Waits for a task and ends as the request that made it would have ended.
+        """Waits for a task, and ends as the request that created it would have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """Start, Call, Notify, Repair and Get, many to a frame, answered in any order: for clients with
-        much to ask, to whom a unary call costs several times what a request costs in a frame. Each
-        request ends by itself, as its RPC would; a session that breaks leaves its unanswered requests
-        as a lost connection leaves calls.
+        """Start, Call, Notify, Repair and Get, many in a frame, answered in any order. It is for clients with
+        many requests: a unary call costs several times as much as a request in a frame. Each request ends
+        by itself, as its RPC would. If a session breaks, its unanswered requests end like calls whose
+        connection was lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -284,8 +285,8 @@ def add_ProcessServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProcessService(object):
-    """What a client does with processes. Requests that wait for an answer keep to the caller's
-    deadline; a caller that gives up never cancels its task.
+    """Starts, calls, repairs and reads processes. Requests that wait for a response end at the deadline of
+    the caller. A caller that gives up does not cancel its task.
     """
 
     @staticmethod

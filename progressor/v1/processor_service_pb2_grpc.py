@@ -57,10 +57,10 @@ class ProcessorServiceServicer(object):
     """
 
     def Process(self, request, context):
-        """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
-        RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-        policy. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace, or
-        does not accept this engine: the processor counts as unreachable. Any other status breaks the
+        """Runs one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
+        RESOURCE_EXHAUSTED and ABORTED (and an exceeded deadline) are retried by the policy of
+        the namespace. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace,
+        or does not accept this engine: the processor counts as unreachable. Any other status breaks the
         process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -68,10 +68,10 @@ class ProcessorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProcessStream(self, request_iterator, context):
-        """The same steps, many to a frame, answered in any order: a unary call costs both sides several
-        times what a step costs in a frame. Optional: the engine uses it where it is offered, and
-        Process where it is UNIMPLEMENTED. A stream that breaks ends each of its unanswered steps like
-        a call that was cut off; the engine opens another one.
+        """The same steps, many in a frame, answered in any order. A unary call costs both sides several times
+        as much as a step in a frame. Optional: if it is UNIMPLEMENTED, the engine uses Process. If a
+        stream breaks, each of its unanswered steps ends like an interrupted call, and the engine opens
+        another stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

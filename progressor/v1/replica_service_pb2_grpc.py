@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ReplicaServiceStub(object):
-    """Replicas: engine processes that share a database.
+    """Reads the state of replicas: engine processes that share a database.
     """
 
     def __init__(self, channel):
@@ -53,29 +53,30 @@ class ReplicaServiceStub(object):
 
 
 class ReplicaServiceServicer(object):
-    """Replicas: engine processes that share a database.
+    """Reads the state of replicas: engine processes that share a database.
     """
 
     def ListReplicas(self, request, context):
-        """In the order of their ids, which is that of their starts. Each replica tells of all, also of
-        those that died within the last hour. Served while draining.
+        """Pages through the replicas, in the order in which they were started. Any replica returns all of
+        them, including those that died within the last hour. It is served while draining, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetActivity(self, request, context):
-        """What the replicas do and what waits, for a view that is asked for again and again: two answers
-        make rates. Each replica tells of all. It costs PostgreSQL one statement a second at most, and
-        one in two seconds that counts the queues, however many ask. Served while draining.
+        """Returns what the replicas do and what waits. It is meant to be polled: the difference of two
+        responses gives rates. Any replica returns this for all of them. However many clients poll, it costs
+        PostgreSQL at most one statement a second, and one every two seconds that counts the queues. It is
+        served while draining, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetLogLevel(self, request, context):
-        """Changes how much the log of the replica that is asked says; of no other one. Where several share
-        an address, the answer names the one that a connection has come to. Served while draining.
+        """Changes the log level of the replica that receives the request, and of no other. If several share an
+        address, the response names the one. It is served while draining, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +109,7 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicaService(object):
-    """Replicas: engine processes that share a database.
+    """Reads the state of replicas: engine processes that share a database.
     """
 
     @staticmethod

@@ -85,15 +85,15 @@ class ScheduleServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateSchedule(self, request, context):
-        """Makes a schedule, whose first firing is the first instant after now.
+        """Creates a schedule. Its first firing is that of the first instant after now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSchedule(self, request, context):
-        """Replaces the spec of a schedule. Where its times have changed, its next firing is the first
-        instant after now; what is queued stays queued.
+        """Replaces the spec of a schedule. If its times have changed, its next firing is that of the first
+        instant after now. Queued firings stay queued.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,35 +114,36 @@ class ScheduleServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSchedule(self, request, context):
-        """Deletes a schedule and the record of its firings. What it has started goes on.
+        """Deletes a schedule and the records of its firings. What it has started goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseSchedule(self, request, context):
-        """Has it fire no more until it is resumed. Done already: only the note changes.
+        """Pauses a schedule until it is resumed. If it is paused already, only the note changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSchedule(self, request, context):
-        """Has it fire again, from the first instant after now; what fell into the pause is not made up for.
+        """Resumes a schedule, from the first instant after now. Instants during the pause are not caught up
+        on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TriggerSchedule(self, request, context):
-        """Fires now, besides its own instants and whether or not it is paused.
+        """Fires a schedule now, in addition to its own instants, also while it is paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BackfillSchedule(self, request, context):
-        """Fires the instants of a span of the past that have not started anything yet.
+        """Fires those instants of a past span that have not started anything yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
