@@ -7,7 +7,9 @@ It reads one request per connection, answers it and closes the connection. Guara
 - There are at most CONNECTIONS_MAX connections, each with a thread. If one more comes, the one that
   has been sending its request for longest is closed: a scraper sends its request at once.
 
-prometheus-client's own server has none of these bounds: a thread and no timeout per connection.
+prometheus-client's own server (0.26) is shorter and was tried: 60 clients that sent half a request
+took 8 s to connect (its backlog is 5) and kept 60 threads for as long as they liked; an ``Accept``
+with ``version=none`` was answered with 500 and a traceback in the log.
 """
 
 import contextlib
