@@ -1,7 +1,7 @@
 """Jobs as files: a JSON or TOML document becomes the graph to submit.
 
-`progressor.cli.jobs.format` shows a whole one. Nodes stand in any order in a file; they are sent so
-that each stands behind all that it comes after. What is wrong is told with its place, as in
+`progressor.cli.jobs.format` shows a whole file. Its nodes may be in any order; they are sent in an
+order in which each node follows its predecessors. Errors name the place in the file, for example
 ``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of the file``.
 """
 
@@ -9,33 +9,89 @@ import base64
 import contextlib
 import dataclasses
 import datetime as dt
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from cyclopts import CycloptsError, convert
 
 from progressor import errors
-from progressor.cli.input.file_tables import FileTable, read_table
-from progressor.cli.input.inputs import ConstraintsInput, checked_metadata, instant_of
+from progressor.cli.input.inputs import (
+    ConstraintsInput,
+    bad_input,
+    checked_metadata,
+    file_bytes,
+    instant_of,
+)
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Graph, NodeOptions
 from progressor.sdk.values.namespaces import ZombiePolicy
 
 Deadline: TypeAlias = dt.datetime | dt.timedelta
+Value = TypeVar("Value")
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Duration = str | float | None
+_JSON = json.JSONEncoder(
+    default=lambda value: value.isoformat(), allow_nan=False, separators=(",", ":")
+)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NODE = re.compile(r"\bnodes\[(\d+)\]")
+# msgspec's messages, with the place at the end.
+_PROBLEM = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)`", re.DOTALL)
+
+
+class _ConstraintsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gates: tuple[str, ...] = ()
+    order: str | None = None
+    run_at: str | None = None
+    priority: _Int32 | None = None
+    hold: Literal["task", "process"] | None = None
+
+
+class _RetryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    initial_interval: _Duration = None
+    interval_max: _Duration = None
+    elapsed_max: _Duration = None
+    coefficient: float | None = None
+    jitter: float | None = None
+    attempts_max: _Int32 | None = None
+    non_retryable_reasons: tuple[str, ...] | None = None
+
+
+class _NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    # Raw: numbers keep all their digits.
+    args: msgspec.Raw = msgspec.Raw()
+    args_text: str | None = None
+    args_base64: str | None = None
+    after: tuple[str, ...] = ()
+    namespace: str = ""
+    process_id: str = ""
+    target: str = ""
+    wants_results: bool = False
+    zombie_policy: Literal["retry", "fail"] | None = None
+    constraints: _ConstraintsTable | None = None
+    retry: _RetryTable | None = None
+
+
+class _JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nodes: dict[str, msgspec.Raw]
+    job_id: str = ""
+    deadline: str | float | None = None
+    context: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobDocument:
-    """What a file says of a job.
+    """The job of a file; ``job_id`` is "" if the file has none.
 
-    ``graph`` has its nodes in the order in which they are sent; ``places`` says where in the file
-    each of them stands. ``job_id`` "": the file has none.
+    ``graph`` has nodes in the order in which they are sent, ``places`` their places in the file.
     """
 
     job_id: str
@@ -46,47 +102,111 @@ class JobDocument:
     places: Mapping[str, str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Spec:
-    """A node as the file has it, and where."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a file, which error messages name."""
 
-    table: FileTable
-    args: bytes
-    after: tuple[str, ...]
-    options: NodeOptions
+    file: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.path}" if self.path else self.file
+
+    def at(self, inner: str) -> "_Place":
+        if not inner or inner.startswith("[") or not self.path:
+            return _Place(self.file, self.path + inner)
+        return _Place(self.file, f"{self.path}.{inner}")
+
+    def key(self, key: str) -> "_Place":
+        return self.at(key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False))
+
+    def wrong(self, description: str) -> errors.InvalidRequestError:
+        return bad_input(str(self), description)
+
+    def read(self, parse: Callable[[Any], Value], value: object) -> Value:
+        """Return what `parse` makes of a value; its ValueError becomes one about this place."""
+        try:
+            return parse(value)
+        except (ValueError, OverflowError) as error:
+            raise self.wrong(str(error)) from error
+
+    def decode(self, document: bytes, table: type[Value]) -> Value:
+        """Return a JSON document as a table; an error names the place in it."""
+        try:
+            return msgspec.json.decode(document, type=table)
+        except RecursionError as error:
+            raise self.wrong("is nested too deeply") from error
+        except msgspec.ValidationError as error:
+            found = _PROBLEM.fullmatch(str(error))
+            assert found is not None, "the expression matches any text"
+            words, place = found[1], self.at(found[2] or "")
+            if field := _FIELD.fullmatch(words):
+                problem = "unknown key" if field[1] else "must be given"
+                raise place.key(field[2]).wrong(problem) from error
+            raise place.wrong(f"{words[:1].lower()}{words[1:]}") from error
 
 
 def read_job(path: str) -> JobDocument:
-    """Return the job of a file, of standard input for ``-``.
+    """Return the job of a file, or of standard input for ``-``.
 
     Raises:
-        InvalidRequestError: It cannot be read, or a place in it is wrong, which is named.
+        InvalidRequestError: It cannot be read, or is not a valid job; the place is named.
     """
-    top = read_table(path, option="FILE")
-    if "nodes" not in top:
-        raise top.wrong("there must be a table of nodes", "nodes")
-    nodes = top.table("nodes")
-    specs = {name: _spec(nodes.table(name)) for name in nodes.keys}
-    if not specs:
-        raise top.wrong("has no node", "nodes")
-    job = JobDocument(
-        graph=_graph(nodes, specs),
-        job_id=top.take("job_id", str, ""),
-        deadline=top.read("deadline", deadline_of),
-        context=top.take("context", dict[str, str], {}),
-        metadata=_metadata(top),
-        places={name: nodes.name_of(name) for name in specs},
+    top = _Place("standard input" if path == "-" else path)
+    table = top.decode(_json_of(path, top), _JobTable)
+    place = top.key("nodes")
+    if not table.nodes:
+        raise place.wrong("must have at least one node")
+    nodes = {
+        name: place.key(name).decode(bytes(node), _NodeTable) for name, node in table.nodes.items()
+    }
+    return JobDocument(
+        graph=_graph(place, nodes),
+        job_id=table.job_id,
+        deadline=None
+        if table.deadline is None
+        else top.key("deadline").read(deadline_of, table.deadline),
+        context=table.context,
+        metadata=top.key("metadata").read(checked_metadata, table.metadata) or None,
+        places={name: str(place.key(name)) for name in nodes},
     )
-    top.check_empty()
-    return job
+
+
+def _json_of(path: str, place: _Place) -> bytes:
+    """Return a file as JSON: a ``.toml`` file is converted; a key must not occur twice."""
+    text = file_bytes("FILE", path)
+    is_toml = path.endswith(".toml")
+    try:
+        if is_toml:
+            tables = tomllib.loads(text.decode())
+            return _JSON.encode(tables).encode()
+        json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise place.wrong(f"is not {'TOML' if is_toml else 'JSON'}: {error}") from error
+    return text
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            message = f"duplicate key {key!r}"
+            raise ValueError(message)
+        found[key] = value
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    message = f"{constant} is not a JSON number"
+    raise ValueError(message)
 
 
 @contextlib.contextmanager
 def placed(document: JobDocument | None) -> Iterator[None]:
-    """Have what an engine refuses of a job named by its place in the file, if there is one.
+    """Name the places in the file, if there is one, in the engine's errors about a job.
 
     Raises:
-        InvalidRequestError: The one that came, with other fields.
+        InvalidRequestError: The engine's error, with other fields.
     """
     try:
         yield
@@ -95,13 +215,13 @@ def placed(document: JobDocument | None) -> Iterator[None]:
             raise
         places = [document.places[node.name] for node in document.graph]
         violations = (
-            errors.FieldViolation(_place(it.field, places), it.description)
+            errors.FieldViolation(_place_of(it.field, places), it.description)
             for it in error.violations
         )
         raise errors.InvalidRequestError(*violations) from error
 
 
-def _place(field: str, places: Sequence[str]) -> str:
+def _place_of(field: str, places: Sequence[str]) -> str:
     found = _NODE.search(field)
     if found is None or int(found[1]) >= len(places):
         return field
@@ -111,16 +231,8 @@ def _place(field: str, places: Sequence[str]) -> str:
     return f"{places[int(found[1])]}{rest}"
 
 
-def _metadata(top: FileTable) -> dict[str, Any] | None:
-    found = top.take("metadata", dict[str, Any], {})
-    try:
-        return checked_metadata(found) or None
-    except ValueError as error:
-        raise top.wrong(str(error), "metadata") from error
-
-
 def deadline_of(value: object) -> Deadline:
-    """Return an instant, or a duration from now on, of its text; or of a number of seconds.
+    """Return an instant, or a duration from now, of its text; or of a number of seconds.
 
     Raises:
         ValueError: It is neither.
@@ -130,91 +242,21 @@ def deadline_of(value: object) -> Deadline:
         try:
             found = instant_of(str(value))
         except ValueError:
-            message = (
-                f"{value!r} is neither a duration as 2h nor an instant as 2026-01-31T12:00:00Z"
-            )
+            forms = "a duration such as 2h or an instant such as 2026-01-31T12:00:00Z"
+            message = f"must be {forms}, got {value!r}"
             raise ValueError(message) from None
     return found
-
-
-def _spec(table: FileTable) -> _Spec:
-    spec = _Spec(
-        table=table,
-        args=_args(table),
-        after=table.take("after", tuple[str, ...], ()),
-        options=_options(table),
-    )
-    table.check_empty()
-    return spec
-
-
-def _args(table: FileTable) -> bytes:
-    given = [key for key in ("args", "args_text", "args_base64") if key in table]
-    if len(given) > 1:
-        raise table.wrong(f"only one of {given[0]} and {given[1]} can be given", given[1])
-    text = table.take("args_text", str, "").encode()
-    encoded = table.read("args_base64", lambda it: base64.b64decode(str(it), validate=True))
-    return table.raw("args") or encoded or text
-
-
-def _options(table: FileTable) -> NodeOptions:
-    options = NodeOptions(
-        namespace=table.take("namespace", str, ""),
-        process_id=table.take("process_id", str, ""),
-        target=table.take("target", str, ""),
-        wants_results=table.take("wants_results", bool, default=False),
-    )
-    zombie_policy = table.optional("zombie_policy", Literal["retry", "fail"])
-    if zombie_policy is not None:
-        options["zombie_policy"] = ZombiePolicy(zombie_policy)
-    if "constraints" in table:
-        options["constraints"] = _constraints(table.table("constraints"))
-    if "retry" in table:
-        options["retry_policy"] = _retry(table.table("retry"))
-    return options
-
-
-def _constraints(table: FileTable) -> Constraints:
-    given = ConstraintsInput(
-        gate=table.take("gates", tuple[str, ...], ()),
-        order=table.optional("order", str),
-        run_at=table.optional("run_at", str),
-        priority=table.optional("priority", _Int32),
-        hold=table.optional("hold", Literal["task", "process"]),
-    )
-    table.check_empty()
-    try:
-        return given.constraints() or Constraints()
-    except errors.InvalidRequestError as error:
-        [violation] = error.violations
-        key = {"--gate": "gates", "--order": "order", "--run-at": "run_at"}[violation.field]
-        raise table.wrong(violation.description, key) from error
-
-
-def _retry(table: FileTable) -> RetryPolicy:
-    given = {
-        "initial_interval": table.read("initial_interval", duration_of),
-        "interval_max": table.read("interval_max", duration_of),
-        "elapsed_max": table.read("elapsed_max", duration_of),
-        "coefficient": table.optional("coefficient", float),
-        "jitter": table.optional("jitter", float),
-        "attempts_max": table.optional("attempts_max", _Int32),
-        "non_retryable_reasons": table.optional("non_retryable_reasons", tuple[str, ...]),
-    }
-    table.check_empty()
-    changes: dict[str, Any] = {key: it for key, it in given.items() if it is not None}
-    return RetryPolicy(**changes)
 
 
 def duration_of(value: object) -> dt.timedelta:
     """Return a duration of its text, or of a number of seconds.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a duration.
     """
     found = _duration_or_none(value)
     if found is None:
-        message = f"{value!r} is not a duration as 30s, 10m or 2h"
+        message = f"must be a duration such as 30s, 10m or 2h, got {value!r}"
         raise ValueError(message)
     return found
 
@@ -226,48 +268,105 @@ def _duration_or_none(value: object) -> dt.timedelta | None:
         found = convert(dt.timedelta, [str(value)])
     except (CycloptsError, ValueError, OverflowError):
         return None
-    assert isinstance(found, dt.timedelta), "what it was asked to convert to"
+    assert isinstance(found, dt.timedelta), "converted to another type"
     return found
 
 
-def _graph(nodes: FileTable, specs: Mapping[str, _Spec]) -> Graph:
-    """Return the graph of nodes that may stand in any order in the file."""
+def _graph(place: _Place, nodes: Mapping[str, _NodeTable]) -> Graph:
     graph = Graph()
-    for name in _in_order(specs):
-        spec = specs[name]
+    for name in _in_order(place, nodes):
+        node, here = nodes[name], place.key(name)
+        args, options = _args(node, here), _options(node, here)
         try:
-            graph.node(name, spec.args, after=spec.after, **spec.options)
+            graph.node(name, args, after=node.after, **options)
         except ValueError as error:
-            raise nodes.wrong(str(error), name) from error
+            raise here.wrong(str(error)) from error
     return graph
 
 
-def _in_order(specs: Mapping[str, _Spec]) -> list[str]:
-    """Return names so that each stands behind all it comes after, else as they are in the file.
+def _args(node: _NodeTable, place: _Place) -> bytes:
+    forms = {
+        "args": bool(bytes(node.args)),
+        "args_text": node.args_text is not None,
+        "args_base64": node.args_base64 is not None,
+    }
+    given = [key for key, is_given in forms.items() if is_given]
+    if len(given) > 1:
+        raise place.key(given[1]).wrong(f"cannot be combined with {given[0]}")
+    if node.args_base64 is not None:
+        return place.key("args_base64").read(_from_base64, node.args_base64)
+    return bytes(node.args) or (node.args_text or "").encode()
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _options(node: _NodeTable, place: _Place) -> NodeOptions:
+    options = NodeOptions(
+        namespace=node.namespace,
+        process_id=node.process_id,
+        target=node.target,
+        wants_results=node.wants_results,
+    )
+    if node.zombie_policy is not None:
+        options["zombie_policy"] = ZombiePolicy(node.zombie_policy)
+    if node.constraints is not None:
+        options["constraints"] = _constraints(node.constraints, place.key("constraints"))
+    if node.retry is not None:
+        options["retry_policy"] = _retry(node.retry, place.key("retry"))
+    return options
+
+
+def _constraints(table: _ConstraintsTable, place: _Place) -> Constraints:
+    given = ConstraintsInput(
+        gate=table.gates,
+        order=table.order,
+        run_at=table.run_at,
+        priority=table.priority,
+        hold=table.hold,
+    )
+    try:
+        return given.constraints() or Constraints()
+    except errors.InvalidRequestError as error:
+        [violation] = error.violations
+        key = {"--gate": "gates", "--order": "order", "--run-at": "run_at"}[violation.field]
+        raise place.key(key).wrong(violation.description) from error
+
+
+def _retry(table: _RetryTable, place: _Place) -> RetryPolicy:
+    given: dict[str, Any] = {
+        key: value for key, value in msgspec.structs.asdict(table).items() if value is not None
+    }
+    for key in ("initial_interval", "interval_max", "elapsed_max"):
+        if key in given:
+            given[key] = place.key(key).read(duration_of, given[key])
+    return RetryPolicy(**given)
+
+
+def _in_order(place: _Place, nodes: Mapping[str, _NodeTable]) -> list[str]:
+    """Return the names in an order in which each follows its predecessors, else as in the file.
 
     Raises:
-        InvalidRequestError: A name is not there, or nodes come after one another in a circle.
+        InvalidRequestError: A predecessor does not exist, or nodes form a cycle.
     """
     found: dict[str, None] = {}
-    for start in specs:
-        # What is looked at, each the reason for the next; with what each comes after.
-        path = {} if start in found else {start: iter(specs[start].after)}
+    for start in nodes:
+        # The path of nodes that wait for their predecessors, with those left to visit.
+        path = {} if start in found else {start: iter(enumerate(nodes[start].after))}
         while path:
             name = next(reversed(path))
-            before = next(path[name], None)
+            number, before = next(path[name], (0, None))
             if before is None:
                 found[name] = None
                 del path[name]
-            elif before not in specs:
-                raise _misplaced(specs[name], before, f"{before!r} is not a node of the file")
+            elif before not in nodes:
+                here = place.key(name).key("after").at(f"[{number}]")
+                raise here.wrong(f"{before!r} is not a node of the file")
             elif before in path:
-                circle = [*path][[*path].index(before) :]
-                words = " after ".join([*circle, before])
-                raise _misplaced(specs[name], before, f"goes in a circle: {words}")
+                cycle = [*path][[*path].index(before) :]
+                here = place.key(name).key("after").at(f"[{number}]")
+                raise here.wrong(f"forms a cycle: {' after '.join([*cycle, before])}")
             elif before not in found:
-                path[before] = iter(specs[before].after)
+                path[before] = iter(enumerate(nodes[before].after))
     return [*found]
-
-
-def _misplaced(spec: _Spec, before: str, description: str) -> errors.InvalidRequestError:
-    return spec.table.wrong(description, "after", f"[{spec.after.index(before)}]")

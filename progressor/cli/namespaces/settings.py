@@ -1,16 +1,18 @@
 """A namespace from ``--set`` options: the keys that a configuration file has for one."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 from progressor.cli.input.inputs import pairs
-from progressor.domain.processes import namespace as domain
-from progressor.domain.processes import policy as policies
+from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.namespaces import NamespaceConfig, ZombiePolicy
 from progressor.settings.decoding import Given
 from progressor.settings.namespaces import decode_namespace
+
+_FIXED = ("name", "created_at", "updated_at", "revision")
 
 
 def config_from(
@@ -21,8 +23,8 @@ def config_from(
     Args:
         name: Of the namespace.
         targets: Replace the processor targets; if empty, they are kept.
-        texts: ``KEY=VALUE`` each, as in ``retry_policy.attempts_max=3``; an empty value resets
-            a key to its default.
+        texts: ``KEY=VALUE``, for example ``retry_policy.attempts_max=3``; an empty value resets a
+            key to its default.
         base: The configuration to update.
 
     Raises:
@@ -41,8 +43,7 @@ def config_from(
 def changed_fields(before: NamespaceConfig, after: NamespaceConfig) -> list[str]:
     """Return the fields that differ and that an update can change."""
     names = [field.name for field in dataclasses.fields(before)]
-    fixed = {"name", "created_at", "updated_at", "revision"}
-    return [it for it in names if it not in fixed and getattr(before, it) != getattr(after, it)]
+    return [it for it in names if it not in _FIXED and getattr(before, it) != getattr(after, it)]
 
 
 def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
@@ -55,49 +56,36 @@ def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
 
 
 def _table_of(config: NamespaceConfig) -> dict[str, object]:
-    table = _plain(config)
-    for left_out in ("name", "created_at", "updated_at", "revision", "history_last"):
-        table.pop(left_out, None)
-    table["history"] = {None: "all", 0: "none"}.get(config.history_last, config.history_last)
-    table["retry_policy"] = _plain(config.retry_policy)
-    table["retry_policies"] = {
-        task_type: _plain(policy) for task_type, policy in config.retry_policies.items()
+    """Return a configuration as the table of a file, for the keys that a user may set."""
+    last = config.history_last
+    table = _plain(config) | {
+        "history": {None: "all", 0: "none"}.get(last, last),
+        "retry_policy": _plain(config.retry_policy),
+        "retry_policies": {key: _plain(policy) for key, policy in config.retry_policies.items()},
     }
-    return table
+    return {key: value for key, value in table.items() if key not in {*_FIXED, "history_last"}}
 
 
 def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
     table: dict[str, object] = {}
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
-        if hasattr(inner, "total_seconds"):
+        if isinstance(inner, dt.timedelta):
             table[f"{field.name}_seconds"] = inner.total_seconds()
         elif inner is not None:
             table[field.name] = list(inner) if isinstance(inner, tuple) else inner
     return table
 
 
-def _config_of(found: domain.Namespace, *, revision: int) -> NamespaceConfig:
+def _config_of(found: Namespace, *, revision: int) -> NamespaceConfig:
     names = {field.name for field in dataclasses.fields(NamespaceConfig)}
-    same: dict[str, Any] = {
-        field.name: getattr(found, field.name)
-        for field in dataclasses.fields(found)
-        if field.name in names
+    fields: dict[str, Any] = {
+        it.name: getattr(found, it.name) for it in dataclasses.fields(found) if it.name in names
     }
-    history = {domain.HistoryMode.ALL: None, domain.HistoryMode.NONE: 0}
-    changed = {
-        "retry_policy": _policy_of(found.retry_policy),
-        "retry_policies": {
-            str(task_type): _policy_of(policy) for task_type, policy in found.retry_policies.items()
-        },
+    fields |= {
+        "retry_policies": {str(key): policy for key, policy in found.retry_policies.items()},
         "zombie_policy": ZombiePolicy(found.zombie_policy.value),
-        "history_last": history.get(found.history_mode, found.history_last),
+        "history_last": found.history_kept,
         "revision": revision,
     }
-    return NamespaceConfig(**same | changed)
-
-
-def _policy_of(policy: policies.RetryPolicy) -> RetryPolicy:
-    return RetryPolicy(
-        **{field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
-    )
+    return NamespaceConfig(**fields)

@@ -173,7 +173,10 @@ def test_a_schedule_says_what_it_does_and_when(
         ((*START, "--anchor", "2026-03-01T12:00:00Z"), "--anchor: cannot be combined with --cron"),
         (("--start", "--anchor", "2026-03-01T12:00:00Z"), "--anchor: needs --every"),
         (("--start", "--every", "1h", "--time-zone", "UTC"), "--time-zone: needs --cron"),
-        (("--start", "--every", "often"), "--every: 'often' is not a duration"),
+        (
+            ("--start", "--every", "often"),
+            "--every: must be a duration such as 30s, 10m or 2h, got 'often'",
+        ),
         (
             (*START, "--start-at", "soon"),
             "--start-at: must be an instant such as 2026-01-31T12:00:00Z, got 'soon'",

@@ -98,29 +98,35 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
     ("text", "said"),
     [
         ("{", "job.json: is not JSON: Expecting property name enclosed in double quotes: line 1"),
-        ("[1]", "job.json: is not a table"),
-        ('{"nodes": {}}', "job.json: nodes: has no node"),
-        ("{}", "job.json: nodes: there must be a table of nodes"),
+        ("[1]", "job.json: expected `object`, got `array`"),
+        ('{"nodes": {}}', "job.json: nodes: must have at least one node"),
+        ("{}", "job.json: nodes: must be given"),
         ('{"nodes": 1}', "job.json: nodes: expected `object`, got `int`"),
-        ('{"nodes": {"a": {}, "a": {}}}', "job.json: is not JSON: the key 'a' stands twice"),
+        ('{"nodes": {"a": {}, "a": {}}}', "job.json: is not JSON: duplicate key 'a'"),
         ('{"nodes": {"a": {"args": NaN}}}', "job.json: is not JSON: NaN is not a JSON number"),
-        ('{"nodes": {"a": {}}, "node": 1}', "job.json: node: there is no such key"),
-        ('{"nodes": {"a b": {"x": 1}}}', 'job.json: nodes."a b".x: there is no such key'),
+        ('{"nodes": {"a": {}}, "node": 1}', "job.json: node: unknown key"),
+        ('{"nodes": {"a b": {"x": 1}}}', 'job.json: nodes."a b".x: unknown key'),
         ('{"nodes": {"a": {"after": "b"}}}', "nodes.a.after: expected `array`, got `str`"),
         ('{"nodes": {"a": {"after": ["b", 1]}}}', "nodes.a.after[1]: expected `str`, got `int`"),
         ('{"nodes": {"a": {"after": ["b"]}}}', "nodes.a.after[0]: 'b' is not a node of the file"),
         (
             '{"nodes": {"a": {"after": ["b"]}, "b": {"after": ["c"]}, "c": {"after": ["b"]}}}',
-            "nodes.c.after[0]: goes in a circle: b after c after b",
+            "nodes.c.after[0]: forms a cycle: b after c after b",
         ),
-        ('{"nodes": {"a": {"after": ["a"]}}}', "nodes.a.after[0]: goes in a circle: a after a"),
+        ('{"nodes": {"a": {"after": ["a"]}}}', "nodes.a.after[0]: forms a cycle: a after a"),
         ('{"nodes": {"": {}}}', 'nodes."": '),
-        ('{"nodes": {"a": {"args": 1, "args_text": ""}}}', "nodes.a.args_text: only one of args"),
+        (
+            '{"nodes": {"a": {"args": 1, "args_text": ""}}}',
+            "nodes.a.args_text: cannot be combined with args",
+        ),
         ('{"nodes": {"a": {"args_base64": "*"}}}', "nodes.a.args_base64: "),
-        ('{"nodes": {"a": {"retry": {"jitter": ""}}}}', "nodes.a.retry.jitter: expected `float`"),
+        (
+            '{"nodes": {"a": {"retry": {"jitter": ""}}}}',
+            "nodes.a.retry.jitter: expected `float | null`",
+        ),
         (
             '{"nodes": {"a": {"retry": {"interval_max": "1 x"}}}}',
-            "retry.interval_max: '1 x' is not",
+            "retry.interval_max: must be a duration such as 30s",
         ),
         ('{"nodes": {"a": {"zombie_policy": "x"}}}', "nodes.a.zombie_policy: invalid enum value"),
         (
@@ -129,7 +135,10 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
         ),
         ('{"nodes": {"a": {"constraints": {"gates": ["=1"]}}}}', "nodes.a.constraints.gates: "),
         ('{"nodes": {"a": {"constraints": {"run_at": "x"}}}}', "nodes.a.constraints.run_at: "),
-        ('{"nodes": {"a": {}}, "deadline": "soon"}', "deadline: 'soon' is neither a duration"),
+        (
+            '{"nodes": {"a": {}}, "deadline": "soon"}',
+            "deadline: must be a duration such as 2h or an instant",
+        ),
         ('{"nodes": {"a": {}}, "context": {"a": 1}}', "job.json: context[...]: expected `str`"),
         (
             '{"nodes": {"a": {"constraints": {"priority": 9999999999}}}}',
@@ -145,7 +154,7 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
         ),
         (
             '{"nodes": {"a": {}}, "deadline": "9999-12-31T23:59:59-05:00"}',
-            "deadline: '9999-12-31T23:59:59-05:00' is neither a duration",
+            "deadline: must be a duration such as 2h or an instant",
         ),
         (
             '{"nodes": {"a": {}}, "metadata": {"a": [9007199254740993]}}',
@@ -202,5 +211,5 @@ def test_a_deadline_is_a_duration_or_an_instant(value: Any, deadline: object) ->
 
 @pytest.mark.parametrize("value", ["soon", True, None, [], 1e300, ""])
 def test_a_deadline_is_nothing_else(value: Any) -> None:
-    with pytest.raises(ValueError, match="is neither a duration"):
+    with pytest.raises(ValueError, match="must be a duration such as 2h or an instant"):
         deadline_of(value)
