@@ -112,7 +112,10 @@ def test_options_go_before_what_the_file_says(
     ("options", "said"),
     [
         ((), "--id: --id or job_id in the file must be given"),
-        (("--id", "j", "--deadline", "soon"), "--deadline: must be a duration such as 2h or an instant"),
+        (
+            ("--id", "j", "--deadline", "soon"),
+            "--deadline: must be a duration such as 2h or an instant",
+        ),
     ],
 )
 def test_what_cannot_be_submitted_is_not_sent(
