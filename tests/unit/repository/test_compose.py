@@ -54,16 +54,6 @@ def mounts(service: str) -> dict[str, Path]:
     return {at: DOCKER / source for source, at, *_ in found if source.startswith(".")}
 
 
-def test_there_are_two_engines_of_different_names() -> None:
-    assert {it["hostname"] for it in ENGINES.values()} == {*ENGINES}
-    assert len(ENGINES) == 2
-
-
-def test_each_engine_reaches_a_processor_on_the_host() -> None:
-    for engine in ENGINES.values():
-        assert "host.docker.internal:host-gateway" in engine["extra_hosts"]
-
-
 def test_prometheus_reads_each_engine_where_its_metrics_are() -> None:
     ports = {
         name: port_of(environment(name)["PROGRESSOR_TELEMETRY_METRICS_BIND"]) for name in ENGINES

@@ -29,7 +29,6 @@ RULE_TESTS = yaml.safe_load((DOCKER / "prometheus/rules_test.yml").read_text("ut
 
 PAGE = (DOCKER.parent / "docs/reference/alerts.md").read_text("utf-8")
 
-DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _COMMAND = re.compile(r"`(progressor [^`]+)`")
@@ -71,31 +70,6 @@ def test_what_a_legend_names_is_what_the_query_groups_by() -> None:
             is_one = "sum(" in target["expr"] or panel["type"] == "stat"
             kept = groups[0] if groups else frozenset[str]() if is_one else {"instance"}
             assert {*_LEGEND.findall(target["legendFormat"])} == kept - {"le"}, target
-
-
-def test_each_panel_has_an_id_of_its_own_and_the_data_source_that_was_chosen() -> None:
-    ids = [it["id"] for it in DASHBOARD["panels"]]
-    chosen = DASHBOARD["templating"]["list"][0]
-
-    assert len(set(ids)) == len(ids)
-    assert (chosen["name"], chosen["type"], chosen["query"]) == (
-        "datasource", "datasource", "prometheus",
-    )  # fmt: skip
-    for each in (*PANELS, *DASHBOARD["annotations"]["list"]):
-        assert each["datasource"] == DATA_SOURCE
-    for target in itertools.chain.from_iterable(it["targets"] for it in PANELS):
-        assert target["datasource"] == DATA_SOURCE
-
-
-def test_no_panel_lies_on_another() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        columns = range(at["x"], at["x"] + at["w"])
-        cells = {*itertools.product(columns, range(at["y"], at["y"] + at["h"]))}
-        assert at["x"] + at["w"] <= 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
@@ -167,19 +141,3 @@ def test_no_alert_has_the_name_of_another() -> None:
 
     assert len(set(names)) == len(names)
     assert all(name.startswith("Progressor") for name in names)
-
-
-@pytest.mark.parametrize(
-    ("expression", "faults"),
-    [
-        ("progressor_requests", ["unknown metric progressor_requests"]),
-        ('progressor_callers_waiting{pool="a"}',
-         ["progressor_callers_waiting has no label pool to match"]),
-        ("sum by (pool, le) (progressor_batch_wait_ms_bucket)",
-         ["progressor_batch_wait_ms_bucket has no label pool to group by"]),
-        ('rate(progressor_scan_found_total{namespace=~"a|b"}[5m] offset 1h) > 2', []),
-        ('namespace:up:max{job="a"} / 2', ["unknown metric namespace:up:max"]),
-    ],
-)  # fmt: skip
-def test_a_query_for_what_there_is_not_is_found_out(expression: str, faults: list[str]) -> None:
-    assert [*query(expression).faults(series())] == faults
