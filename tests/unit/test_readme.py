@@ -54,7 +54,7 @@ PAGES = (README, *sorted(DOCS.rglob("*.md")))
 ENGINE = "127.0.0.1:7420"
 PROCESSOR = "127.0.0.1:7422"
 PROCESSORS = (PROCESSOR, "127.0.0.1:7423", "127.0.0.1:7424", "127.0.0.1:7425")
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 _NAMESPACE = "namespaces.NAME."
 _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
@@ -197,14 +197,14 @@ def test_a_generated_page_is_what_the_code_says(path: str) -> None:
     assert page(path) == GENERATED[path], "python -m tests.unit.test_readme rewrites it"
 
 
-def test_no_page_is_left_over_from_what_is_gone() -> None:
+def test_no_generated_page_is_left_over() -> None:
     folders = {Path(path).parent for path in GENERATED}
     there = {it.relative_to(DOCS) for folder in folders for it in (DOCS / folder).iterdir()}
 
     assert there == {*map(Path, GENERATED)}
 
 
-def test_every_key_has_the_variable_that_the_rule_gives() -> None:
+def test_the_variable_of_every_key_follows_the_rule() -> None:
     rows = [row for row in config.reference() if not row.key.startswith(_NAMESPACE)]
 
     assert "`PROGRESSOR_SCANNER_BATCH_MAX`" in page("reference/configuration.md")
@@ -213,7 +213,7 @@ def test_every_key_has_the_variable_that_the_rule_gives() -> None:
 
 
 def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
-    told = _ERROR.findall(region_text("errors"))
+    documented = _ERROR.findall(region_text("errors"))
 
     expected = {
         (kind.reason, gcode.name, kind.__name__)
@@ -222,13 +222,13 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         # These are unavailable storage, by other causes; a client sees no difference.
         if errors.StorageUnavailableError not in kind.__mro__[1:]
     }
-    assert set(told) == expected | {("INTERNAL", "INTERNAL", "UnexpectedStatusError")}
-    assert len(told) == len(set(told))
-    assert [name for _, _, name in told if not hasattr(sdk, name)] == []
+    assert set(documented) == expected | {("INTERNAL", "INTERNAL", "UnexpectedStatusError")}
+    assert len(documented) == len(set(documented))
+    assert [name for _, _, name in documented if not hasattr(sdk, name)] == []
 
 
 @pytest.mark.parametrize(
-    ("words", "of_the_code", "told"),
+    ("words", "in_the_code", "on_the_page"),
     [
         ("1 to 256 bytes", wire.ID_BYTES_MAX, 256),
         (
@@ -277,15 +277,15 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ),
     ],
 )
-def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: object) -> None:
+def test_a_limit_is_that_of_the_code(words: str, in_the_code: object, on_the_page: object) -> None:
     assert words in page("reference/limits.md")
-    assert of_the_code == told
+    assert in_the_code == on_the_page
 
 
-def test_every_metric_to_watch_is_one() -> None:
-    told = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
+def test_every_metric_to_watch_exists() -> None:
+    documented = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
 
-    assert told == {
+    assert documented == {
         f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name for it in METRICS.values()
     }
     words = " ".join(page("reference/metrics.md").split())
@@ -294,24 +294,24 @@ def test_every_metric_to_watch_is_one() -> None:
     assert f"`{OVERFLOW}`" in page("reference/metrics.md")
 
 
-def test_the_message_of_a_step_is_as_large_as_told() -> None:
+def test_the_limit_of_a_step_is_that_of_the_code() -> None:
     assert "of a step above 64 MiB" in page("reference/errors.md")
     assert failures.MESSAGE_BYTES_MAX == 64 * 1024**2
 
 
-def test_every_figure_is_of_a_measurement_that_can_be_repeated() -> None:
-    told = re.findall(r"^\|[^|]*\| `(\w+)` \|", region_text("bench"), re.MULTILINE)
+def test_every_figure_names_its_benchmark() -> None:
+    documented = re.findall(r"^\|[^|]*\| `(\w+)` \|", region_text("bench"), re.MULTILINE)
 
-    assert set(told) <= {name for question in QUESTIONS for name in question.names}
+    assert set(documented) <= {name for question in QUESTIONS for name in question.names}
     assert "python -m bench" in region_text("bench")
 
 
 def test_every_reason_of_a_failed_task_is_in_the_code() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
     where_to_look = page("reference/errors.md").partition("\n## Bad input and failure")[2]
-    told = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", where_to_look))
+    documented = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", where_to_look))
 
-    assert {it for it in told if f'"{it}"' not in source and it not in source} == set()
+    assert {it for it in documented if f'"{it}"' not in source and it not in source} == set()
 
 
 def test_every_log_message_is_in_the_code() -> None:
@@ -319,10 +319,10 @@ def test_every_log_message_is_in_the_code() -> None:
         r"^\| (`.+?`) \| ", page("reference/logs.md").partition("\n## Messages")[2], re.MULTILINE
     )
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
-    told = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+    documented = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
 
-    assert len(told) > len(rows) > 0
-    assert [text for text in told if text not in source] == []
+    assert len(documented) > len(rows) > 0
+    assert [text for text in documented if text not in source] == []
 
 
 def test_a_figure_of_the_readme_is_that_of_the_benchmarks() -> None:
@@ -422,7 +422,7 @@ def test_every_block_of_yaml_is_yaml() -> None:
     assert all([*yaml.safe_load_all(text)] for text in texts)
 
 
-def test_a_piece_of_a_program_is_python_with_all_it_names() -> None:
+def test_a_fragment_of_a_program_runs() -> None:
     """``py`` is a piece, ``python`` a program that is run and prints what is shown."""
     for block in blocks():
         if block.language == "py":
@@ -431,13 +431,13 @@ def test_a_piece_of_a_program_is_python_with_all_it_names() -> None:
 
 def test_the_processor_is_the_one_that_the_sdk_shows() -> None:
     (shown,) = re.findall(r"one::\n\n((?:    .*\n|\n)+)", sdk.__doc__ or "")
-    told = next(it.text for it in blocks([README]) if it.language == "python")
+    documented = next(it.text for it in blocks([README]) if it.language == "python")
 
-    renamed = told.replace("baskets", "orders").replace(PROCESSOR, "127.0.0.1:7421")
+    renamed = documented.replace("baskets", "orders").replace(PROCESSOR, "127.0.0.1:7421")
     assert ast.dump(ast.parse(renamed)) == ast.dump(ast.parse(inspect.cleandoc(shown)))
 
 
-def test_the_configuration_file_is_one(tmp_path: Path) -> None:
+def test_the_configuration_file_can_be_loaded(tmp_path: Path) -> None:
     (text,) = [it.text for it in blocks() if it.language == "toml" and not _FILE.match(it.text)]
     file = tmp_path / "progressor.toml"
     file.write_text(text)
@@ -486,7 +486,7 @@ class Reader:
                     await stack.enter_async_context(self._serving(block.text))
                 elif block.language == "python":
                     printed = await self._run(sys.executable, self._save(block.text))
-                    assert_shown(self._ours(next(shown).text), printed)
+                    assert_shown(self._with_real_addresses(next(shown).text), printed)
 
     @contextlib.asynccontextmanager
     async def _serving(self, text: str) -> AsyncIterator[None]:
@@ -494,14 +494,14 @@ class Reader:
         process = await self._start(sys.executable, self._save(text))
         try:
             async with (
-                asyncio.timeout(PATIENCE_SECONDS),
+                asyncio.timeout(TIMEOUT_SECONDS),
                 grpc.aio.insecure_channel(self.addresses[address]) as channel,
             ):
                 await channel.channel_ready()
             yield
         finally:
             process.terminate()
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 assert await process.wait() == 0
 
     async def _type(self, session: str) -> None:
@@ -510,12 +510,12 @@ class Reader:
             if command == "echo $?":
                 printed = f"{ended.code}\n"
             elif command.startswith("progressor "):
-                ended = await self._cli(shlex.split(self._ours(command))[1:])
+                ended = await self._cli(shlex.split(self._with_real_addresses(command))[1:])
                 printed = ended.out + ended.err
             else:
-                program, *rest = shlex.split(self._ours(command))
+                program, *rest = shlex.split(self._with_real_addresses(command))
                 printed = await self._run(str(Path(sys.executable).with_name(program)), *rest)
-            assert_shown(self._ours(expected), printed)
+            assert_shown(self._with_real_addresses(expected), printed)
 
     async def _cli(self, arguments: Sequence[str]) -> Ended:
         self.capture.readouterr()
@@ -525,7 +525,7 @@ class Reader:
 
     async def _run(self, *command: str) -> str:
         process = await self._start(*command)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             printed, _ = await process.communicate()
         assert process.returncode == 0, printed.decode()
         return printed.decode()
@@ -541,7 +541,7 @@ class Reader:
 
     def _save(self, text: str) -> str:
         program = self.folder / f"program-{len(list(self.folder.iterdir()))}.py"
-        program.write_text(self._ours(text))
+        program.write_text(self._with_real_addresses(text))
         return str(program)
 
     def _save_named(self, text: str) -> None:
@@ -549,9 +549,9 @@ class Reader:
         if named := _FILE.match(text):
             (self.folder / named[1]).write_text(text)
 
-    def _ours(self, text: str) -> str:
-        for told, real in self.addresses.items():
-            text = text.replace(told, real)
+    def _with_real_addresses(self, text: str) -> str:
+        for shown, real in self.addresses.items():
+            text = text.replace(shown, real)
         return text
 
 
@@ -594,7 +594,9 @@ async def test_every_example_runs_and_prints_what_is_shown(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    processors = {told: f"unix:{tmp_path}/p{number}.sock" for number, told in enumerate(PROCESSORS)}
+    processors = {
+        shown: f"unix:{tmp_path}/p{number}.sock" for number, shown in enumerate(PROCESSORS)
+    }
     monkeypatch.chdir(tmp_path)
     async with running_replica(own_database) as replica:
         monkeypatch.setenv("PROGRESSOR_ADDRESS", replica.address)
