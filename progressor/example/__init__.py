@@ -1,5 +1,5 @@
-"""Examples that ``progressor dev`` plays; they import ``sdk`` alone, as users do.
+"""The examples of ``progressor dev``; like a user's program, they import only ``sdk``.
 
-Start with ``order``, a whole processor; then ``scenario``, what a client does with it. ``rollout``
-has gates, ``nine`` and ``mapreduce`` jobs, ``nightly`` a schedule, each with a scenario beside it.
+Start with ``order``, a complete processor, then read ``scenario``, a client of it. ``rollout`` uses
+gates, ``nine`` and ``mapreduce`` use jobs, ``nightly`` a schedule, each with a scenario beside it.
 """

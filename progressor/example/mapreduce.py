@@ -1,9 +1,9 @@
-"""Counting the words of a thousand pages: a leader splits the work, followers carry it out.
+"""Counts the words of a thousand pages: a leader splits the work, and its nodes do it.
 
     count ──► map-1 … map-1000 ──► reduce-1-1 … reduce-1-32 ──► reduce-2-1 ──► join
 
-A map counts the words of one page. A reduce adds up what at most 32 before it have counted, and
-asks for their results; so the last of them has it all, however many pages there are.
+A map counts the words of one page. A reduce wants the results of its predecessors, at most 32, and
+adds them up, so the last reduce has the total of any number of pages.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ Counts = dict[str, int]
 
 
 class Book(msgspec.Struct, frozen=True, tag="book"):
-    """The args of a leader: how many pages there are to be counted."""
+    """The args of the leader: the number of pages to count."""
 
     pages: int = 1_000
 
@@ -37,21 +37,21 @@ class Page(msgspec.Struct, frozen=True, tag="page"):
 
 
 class Sum(msgspec.Struct, frozen=True, tag="sum"):
-    """The args of a reduce: it adds up what it comes after."""
+    """The args of a reduce, which adds up the results of its predecessors."""
 
 
 def text_of(page: int) -> str:
-    """Return the text of a page; a real one would be read from somewhere."""
+    """Return the text of a page; a real program would read it."""
     known = _SENTENCE.split()
     return " ".join(known[page * page * at % len(known)] for at in range(_WORDS_PER_PAGE))
 
 
 def word_count(pages: int) -> Graph:
-    """Return the graph that counts so many pages."""
+    """Return the graph that counts this number of pages."""
     graph = Graph()
     layer: Sequence[NewNode] = graph.fan_out("map", [Page(it) for it in range(1, pages + 1)])
     depth = 0
-    while len(layer) > 1 or depth == 0:  # each layer is smaller than the one before
+    while len(layer) > 1 or depth == 0:  # each layer is smaller than its predecessor
         depth += 1
         parts = [layer[at : at + FAN_IN] for at in range(0, len(layer), FAN_IN)]
         layer = [
@@ -66,11 +66,11 @@ words = Processor(NAMESPACE)
 
 @words.init
 async def begin(step: Step[Any]) -> None:
-    """Split the work, or do a part of it."""
+    """Split the work, or do one part of it."""
     match step.args_as(Book | Page | Sum):
         case Book(pages=pages):
             if pages < 1:
-                raise Reject("a book has a page at least")
+                raise Reject(f"pages must be at least 1, got {pages}")
             step.start_nodes(word_count(pages))
         case Page(number=number):
             step.complete(Counter(text_of(number).split()))
@@ -80,7 +80,7 @@ async def begin(step: Step[Any]) -> None:
 
 @words.join
 async def end(step: Step[Any]) -> None:
-    """Take the last reduce's result as that of the whole."""
+    """Complete the job with the result of the last reduce."""
     *_, last = step.nodes.values()
     if not last.is_done:
         raise Fail(f"{last.name} is {last.state} because of {last.skipped_because_of}")
@@ -88,7 +88,7 @@ async def end(step: Step[Any]) -> None:
 
 
 def added(counts: Iterable[Counts]) -> Counts:
-    """Return the sums of counts, the most frequent word first."""
+    """Return the sum of counts, the most frequent word first."""
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)

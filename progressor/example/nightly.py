@@ -1,7 +1,7 @@
 """A report of each night's sales: a schedule with a time zone, and the process that it starts.
 
-The clock on the wall in Berlin says when; the night in which that leaves an hour out, or repeats
-one, has its report as well, and no more than one.
+The schedule follows local time in Berlin. A night in which the clocks change also has exactly one
+report.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ TIME_ZONE = "Europe/Berlin"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be reported on. A real one would read a day's sales for minutes."""
+    """The subject of a report. A real one would read the sales of a day, which takes minutes."""
 
     subject: str
     seconds: float = 0.1
 
 
-News = Callable[[str, str], None]
-"""Told of a report's process when it begins and when it is written."""
+Observer = Callable[[str, str], None]
+"""Called with the process id of a report when it begins and when it is written."""
 
 
 def at_night(report: Report) -> ScheduleSpec:
-    """Return the schedule: half past two in Berlin, and never two reports at once."""
+    """Return the schedule: half past two in Berlin, never two reports at once."""
     return ScheduleSpec(
         times=Cron("30 2 * * *", TIME_ZONE),
         target=ScheduledStart(report),
@@ -44,17 +44,17 @@ def at_night(report: Report) -> ScheduleSpec:
     )
 
 
-def reports(tell: News) -> Processor[Any]:
-    """Return the processor; it tells as it goes."""
+def reports(observe: Observer) -> Processor[Any]:
+    """Return the processor, which calls the observer."""
     processor = Processor(NAMESPACE)
 
     @processor.init
     async def write(step: Step[Any]) -> None:
         report: Report = step.args_as(Report)
-        tell(step.process_id, "begins")
+        observe(step.process_id, "begins")
         await asyncio.sleep(report.seconds)
         step.complete({"report": report.subject})
-        tell(step.process_id, "is written")
+        observe(step.process_id, "is written")
 
     return processor
 

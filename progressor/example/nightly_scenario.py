@@ -1,7 +1,7 @@
-"""A nightly schedule: what it will do, one firing by hand, and two by a clock that runs faster.
+"""A nightly schedule: its next firings, one firing by a trigger, and two by a faster interval.
 
-The example does not wait for the night: once the schedule is there, it is given instants of each
-second.
+The example does not wait for the night: after the schedule is created, its times are replaced by an
+interval of one second.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from progressor.example.nightly import TIME_ZONE, Report, at_night, reports
-from progressor.example.scenario import ScenarioError
+from progressor.example.scenario import ScenarioError, attempting, explaining
 from progressor.sdk import (
     Client,
     Every,
@@ -23,18 +23,17 @@ from progressor.sdk import (
     FiringState,
     NextFiring,
     ProcessStatus,
-    ProgressorError,
 )
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _NIGHTS = 3
-# In the night in which the clocks go forward, half past two comes when they say three.
+# When the clocks go forward, half past two is skipped, and the firing comes at three.
 _AT = frozenset({"02:30", "03:00"})
 _FIRINGS = 2
 
 
 class NightlyScenario:
-    """One run, told as it happens; `run` makes the id of its schedule its own."""
+    """One run, printed as it happens; `run` makes the id of its schedule unique."""
 
     _client: Client
 
@@ -42,30 +41,26 @@ class NightlyScenario:
         self._console = console
         self._schedule_id = f"sales-{run}"
         self._written: asyncio.Queue[str] = asyncio.Queue()
-        self.processor = reports(self._tell)
+        self.processor = reports(self._observe)
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Play it to its end, some seconds later; return the reports that it leaves behind.
+        """Run the scenario, which takes seconds; return the process ids of the reports.
 
         Args:
-            client: Of the namespace of the reports.
+            client: Its namespace is that of the reports.
 
         Raises:
-            ScenarioError: It went another way; the message says where and how.
+            ScenarioError: An unexpected result; the message says which.
         """
         self._client = client
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._create()
-                by_hand = await self._trigger()
-                by_clock = await self._let_fire()
-                await self._see_record()
-        except TimeoutError as error:
-            raise ScenarioError("have its reports written in time", self._schedule_id) from error
-        return by_hand, *by_clock
+        async with attempting("write the reports", seconds=_TIMEOUT_SECONDS):
+            await self._create()
+            triggered = await self._trigger()
+            by_time = await self._let_fire()
+            await self._check_record()
+        return triggered, *by_time
 
-    def _tell(self, process_id: str, what: str) -> None:
-        """Hear of a report from its processor."""
+    def _observe(self, process_id: str, what: str) -> None:
         if what == "is written":
             self._written.put_nowait(process_id)
 
@@ -74,28 +69,28 @@ class NightlyScenario:
             spec = at_night(Report(subject="sales"))
             made = await self._client.schedules.create(self._schedule_id, spec, note="the example")
             view = await self._client.schedules.get(made.schedule_id, next_count=_NIGHTS)
-            nights = [_on_the_wall(it) for it in view.next_firings]
+            nights = [_local_time(it) for it in view.next_firings]
             if len(nights) != _NIGHTS or not set(nights) <= _AT:
                 raise ScenarioError("fire at half past two", str(nights))
-            self._answered(f"the next {_NIGHTS} nights at {', '.join(nights)} there")
+            self._answered(f"the next {_NIGHTS} nights at {', '.join(nights)} local time")
 
     async def _trigger(self) -> str:
-        with self._step("trigger", "now, besides its own instants"):
+        with self._step("trigger", "now, in addition to its own instants"):
             firing = await self._client.schedules.trigger(
                 self._schedule_id, idempotency_key="by-hand"
             )
-            # However often this is sent, there is one report.
+            # Sent again with the same key, it starts no second report.
             again = await self._client.schedules.trigger(
                 self._schedule_id, idempotency_key="by-hand"
             )
             if again.process_id != firing.process_id:
                 raise ScenarioError("fire once", f"{firing.process_id} and {again.process_id}")
             self._expect_started(firing)
-            await self._see_report(await self._written.get())
+            await self._check_report(await self._written.get())
             return firing.process_id
 
     async def _let_fire(self) -> tuple[str, ...]:
-        with self._step("update", "each second, whatever the clock on the wall says"):
+        with self._step("update", "each second, independent of local time"):
             view = await self._client.schedules.get(self._schedule_id)
             spec = dataclasses.replace(view.schedule.spec, times=Every(1))
             await self._client.schedules.update(
@@ -104,26 +99,26 @@ class NightlyScenario:
             written = [await self._written.get() for _ in range(_FIRINGS)]
             await self._client.schedules.pause(self._schedule_id, note="seen enough")
             for process_id in written:
-                await self._see_report(process_id)
+                await self._check_report(process_id)
         return tuple(written)
 
-    async def _see_record(self) -> None:
-        with self._step("get", "what has become of its firings"):
+    async def _check_record(self) -> None:
+        with self._step("get", "its past firings"):
             view = await self._client.schedules.get(self._schedule_id, last_count=100)
             if not view.schedule.paused or view.next_firings:
-                raise ScenarioError("pause", f"{len(view.next_firings)} firings to come")
-            by_hand = [it for it in view.last_firings if it.cause is FiringCause.TRIGGER]
-            by_clock = [it for it in view.last_firings if it.cause is FiringCause.TIME]
-            if len(by_hand) != 1 or len(by_clock) < _FIRINGS:
-                raise ScenarioError("record each firing", f"{len(by_hand)}, {len(by_clock)}")
-            self._answered(f"one by hand, {_FIRINGS} or more by the clock; and it is paused")
+                raise ScenarioError("pause", f"{len(view.next_firings)} next firings")
+            triggered = [it for it in view.last_firings if it.cause is FiringCause.TRIGGER]
+            by_time = [it for it in view.last_firings if it.cause is FiringCause.TIME]
+            if len(triggered) != 1 or len(by_time) < _FIRINGS:
+                raise ScenarioError("record each firing", f"{len(triggered)}, {len(by_time)}")
+            self._answered(f"one by a trigger, at least {_FIRINGS} by time; it is paused")
 
     def _expect_started(self, firing: Firing) -> None:
         if firing.state not in {FiringState.RUNNING, FiringState.DONE}:
             raise ScenarioError("start a report", f"it is {firing.state}: {firing.error}")
 
-    async def _see_report(self, process_id: str) -> None:
-        """See that a report is written, and saved a moment later."""
+    async def _check_report(self, process_id: str) -> None:
+        """Check that a report is written and saved."""
         task_id = (await self._client.trace(process_id)).tasks[0].task_id
         await self._client.await_task(process_id, task_id=task_id)
         process = (await self._client.get(process_id)).process
@@ -136,18 +131,13 @@ class NightlyScenario:
         self._console.print(
             Text.assemble((f"{verb:>7} ", "bold cyan"), self._schedule_id, (f"  {what}", "dim"))
         )
-        try:
+        with explaining(f"{verb} {self._schedule_id}"):
             yield
-        except ScenarioError:
-            raise
-        except ProgressorError as error:
-            why = f"{error} ({error.reason})"
-            raise ScenarioError(f"{verb} {self._schedule_id}", why) from error
 
     def _answered(self, answer: str) -> None:
         self._console.print(Text.assemble(("      ✓ ", "green"), answer))
 
 
-def _on_the_wall(firing: NextFiring) -> str:
-    """Return what the clock says where the schedule is at home."""
+def _local_time(firing: NextFiring) -> str:
+    """Return the time of day of a firing in the time zone of the schedule."""
     return f"{firing.instant.astimezone(ZoneInfo(TIME_ZONE)):%H:%M}"

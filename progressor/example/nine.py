@@ -1,16 +1,16 @@
-"""Nine tasks that depend on each other, led by the engine or by a processor of one's own.
+"""Nine tasks that depend on each other, led by the engine or by a processor.
 
-    1 ──a──► 4 ──h──► 9        After 1, nothing is ready: 4 and 7 wait for others still.
-    1 ──b──► 7                 After 2: 4, 5 and 6. After 3 and 5: nothing.
+    1 ──a──► 4 ──h──► 9        After 1, none is ready: 4 and 7 also wait for others.
+    1 ──b──► 7                 After 2: 4, 5 and 6. After 3 and 5: none.
     2 ──c──► 4                 After 4: 7, while 9 waits for 6. After 6: 8 and 9.
-    2 ──d──► 5 ──i──► 8        Where 4 fails, 7 and 9 are skipped, and 8 runs after 6.
+    2 ──d──► 5 ──i──► 8        If 4 fails, 7 and 9 are skipped, and 8 runs after 6.
     2 ──e──► 6 ──j──► 8
     2 ──f──► 7 ◄──g── 4
     6 ──k──► 9                 3 stands alone.
 
-This is the job that explains the Job Center, of which all of this is a descendant: it says of each
-edge by whose end it goes, and who is ready then. That leaves open only where *f* leads, to 7, 8 or
-9; here to 7.
+This is the example in the description of the Job Center, an ancestor of progressor's jobs. It gives
+the order in which the tasks end, and the tasks that are ready after each. It does not say where *f*
+leads, to 7, 8 or 9; here it leads to 7.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ SUCCESS = (
     ("9", ()),
     ("7", ()),
 )
-"""Who ends one after the other, and who is ready then."""
+"""The tasks in the order in which they end, and which are ready after each."""
 
 FAILURE = (
     ("1", ()),
@@ -59,14 +59,14 @@ FAILURE = (
     ("6", ("8",)),
     ("8", ()),
 )
-"""The same where 4 fails."""
+"""The same if 4 fails."""
 
 FAILING = "4"
 SKIPPED = ("7", "9")
 
 
 class Lead(msgspec.Struct, frozen=True, tag="lead"):
-    """The args of a leader of one's own: start the nine tasks of a run."""
+    """The args of a leader: it starts the nine tasks of a run."""
 
     run: str
 
@@ -92,24 +92,24 @@ class Turns:
     """Ends the tasks of a run in a chosen order: each waits for its outcome."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], asyncio.Future[bool]] = {}
+        self._outcomes: dict[tuple[str, str], asyncio.Future[bool]] = {}
 
     def end(self, run: str, task: str, *, succeeds: bool) -> None:
-        """Have a task end."""
+        """End a task."""
         self._future(run, task).set_result(succeeds)
 
     async def succeeds(self, run: str, task: str) -> bool:
-        """Wait for the turn of a task, and return how it ends."""
-        # A step that the engine gives up is cancelled, and asked again; its turn is the same.
+        """Wait for the outcome of a task."""
+        # If the engine gives the step up, the next attempt waits for the same outcome.
         return await asyncio.shield(self._future(run, task))
 
     def _future(self, run: str, task: str) -> "asyncio.Future[bool]":
         loop = asyncio.get_running_loop()
-        return self._told.setdefault((run, task), loop.create_future())
+        return self._outcomes.setdefault((run, task), loop.create_future())
 
 
 def tasks(turns: Turns) -> Processor[Any]:
-    """Return the processor of the nine tasks, and of a leader that wants to lead them itself."""
+    """Return the processor of the nine tasks and of their leader."""
     processor = Processor(NAMESPACE)
 
     @processor.init

@@ -1,10 +1,9 @@
-"""The two worked examples of the Job Center, a success and a failure, each led in both ways.
+"""The two worked examples of the Job Center, a success and a failure, with both kinds of leaders.
 
-Tasks end one after the other, in the order of the text; after each of them it is told which became
-ready. Whatever differs from the text ends the scenario.
+The tasks end in the order of the text. After each of them, the tasks that became ready are printed
+and compared with the text.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
@@ -22,10 +21,10 @@ from progressor.example.nine import (
     nine_tasks,
     tasks,
 )
-from progressor.example.scenario import ScenarioError
-from progressor.sdk import Client, JobState, JobView, NodeState, ProgressorError
+from progressor.example.scenario import ScenarioError, attempting
+from progressor.sdk import Client, JobState, JobView, NodeState
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _STYLES: Mapping[NodeState, str] = {
     NodeState.DONE: "green",
     NodeState.FAILED: "red",
@@ -39,7 +38,7 @@ Steps = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class NineScenario:
-    """Four jobs of nine tasks, told as they go; `run` makes their ids their own."""
+    """Four jobs of nine tasks, printed as they run; `run` makes their ids unique."""
 
     _client: Client
 
@@ -50,13 +49,13 @@ class NineScenario:
         self._states: dict[str, NodeState] = {}
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Play it to its end, a second later; return the leaders of the jobs that it leaves.
+        """Run the scenario, which takes a second; return the ids of the jobs.
 
         Args:
-            client: Of the namespace of the nine tasks.
+            client: Its namespace is that of the nine tasks.
 
         Raises:
-            ScenarioError: It went another way; the message says where and how.
+            ScenarioError: An unexpected result; the message says which.
         """
         self._client = client
         jobs: list[str] = []
@@ -74,28 +73,21 @@ class NineScenario:
         return tuple(jobs)
 
     async def _play_one(self, job_id: str, *, led_by: str, steps: Steps) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._submit(job_id, led_by)
-                async with contextlib.aclosing(self._client.jobs.watch(job_id)) as changes:
-                    await self._walk(job_id, steps, changes)
-                await self._end(job_id, fails=steps is FAILURE)
-        except TimeoutError as error:
-            raise ScenarioError(f"end {job_id} in time", str(self._states)) from error
-        except ProgressorError as error:
-            if isinstance(error, ScenarioError):
-                raise
-            raise ScenarioError(f"play {job_id}", f"{error} ({error.reason})") from error
+        async with attempting(f"run {job_id}", seconds=_TIMEOUT_SECONDS):
+            await self._submit(job_id, led_by)
+            async with contextlib.aclosing(self._client.jobs.watch(job_id)) as changes:
+                await self._walk(job_id, steps, changes)
+            await self._check_end(job_id, fails=steps is FAILURE)
 
     async def _submit(self, job_id: str, led_by: str) -> None:
-        """Start the job: by its graph, or by a process whose first step answers with the graph."""
+        """Submit the graph, or start a process whose first step starts the nodes."""
         if led_by == "the engine":
             await self._client.jobs.submit(job_id, nine_tasks(job_id), idempotency_key="submit")
         else:
             await self._client.start(job_id, Lead(job_id), idempotency_key="start")
 
     async def _walk(self, job_id: str, steps: Steps, changes: AsyncIterator[JobView]) -> None:
-        """End the tasks in order, and see after each who became ready."""
+        """End the tasks in order, and compare the ready tasks after each."""
         self._states = {}
         ready = await self._until(changes, {"1", "2", "3"})
         self._expect("begin", ready, ("1", "2", "3"))
@@ -104,21 +96,21 @@ class NineScenario:
             fails = steps is FAILURE and task == FAILING
             self._turns.end(job_id, task, succeeds=not fails)
             ready = await self._until(changes, {task})
-            self._expect(f"go on after {task}", ready, then)
+            self._expect(f"continue after {task}", ready, then)
             state = self._states[task]
-            words = Text.assemble(
+            text = Text.assemble(
                 f"  {task} is ", (f"{state:<6}", _STYLES[state]), f" ready now: {_listed(ready)}"
             )
             if fails:
                 skipped = [it for it, its in self._states.items() if its is NodeState.SKIPPED]
                 self._expect(f"skip what depends on {task}", skipped, SKIPPED)
-                words.append(f"; skipped: {_listed(skipped)}", "yellow")
-            self._console.print(words, soft_wrap=True)
+                text.append(f"; skipped: {_listed(skipped)}", "yellow")
+            self._console.print(text, soft_wrap=True)
 
     async def _until(self, changes: AsyncIterator[JobView], tasks: set[str]) -> list[str]:
-        """Follow the job until these tasks are ready or, if they were, ended; return who is ready.
+        """Watch until these tasks are ready, or have ended if they were; return the new ready ones.
 
-        What becomes ready does so with the end before it, in one transaction, so in one message.
+        A task becomes ready in the transaction that ends its predecessor, so in the same message.
         """
         ready: list[str] = []
         waited_for = _ENDED if tasks <= self._states.keys() else _READY
@@ -129,10 +121,10 @@ class NineScenario:
                 self._states[node.name] = node.state
             if all(self._states.get(it) in waited_for for it in tasks):
                 return sorted(ready)
-        raise ScenarioError("watch the job", f"it ended before {_listed(sorted(tasks))} did")
+        raise ScenarioError("watch the job", f"it ended before {_listed(sorted(tasks))}")
 
-    async def _end(self, job_id: str, *, fails: bool) -> None:
-        """See how the job and each of its nodes have ended."""
+    async def _check_end(self, job_id: str, *, fails: bool) -> None:
+        """Check the end of the job and of each of its nodes."""
         job = await self._client.jobs.wait(job_id)
         expected = JobState.FAILED if fails else JobState.DONE
         if job.state is not expected:
@@ -141,22 +133,22 @@ class NineScenario:
         ends = {it.name: it.state for it in view.nodes}
         wrong = {it: state for it, state in ends.items() if state is not _end_of(it, fails=fails)}
         if wrong:
-            raise ScenarioError("end each task as the text says", str(wrong))
+            raise ScenarioError("end each task as in the text", str(wrong))
         each = [
             Text.assemble(f"{name} ", (state, _STYLES[state]))
             for name, state in sorted(ends.items())
         ]
-        words = Text.assemble("  the job is ", (job.state, "bold"), ": ")
-        self._console.print(words.append_text(Text(", ").join(each)), soft_wrap=True)
+        text = Text.assemble("  the job is ", (job.state, "bold"), ": ")
+        self._console.print(text.append_text(Text(", ").join(each)), soft_wrap=True)
         if job.detail:
             self._say(f"  {job.detail}", style="dim")
 
     def _expect(self, step: str, found: list[str], expected: tuple[str, ...]) -> None:
         if tuple(found) != expected:
-            raise ScenarioError(step, f"{_listed(found)} instead of {_listed(expected)}")
+            raise ScenarioError(step, f"got {_listed(found)}, not {_listed(expected)}")
 
-    def _say(self, words: str, *, style: str = "") -> None:
-        self._console.print(Text(words, style), soft_wrap=True)
+    def _say(self, text: str, *, style: str = "") -> None:
+        self._console.print(Text(text, style), soft_wrap=True)
 
 
 def _end_of(task: str, *, fails: bool) -> NodeState:

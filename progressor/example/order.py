@@ -1,10 +1,10 @@
-"""An order, from its placing to its shipping; or to the end of our patience.
+"""An order, from its placing to its shipping or its expiry.
 
     placed ── pay ──► paid ── ship ──► shipped
       │  └ remind, expire: by the timer  └ the warehouse is down: in error, until a repair
 
-A processor decides one step at a time and keeps nothing itself. What a handler sets, emits
-and returns is saved in one transaction, or, where it raises, none of it.
+A processor carries out one step at a time and has no state of its own. The engine saves what a
+handler sets, emits and returns in one transaction, and nothing if the handler raises.
 """
 
 import grpc
@@ -16,7 +16,7 @@ CLOSED_WAREHOUSES = frozenset({"north"})
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of an order, and what starts one. A real one would wait for days."""
+    """The state of an order, and the args of its init. A real one would wait for days."""
 
     item: str
     price: int
@@ -27,17 +27,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pay(msgspec.Struct, frozen=True, tag="pay"):
-    """A call: here is the money."""
+    """A call: pay for the order."""
 
     amount: int
 
 
 class Ship(msgspec.Struct, frozen=True, tag="ship"):
-    """A call: send it on its way."""
+    """A call: ship the order."""
 
 
 class Reroute(msgspec.Struct, frozen=True, tag="reroute"):
-    """A repair: another warehouse shall do it."""
+    """A repair: use another warehouse."""
 
     warehouse: str
 
@@ -47,10 +47,10 @@ orders = Processor("orders", state=Order)
 
 @orders.init
 async def place(step: Step[Order]) -> dict[str, int]:
-    """Take the order, and remember to ask for the money."""
+    """Take the order, and set a timer for the reminder."""
     order: Order = step.args_as(Order)
     if order.price <= 0:
-        raise Reject("an order has a price", code=grpc.StatusCode.INVALID_ARGUMENT)
+        raise Reject("the price must be greater than 0", code=grpc.StatusCode.INVALID_ARGUMENT)
     step.state = order
     step.emit({"placed": order.item})
     step.set_timer(after=order.remind_after, args="remind")
@@ -59,7 +59,7 @@ async def place(step: Step[Order]) -> dict[str, int]:
 
 @orders.call
 async def serve_customer(step: Step[Order]) -> dict[str, str]:
-    """Answer a call; what is neither Pay nor Ship is refused by `args_as`."""
+    """Answer a call; `args_as` rejects args that are neither Pay nor Ship."""
     match step.args_as(Pay | Ship):
         case Pay(amount=amount):
             return pay(step, amount)
@@ -68,7 +68,7 @@ async def serve_customer(step: Step[Order]) -> dict[str, str]:
 
 
 def pay(step: Step[Order], amount: int) -> dict[str, str]:
-    """Take the money and stop the timer. A refusal leaves the order as it was, timer and all."""
+    """Take the money and cancel the timer. A rejection changes neither the order nor the timer."""
     if amount != step.state.price:
         raise Reject(f"the price is {step.state.price}, not {amount}", reason="WRONG_AMOUNT")
     step.state = msgspec.structs.replace(step.state, paid=True)
@@ -78,10 +78,10 @@ def pay(step: Step[Order], amount: int) -> dict[str, str]:
 
 
 def ship(step: Step[Order]) -> dict[str, str]:
-    """Send it and finish; while the warehouse is down, ask the engine to try again later."""
+    """Ship the order and finish; while the warehouse is down, let the engine retry."""
     order = step.state
     if not order.paid:
-        raise Reject("it is not paid yet", reason="NOT_PAID")
+        raise Reject("the order is not paid", reason="NOT_PAID")
     if order.warehouse in CLOSED_WAREHOUSES:
         raise Retry(f"warehouse {order.warehouse} is down", reason="WAREHOUSE_DOWN")
     step.emit({"shipped": order.item, "from": order.warehouse})
@@ -91,7 +91,7 @@ def ship(step: Step[Order]) -> dict[str, str]:
 
 @orders.repair
 async def reroute(step: Step[Order]) -> dict[str, str]:
-    """Bring the order back from its error, with another warehouse."""
+    """Repair a broken order with another warehouse."""
     warehouse = step.args_as(Reroute).warehouse
     step.state = msgspec.structs.replace(step.state, warehouse=warehouse)
     step.emit({"rerouted": warehouse})
@@ -100,7 +100,7 @@ async def reroute(step: Step[Order]) -> dict[str, str]:
 
 @orders.timeout
 async def nobody_paid(step: Step[Order]) -> None:
-    """Remind once, then give up."""
+    """Remind once, then expire."""
     if step.args == "remind":
         step.emit({"reminded": step.state.price})
         step.set_timer(after=step.state.expire_after, args="expire")
@@ -110,7 +110,7 @@ async def nobody_paid(step: Step[Order]) -> None:
 
 
 def namespace(processor_target: str) -> NamespaceConfig:
-    """Return the namespace of the orders: a warehouse gets three chances."""
+    """Return the namespace of the orders, in which calls have three attempts."""
     return NamespaceConfig(
         name=orders.name,
         processor_targets=(processor_target,),

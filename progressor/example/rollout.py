@@ -1,12 +1,12 @@
-"""Schema changes, rolled out over databases: each change is a process, and its first step does it.
+"""Schema changes of several databases: each change is a process, whose first step applies it.
 
     change  ── waits ──►  available  ──►  applied
-               │ for the change before it on its database (order: 1.2 before 1.10)
-               │ for its database (a gate of one: changes of a database exclude each other)
-               │ for a place in its rollout (a gate of two: two databases at once)
-               └ for its night (run_at)
+               │ for smaller versions on its database (order: 1.2 before 1.10)
+               │ for its database (a gate of capacity 1: one change at a time)
+               │ for its rollout (a gate of capacity 2: two databases at a time)
+               └ for its time (run_at)
 
-The processor knows nothing of all that: it is asked when its turn has come.
+The processor needs no code for this: the engine runs the step when its constraints are satisfied.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from progressor.sdk import Constraints, NamespaceConfig, Processor, Reject, Step
 
 NAMESPACE = "schema-changes"
 AT_ONCE = 2
-"""Databases that a rollout changes at a time."""
+"""Databases that a rollout changes at once."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change of one database. A real one would run SQL for minutes."""
+    """A change of one database. A real one would run SQL for minutes."""
 
     database: str
     version: str
@@ -32,16 +32,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def process_id(self) -> str:
-        """Its process: a database is changed once, however many ask for it."""
+        """The id of its process: a change is applied once, even if it is requested again."""
         return f"{self.database}-{self.version}"
 
 
-News = Callable[[Change, str], None]
-"""Told of a change when it begins and when it ends."""
+Observer = Callable[[Change, str], None]
+"""Called when a change begins and when it ends."""
 
 
 def constraints(change: Change, rollout: str, *, wait_seconds: float = 0.0) -> Constraints:
-    """Return what a change waits for: the seed of all this, in four lines."""
+    """Return what a change waits for."""
     return Constraints(
         order=(change.database, change.version),
         gates={f"database/{change.database}": 1, f"rollout/{rollout}": AT_ONCE},
@@ -49,20 +49,20 @@ def constraints(change: Change, rollout: str, *, wait_seconds: float = 0.0) -> C
     )
 
 
-def changes(tell: News) -> Processor[Change]:
-    """Return the processor; it tells as it goes."""
+def changes(observe: Observer) -> Processor[Change]:
+    """Return the processor, which calls the observer."""
     processor = Processor(NAMESPACE, state=Change)
 
     @processor.init
     async def apply(step: Step[Change]) -> str:
         change: Change = step.args_as(Change)
-        tell(change, "begins")
+        observe(change, "begins")
         await asyncio.sleep(change.seconds)
         if change.is_wrong:
-            # It was never started, and holds up no other.
-            tell(change, "fails")
+            # A rejected init creates no process, so no other change waits for it.
+            observe(change, "fails")
             raise Reject(f"{change.version} does not fit {change.database}", reason="WRONG_CHANGE")
-        tell(change, "is applied")
+        observe(change, "is applied")
         step.emit({"applied": change.version})
         step.complete({"applied": change.version})
         return change.version

@@ -1,7 +1,7 @@
-"""A rollout of nine schema changes over three databases: who waits for what, and when each starts.
+"""A rollout of nine schema changes to three databases: what each waits for, and when it starts.
 
-They are asked for in the worst order, while the rollout is closed, and accepted at once, as durable
-tasks. Then it is opened; each starts as soon as its constraints are satisfied.
+The changes are requested in the worst order while the rollout is closed, and accepted at once as
+durable tasks. Then it is opened, and each change starts when its constraints are satisfied.
 """
 
 import asyncio
@@ -12,17 +12,16 @@ from rich.console import Console
 from rich.text import Text
 
 from progressor.example.rollout import AT_ONCE, Change, changes, constraints
-from progressor.example.scenario import ScenarioError
+from progressor.example.scenario import ScenarioError, attempting
 from progressor.sdk import (
     Client,
     ProcessNotFoundError,
-    ProgressorError,
     TaskStatus,
     Wait,
     WaitCause,
 )
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _NIGHT_SECONDS = 1.0
 _UNWANTED, _AT_NIGHT, _WRONG = "2.0", "1.11", "1.3"
 _CHANGES = {
@@ -34,52 +33,44 @@ _STYLES = {"begins": "bold cyan", "is applied": "green", "fails": "red"}
 
 
 class RolloutScenario:
-    """One run, told as it happens; `run` makes its databases its own."""
+    """One run, printed as it happens; `run` makes its databases unique."""
 
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
         self._console, self._run = console, run
-        self.processor = changes(self._tell)
+        self.processor = changes(self._observe)
         self._rollout = f"spring-{run}"
         self._begun_at = time.monotonic()
-        self._news: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
         self._causes: dict[str, str] = {}
         self._applied: list[Change] = []
-        self._at_work: list[Change] = []
+        self._running: list[Change] = []
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Play it to its end, a few seconds later; return the processes that it leaves behind.
+        """Run the scenario, which takes seconds; return the process ids of the changes.
 
         Args:
-            client: Of the namespace of the changes.
+            client: Its namespace is that of the changes.
 
         Raises:
-            ScenarioError: It went another way; the message says where and how.
+            ScenarioError: An unexpected result; the message says which.
         """
         self._client = client
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                left = await self._submit()
-                await self._open()
-                await self._watch(left)
-                for change in self._applied:
-                    # What its processor has said is durable a moment later.
-                    await self._client.await_task(change.process_id, idempotency_key="change")
-        except TimeoutError as error:
-            raise ScenarioError("roll out in time", ", ".join(sorted(self._causes))) from error
-        except ProgressorError as error:
-            if isinstance(error, ScenarioError):
-                raise
-            raise ScenarioError("roll out", f"{error} ({error.reason})") from error
+        async with attempting("roll out", seconds=_TIMEOUT_SECONDS):
+            left = await self._submit()
+            await self._open()
+            await self._watch(left)
+            for change in self._applied:
+                # The outcome is durable a moment after the processor's answer.
+                await self._client.await_task(change.process_id, idempotency_key="change")
         return tuple(change.process_id for change in reversed(self._applied))
 
-    def _tell(self, change: Change, what: str) -> None:
-        """Hear of a change from its processor."""
-        self._news.put_nowait((change, what))
+    def _observe(self, change: Change, what: str) -> None:
+        self._events.put_nowait((change, what))
 
     async def _submit(self) -> dict[str, Change]:
-        """Ask for all changes, the newest versions first, and take one back."""
+        """Request all changes, the newest versions first, and cancel one."""
         await self._client.gates.set(f"rollout/{self._rollout}", 0)
         self._begun_at = time.monotonic()
         left: dict[str, Change] = {}
@@ -100,7 +91,9 @@ class RolloutScenario:
                     ),
                 )
                 left[change.process_id] = change
-        self._say(f"{len(left)} changes of {len(_CHANGES)} databases accepted; none may begin yet")
+        self._say(
+            f"{len(left)} changes of {len(_CHANGES)} databases accepted; the rollout is closed"
+        )
         await self._show_causes(left)
         [unwanted] = [change for change in left.values() if change.version == _UNWANTED]
         await self._client.cancel(unwanted.process_id, idempotency_key="change")
@@ -113,13 +106,13 @@ class RolloutScenario:
         await self._client.gates.set(f"rollout/{self._rollout}", AT_ONCE)
 
     async def _watch(self, left: dict[str, Change]) -> None:
-        """Tell each change's beginning and end, and what the others wait for then."""
+        """Print the start and end of each change, and what the others wait for then."""
         while left:
-            change, what = await self._news.get()
+            change, what = await self._events.get()
             if what == "begins":
                 self._begins(change)
             else:
-                self._at_work.remove(change)
+                self._running.remove(change)
                 del left[change.process_id]
             if what == "is applied":
                 self._applied.append(change)
@@ -127,34 +120,34 @@ class RolloutScenario:
             await self._show_causes(left)
 
     def _begins(self, change: Change) -> None:
-        """See that it may."""
-        beside = [it for it in self._at_work if it.database == change.database]
-        if beside:
-            raise ScenarioError("exclude each other", f"{change.process_id} beside {beside}")
-        if len(self._at_work) >= AT_ONCE:
-            raise ScenarioError("limit the rollout", f"{change.process_id}: {self._at_work}")
+        """Check that a change may start."""
+        same = [it for it in self._running if it.database == change.database]
+        if same:
+            raise ScenarioError("run one change at a time", f"{change.process_id} with {same}")
+        if len(self._running) >= AT_ONCE:
+            raise ScenarioError("limit the rollout", f"{change.process_id}: {self._running}")
         done = [it for it in self._applied if it.database == change.database]
         if any(_number(it.version) > _number(change.version) for it in done):
-            raise ScenarioError("go in the order of versions", f"{change.process_id} after {done}")
-        self._at_work.append(change)
+            raise ScenarioError("follow the versions", f"{change.process_id} after {done}")
+        self._running.append(change)
 
     async def _show_causes(self, left: dict[str, Change]) -> None:
-        """Say of each that waits what it waits for, where that is another cause than before."""
+        """Print what each waiting change waits for, if that has changed."""
         for change in left.values():
-            if change in self._at_work:
+            if change in self._running:
                 continue
             try:
                 waits = (await self._client.get(change.process_id)).waits
             except ProcessNotFoundError:
-                # Its first step has failed a moment ago.
+                # Its first step has just been rejected.
                 continue
-            words = self._words(waits[0]) if waits else ""
-            if words and words != self._causes.get(change.process_id):
-                self._causes[change.process_id] = words
-                self._say(f"    {self._name(change):<13} {words}", style="dim")
+            text = self._cause_text(waits[0]) if waits else ""
+            if text and text != self._causes.get(change.process_id):
+                self._causes[change.process_id] = text
+                self._say(f"    {self._name(change):<13} {text}", style="dim")
 
-    def _words(self, wait: Wait) -> str:
-        """Return all that a task waits for, shorter than its explanation; "" for one that runs."""
+    def _cause_text(self, wait: Wait) -> str:
+        """Return what a task waits for, shorter than its explanation; "": it runs."""
         if wait.cause is WaitCause.RUNNING:
             return ""
         if wait.status is TaskStatus.AVAILABLE:
@@ -163,19 +156,19 @@ class RolloutScenario:
 
     def _causes_of(self, wait: Wait) -> Iterator[str]:
         if wait.cause is WaitCause.RUN_AT:
-            yield "its night"
+            yield "its time"
         if wait.order is not None:
             yield f"version {wait.order.version} ({wait.order.status.value})"
         for gate in wait.gates:
-            place = f", number {gate.position} in line" if gate.position else ""
-            yield f"{gate.gate} ({gate.held} of {gate.capacity} held{place})"
+            position = f", position {gate.position}" if gate.position else ""
+            yield f"{gate.gate} ({gate.held} of {gate.capacity} held{position})"
 
     def _name(self, change: Change) -> str:
         return change.process_id.replace(f"-{self._run}", "")
 
-    def _say(self, words: str, *, style: str = "") -> None:
+    def _say(self, text: str, *, style: str = "") -> None:
         at = f"{time.monotonic() - self._begun_at:6.2f} s  "
-        self._console.print(Text.assemble((at, "dim"), (words, style)), soft_wrap=True)
+        self._console.print(Text.assemble((at, "dim"), (text, style)), soft_wrap=True)
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -1,11 +1,13 @@
-"""What a client does with two orders: everything that an order can meet, over real gRPC.
+"""A client with two orders, which go through everything that can happen to an order.
 
-The first is paid, after a wrong amount and a reminder; its warehouse is down, it is repaired,
-and shipped. The second one is never paid. Timers are waited for by awaiting their tasks.
+The first is paid, after a wrong amount and a reminder; its warehouse is down, so it breaks, is
+repaired and shipped. The second is never paid and expires. The scenario waits for a timer by
+awaiting its task.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 from rich.console import Console
@@ -28,7 +30,7 @@ _PRICE = 42
 
 
 class ScenarioError(errors.ProgressorError):
-    """The scenario went another way than it must."""
+    """A scenario had an unexpected result."""
 
     reason = "SCENARIO_FAILED"
 
@@ -37,8 +39,30 @@ class ScenarioError(errors.ProgressorError):
         super().__init__(f"the example failed to {step}: {why}")
 
 
+@contextlib.contextmanager
+def explaining(step: str) -> Iterator[None]:
+    """Turn an error of progressor into a ScenarioError of this step."""
+    try:
+        yield
+    except ScenarioError:
+        raise
+    except ProgressorError as error:
+        raise ScenarioError(step, f"{error} ({error.reason})") from error
+
+
+@contextlib.asynccontextmanager
+async def attempting(step: str, *, seconds: float) -> AsyncIterator[None]:
+    """Do the same with a timeout."""
+    try:
+        with explaining(step):
+            async with asyncio.timeout(seconds):
+                yield
+    except TimeoutError as error:
+        raise ScenarioError(step, f"it did not end within {seconds:g} s") from error
+
+
 class Scenario:
-    """One run, told as it happens; `run` makes the ids of its orders its own."""
+    """One run, printed as it happens; `run` makes the ids of its orders unique."""
 
     processor = orders
     _client: Client
@@ -48,13 +72,13 @@ class Scenario:
         self._shipped, self._expired = f"order-{run}", f"order-{run}-unpaid"
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Play it to its end, a few seconds later; return the orders that it leaves behind.
+        """Run the scenario, which takes seconds; return the ids of the orders.
 
         Args:
-            client: Of the namespace `orders`.
+            client: Its namespace is `orders`.
 
         Raises:
-            ScenarioError: It went another way; the message says where and how.
+            ScenarioError: An unexpected result; the message says which.
         """
         self._client = client
         await self._pay_late()
@@ -72,12 +96,12 @@ class Scenario:
             try:
                 await self._client.call(order_id, Pay(amount=1))
             except RejectedError as error:
-                self._refused(f"rejected, and the order is as it was: {error.message}")
+                self._refused(f"rejected, the order is unchanged: {error.message}")
             else:
-                raise ScenarioError("refuse a wrong amount", "it was taken")
+                raise ScenarioError("reject a wrong amount", "it was accepted")
         await self._await_timer(order_id, 1, "reminded")
         with self._step("call", order_id, Pay(amount=_PRICE)):
-            # However often this is sent, the order is paid once.
+            # With a key the client may repeat this; the order is paid once.
             answer = await self._client.call(order_id, Pay(amount=_PRICE), idempotency_key="pay")
             self._answered(answer.response)
 
@@ -89,7 +113,7 @@ class Scenario:
             except ProcessFailedError as error:
                 self._refused(f"three attempts, then the order broke: {error.detail}")
             else:
-                raise ScenarioError("break at a warehouse that is down", "it shipped")
+                raise ScenarioError("break the order", "it was shipped from a closed warehouse")
         with self._step("repair", order_id, Reroute(warehouse="south")):
             answer = await self._client.repair(order_id, Reroute(warehouse="south"))
             self._answered(answer.response)
@@ -109,16 +133,16 @@ class Scenario:
         await self._expect_finished(order_id, {"shipped": False})
 
     async def _await_timer(self, order_id: str, position: int, event: str) -> None:
-        """Wait until the order's timer of this position, from 1, has run, and see its event."""
+        """Wait until the timer of this position, from 1, has run, and check its event."""
         with self._step("timer", order_id, None):
             tasks = (await self._client.trace(order_id)).tasks
             timers = [task.task_id for task in tasks if task.type is TaskType.TIMEOUT]
             if len(timers) < position:
-                raise ScenarioError(f"have timer {position}", f"there are {len(timers)}")
+                raise ScenarioError(f"find timer {position}", f"there are {len(timers)}")
             await self._client.await_task(order_id, task_id=timers[position - 1])
             history = (await self._client.get(order_id)).history
             if not any(event in it.payload for it in history):
-                raise ScenarioError(f"have the order {event}", f"{len(history)} other events")
+                raise ScenarioError(f"find the event {event}", f"{len(history)} other events")
             self._answered(event)
 
     async def _expect_finished(self, order_id: str, result: dict[str, bool]) -> None:
@@ -130,25 +154,21 @@ class Scenario:
 
     @contextlib.contextmanager
     def _step(self, verb: str, order_id: str, args: object) -> Iterator[None]:
-        words = Text.assemble((f"{verb:>7} ", "bold cyan"), order_id)
-        self._console.print(words if args is None else words.append(f"  {_json(args)}", "dim"))
-        try:
+        text = Text.assemble((f"{verb:>7} ", "bold cyan"), order_id)
+        self._console.print(text if args is None else text.append(f"  {_json(args)}", "dim"))
+        with explaining(f"{verb} {order_id}"):
             yield
-        except ScenarioError:
-            raise
-        except ProgressorError as error:
-            raise ScenarioError(f"{verb} {order_id}", f"{error} ({error.reason})") from error
 
     def _answered(self, answer: object) -> None:
         text = answer if isinstance(answer, str) else _json(answer)
         self._console.print(Text.assemble(("      ✓ ", "green"), text))
 
-    def _refused(self, words: str) -> None:
-        self._console.print(Text.assemble(("      ✗ ", "yellow"), words))
+    def _refused(self, text: str) -> None:
+        self._console.print(Text.assemble(("      ✗ ", "yellow"), text))
 
 
 async def register(client: Client, config: NamespaceConfig) -> None:
-    """Create the namespace of an example, or bring the one that is there up to date."""
+    """Create the namespace of an example, or update it if it exists."""
     try:
         await client.namespaces.create(config)
     except NamespaceAlreadyExistsError:

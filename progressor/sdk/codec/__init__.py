@@ -1,4 +1,4 @@
-"""How values become payloads and messages, and come back. Start with ``codecs``.
+"""Conversions between values, payloads and messages. Start with ``codecs``.
 
 Imported by all other folders of ``sdk``.
 """

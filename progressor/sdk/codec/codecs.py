@@ -1,4 +1,4 @@
-"""How values become the payloads that the engine keeps, and come back."""
+"""Codecs: how values become the payloads that the engine stores, and back."""
 
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -10,58 +10,58 @@ from progressor.sdk.codec import json_types
 from progressor.sdk.codec.kinds import Asked, admits_none, members_of, name_of
 
 Payload: TypeAlias = Any
-"""A value of the user's own: args, response, state, event. Only the codec knows its type."""
+"""A value of the user's: args, response, state, event. Only the codec knows its type."""
 
 
 _BYTES_LIKE = (bytes, bytearray, memoryview, type(None), Coroutine)
-"""What the bytes codec takes, and what a handler may return to be awaited first."""
+"""What the bytes codec accepts, and coroutines, which are awaited first."""
 
 
 class Codec(Protocol):
-    """Turns the user's values into bytes and back; one codec speaks for a whole processor.
+    """Encodes the user's values as bytes and decodes them.
 
-    None and no bytes at all mean each other: that is how a process without a state looks.
+    None is encoded as ``b""``, and ``b""`` is decoded as None, the state of a process without one.
     """
 
     def encode(self, value: Payload, /) -> bytes:
         """Return `value` as bytes, ``b""`` for None.
 
         Raises:
-            TypeError: The codec has no form for a value of this type.
+            TypeError: The codec cannot encode a value of this type.
         """
 
     def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:
         """Return `data` as a value of the type `kind`, None for ``b""``.
 
         Raises:
-            ValueError: `data` is not what this codec writes, or is no `kind`.
+            ValueError: `data` is not valid, or not a `kind`.
         """
 
 
 @runtime_checkable
 class CheckedCodec(Protocol):
-    """What a codec may have besides: it knows types that it can never carry.
+    """A codec that can check types.
 
-    A processor asks it when it is made and when a handler is registered, so that a mistake shows
-    there and not in the first process.
+    A processor calls the checks when it is created and when a handler is registered, so that a
+    mistake is found before the first process.
     """
 
     def unreadable(self, kind: object, /) -> str | None:
-        """Return why no value of type `kind` can be written and read back; None: one may."""
+        """Return why the codec cannot write and read a `kind`; None: it may be able to."""
 
     def unwritable(self, kind: object, /) -> tuple[object, str] | None:
-        """Return the part of `kind` that can never be written, and why; None: all may be."""
+        """Return a part of `kind` that the codec cannot write, and why; None: it may write all."""
 
 
 class JsonCodec:
-    """JSON by msgspec: dataclasses, structs, datetimes, enums, and what JSON itself knows."""
+    """JSON by msgspec: dataclasses, structs, datetimes, enums and the types of JSON."""
 
     def encode(self, value: Payload, /) -> bytes:
         """Return `value` as compact JSON, ``b""`` for None."""
         return b"" if value is None else msgspec.json.encode(value)
 
     def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:
-        """Return `data` as a `kind`, checked by msgspec, None for ``b""``."""
+        """Return `data` as a `kind`, validated by msgspec, None for ``b""``."""
         return msgspec.json.decode(data, type=kind) if data else None
 
     def unreadable(self, kind: object, /) -> str | None:
@@ -74,7 +74,7 @@ class JsonCodec:
 
 
 class BytesCodec:
-    """Payloads as they are, for those who encode by themselves."""
+    """Payloads as bytes, for programs that encode them."""
 
     def encode(self, value: Payload, /) -> bytes:
         """Return `value`, which must be bytes-like or None."""
@@ -82,15 +82,15 @@ class BytesCodec:
             return b""
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        message = f"the bytes codec takes bytes, not {type(value).__name__}"
+        message = f"the bytes codec accepts only bytes, got {type(value).__name__}"
         raise TypeError(message)
 
     def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:
-        """Return `data`; None for ``b""``, unless bytes are asked for."""
+        """Return `data`; None for ``b""``, unless `kind` is bytes."""
         return data if kind is bytes else data or None
 
     def unreadable(self, kind: object, /) -> str | None:
-        """Return why a `kind` is not what this codec reads."""
+        """Return why this codec cannot read a `kind`."""
         found = self.unwritable(kind)
         return None if found is None else found[1]
 
@@ -100,7 +100,7 @@ class BytesCodec:
             if member is Any or not isinstance(member, type):
                 continue
             if not any(issubclass(it, member) for it in _BYTES_LIKE):
-                return member, f"the bytes codec takes bytes, not {name_of(member)}"
+                return member, f"the bytes codec accepts only bytes, got {name_of(member)}"
         return None
 
 
@@ -112,7 +112,7 @@ def decoded(codec: Codec, data: bytes, kind: TypeForm[Asked]) -> Asked:
     """Return `data` as a `kind`.
 
     Raises:
-        ValueError: It is not, or it is empty, and `kind` does not admit None.
+        ValueError: It is not a `kind`, or it is empty and `kind` does not admit None.
     """
     value: Asked = codec.decode(data, kind)
     if value is None and not admits_none(kind):

@@ -1,4 +1,4 @@
-"""Which types JSON can represent, as far as that can be known from the type alone."""
+"""Which types JSON can represent, as far as the type alone tells."""
 
 import collections.abc
 import inspect
@@ -11,7 +11,7 @@ from msgspec import inspect as shapes
 from progressor.sdk.codec.kinds import members_of, name_of
 
 _NATIVE = (dict, list, str, int, float, bool, type(None))
-_TAGS = "; tell them apart by a tag, as in `class Paid(msgspec.Struct, tag=True)`"
+_TAGS = "; give them tags, as in `class Paid(msgspec.Struct, tag=True)`"
 _COMPOSITE_KEYS = (
     shapes.TupleType,
     shapes.VarTupleType,
@@ -28,34 +28,34 @@ _COMPOSITE_KEYS = (
 
 
 def unreadable(kind: object) -> str | None:
-    """Return why no value of a type can be written and read back; None: one can, or may."""
+    """Return why values of a type cannot be written and read back; None: they may be."""
     try:
         shape = shapes.type_info(kind)
         msgspec.json.Decoder(kind)
     except TypeError as error:
-        return f"{error}{_TAGS if _is_told_by_tags(error) else ''}"
-    except NameError:  # of a class that is not defined yet
+        return f"{error}{_TAGS if _needs_tags(error) else ''}"
+    except NameError:  # a class that is not defined yet
         return None
     return next(_problems(shape, "", set()), None)
 
 
-def _is_told_by_tags(error: TypeError) -> bool:
-    """Return whether a union is refused whose members tags tell apart."""
+def _needs_tags(error: TypeError) -> bool:
+    """Return whether msgspec refuses a union that tags would make valid."""
     return any(it in str(error) for it in ("one dataclass", "must be tagged"))
 
 
 def unwritable(kind: object) -> tuple[object, str] | None:
-    """Return the member of a type, itself or of a union, that is never written, and why.
+    """Return the member of a type, itself or of a union, that cannot be written, and why.
 
-    A class is only accused if none of its subclasses has a form either.
+    A class counts only if none of its subclasses can be written either.
     """
     for member in members_of(kind):
-        if isinstance(member, type) and not typing.get_args(member) and _is_formless(member):
+        if isinstance(member, type) and not typing.get_args(member) and _is_unwritable(member):
             return member, _no_form(member)
     return None
 
 
-def _is_formless(kind: type) -> bool:
+def _is_unwritable(kind: type) -> bool:
     if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False) or _is_lenient(kind):
         return False
     if issubclass(kind, collections.abc.Awaitable):
@@ -65,7 +65,7 @@ def _is_formless(kind: type) -> bool:
     except (TypeError, NameError):
         return False
     is_custom = isinstance(shape, shapes.CustomType)
-    return is_custom and all(map(_is_formless, type.__subclasses__(kind)))
+    return is_custom and all(map(_is_unwritable, type.__subclasses__(kind)))
 
 
 def _problems(shape: shapes.Type, where: str, seen: set[type]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _problems(shape: shapes.Type, where: str, seen: set[type]) -> Iterator[str]:
 
 
 def _parts(shape: shapes.Type) -> tuple[shapes.Type, ...]:
-    """Return the types that a type is made of, but for its fields."""
+    """Return the types that a type consists of, except for fields."""
     match shape:
         case shapes.DictType(key_type=key, value_type=value):
             return (key, value)
@@ -105,7 +105,7 @@ def _parts(shape: shapes.Type) -> tuple[shapes.Type, ...]:
 
 
 def _is_lenient(kind: object) -> bool:
-    """Return whether a class accepts decoded JSON as it is, as `object` and `Iterable` do."""
+    """Return whether decoded JSON is an instance of a class, as of `object` and `Iterable`."""
     try:
         return isinstance(kind, type) and any(issubclass(it, kind) for it in _NATIVE)
     except TypeError:  # a protocol that does not support issubclass

@@ -1,4 +1,4 @@
-"""The type to which a payload is decoded: the one that a user requests and gets back."""
+"""The types that payloads are decoded to."""
 
 import types
 import typing
@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import TypeForm, TypeVar
 
 Asked = TypeVar("Asked", default=Any)
-"""The requested type; without one, the type that the codec decodes the payload to."""
+"""The requested type; by default any."""
 
 ANYTHING: TypeForm[Any] = Any
 """No type is requested."""
@@ -17,7 +17,7 @@ _NONES = (Any, object, None, type(None))
 
 
 def admits_none(kind: object) -> bool:
-    """Return whether `kind` admits None, as ``int | None`` does, and so does no type at all."""
+    """Return whether `kind` admits None, as ``int | None`` and Any do."""
     if kind in _NONES:
         return True
     origin = typing.get_origin(kind)
@@ -37,5 +37,5 @@ def members_of(kind: object) -> tuple[object, ...]:
 
 
 def name_of(kind: object) -> str:
-    """Return the name of a type as a user writes it."""
+    """Return the name of a type as in source code."""
     return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)

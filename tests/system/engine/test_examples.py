@@ -49,8 +49,8 @@ async def test_a_rollout_says_who_waits_for_what_and_when_each_starts(own_databa
     assert "orders-1.3 fails" in printed
     assert "orders-2.0 is cancelled" in printed
     for cause in (
-        "orders-1.11   waits for its night, version 1.2 (waiting)",
-        "rollout/spring (0 of 0 held, number 1 in line)",
+        "orders-1.11   waits for its time, version 1.2 (waiting)",
+        "rollout/spring (0 of 0 held, position 1)",
         "database/orders (1 of 1 held",
         "rollout/spring (2 of 2 held",
     ):

@@ -63,4 +63,4 @@ async def test_a_nightly_schedule_fires_by_hand_and_by_the_clock(own_database: s
 
     assert code == 0, printed
     assert len(re.findall("✓ sales reported", printed)) == 3
-    assert "one by hand, 2 or more by the clock; and it is paused" in printed
+    assert "one by a trigger, at least 2 by time; it is paused" in printed

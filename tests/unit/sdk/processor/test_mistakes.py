@@ -130,7 +130,7 @@ def test_a_state_that_can_be_read_is_taken(kind: Any) -> None:
 
 def test_a_codec_of_bytes_refuses_a_state_of_another_type() -> None:
     with pytest.raises(
-        TypeError, match="the state cannot be a `Cash`: the bytes codec takes bytes"
+        TypeError, match="the state cannot be a `Cash`: the bytes codec accepts only bytes"
     ):
         Processor("orders", state=Cash, codec=BYTES)
     assert Processor("orders", state=bytes, codec=BYTES).state_type is bytes

@@ -34,7 +34,7 @@ async def test_a_thousand_pages_are_counted_in_any_order(seed: int) -> None:
 
 
 async def test_a_book_without_a_page_is_refused() -> None:
-    with pytest.raises(errors.RejectedError, match="a page"):
+    with pytest.raises(errors.RejectedError, match="at least 1"):
         await JobRehearsal.led_by(mapreduce.words, mapreduce.Book(pages=0))
 
 
