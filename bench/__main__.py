@@ -1,4 +1,4 @@
-"""What does the engine cost? python -m bench [--quick | --smoke] [--only NAME ...] ..."""
+"""Measures what the engine costs: python -m bench [--quick | --smoke] [--only NAME ...] ..."""
 
 import argparse
 import asyncio
@@ -29,27 +29,31 @@ _RESULTS = "results.jsonl"
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     add = parser.add_argument
-    add("--quick", action="store_true", help="the eleven that matter most, in under 50 s")
-    add("--smoke", action="store_true", help="a moment of everything: does it still work?")
+    add("--quick", action="store_true", help="the eleven most important questions, in under 50 s")
+    add("--smoke", action="store_true", help="every question for a moment, to check that it works")
     questions = ", ".join(question.name for question in QUESTIONS)
     add("--only", nargs="+", default=[], metavar="NAME", help=f"answers, or all of {questions}")
-    add("--seconds", type=float, help="length of a turn")
-    add("--turns", type=int, help="turns, of which the median is reported")
+    add("--seconds", type=float, help="seconds per turn")
+    add("--turns", type=int, help="number of turns; the median is reported")
     add("--scale", type=float, help="share of processes, timers, calls, to 1")
     add("--workers", type=int, default=1, help="processes of the engine, as serve --workers")
-    add("--replicas", type=int, default=1, help="engines on the one database, all of them asked")
-    add("--clients", type=int, default=1, help="processes from which callers ask")
-    add("--dsn", default="", help="a PostgreSQL to make a database in, and drop it")
+    add("--replicas", type=int, default=1, help="engines on the database, all of them called")
+    add("--clients", type=int, default=1, help="processes that send requests")
+    add(
+        "--dsn",
+        default="",
+        help="a PostgreSQL in which to create a database, which is dropped afterwards",
+    )
     add("--in-place", action="store_true", help="use the database of --dsn as it is")
-    add("--out", type=Path, help="write the lines of JSON and a plot per question below this")
-    add("--profile", action="store_true", help="look into the engine meanwhile")
+    add("--out", type=Path, help="directory for the lines of JSON and a plot per question")
+    add("--profile", action="store_true", help="profile the engine")
     return parser
 
 
 def _arguments() -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_args()
-    # Only the plots need it: a run without them does without it.
+    # Only the plots need it.
     if arguments.out is not None and importlib.util.find_spec("matplotlib") is None:
         parser.error("--out draws plots by matplotlib: make setup-bench, or pip install matplotlib")
     return arguments
@@ -71,7 +75,7 @@ def _pace_of(arguments: argparse.Namespace) -> Pace:
 
 @dataclasses.dataclass(slots=True)
 class _Run:
-    """One run of the bench: what was answered, and what went wrong."""
+    """One run of the bench: its answers and its errors."""
 
     pace: Pace
     people: Console
@@ -79,7 +83,7 @@ class _Run:
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     async def ask(self, question: Question, env: Env) -> None:
-        """Put a question; one that fails leaves the others their turn."""
+        """Run a question; an error is reported, and the next questions still run."""
         load = os.getloadavg()[0]
         self.people.print(f"{question.name} ...")
         around = {

@@ -1,4 +1,4 @@
-"""Every question with the names of its answers, and the paces at which they are asked."""
+"""All questions, the names of their answers, and the paces at which they run."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,7 +34,7 @@ from bench.questions import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the names of the answers that it can give."""
+    """A question, and the names of its answers."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Question:
 
     @classmethod
     def of(cls, module: ModuleType) -> Self:
-        """Return the question that a module asks in its first line."""
+        """Return the question of a module, which is its first line."""
         return cls(
             name=module.__name__.rpartition(".")[2],
             text=(module.__doc__ or "").partition("\n")[0],
@@ -72,10 +72,10 @@ SMOKE = Pace(seconds=0.4, warm_up=0.1, turns=1, long_turns=1, scale=0.01)
 
 
 def names_of(chosen: Iterable[str]) -> frozenset[str]:
-    """Return the answers that are meant by names of questions and of answers.
+    """Return the answers that the given names of questions and answers select.
 
     Raises:
-        ValueError: There is none of a name.
+        ValueError: A name is unknown.
     """
     by_question = {question.name: question.names for question in QUESTIONS}
     known = {name for names in by_question.values() for name in names}
@@ -89,5 +89,5 @@ def names_of(chosen: Iterable[str]) -> frozenset[str]:
 
 
 def asked(pace: Pace) -> list[Question]:
-    """Return the questions that have an answer which the pace wants."""
+    """Return the questions with answers that the pace selects."""
     return [each for each in QUESTIONS if any(map(pace.wants, each.names))]

@@ -1,4 +1,4 @@
-"""CPU seconds and memory by component, from /proc: each part's tree, PostgreSQL apart.
+"""CPU seconds and memory by component, from /proc: each part's tree, PostgreSQL separately.
 
 Source: proc(5), /proc/[pid]/stat, fields 4 (ppid) and 14 to 17 (utime, stime, cutime, cstime).
 """
@@ -21,11 +21,11 @@ class _Stat(NamedTuple):
 
 
 def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict[str, float]:
-    """Return the CPU seconds that each component has used so far, children that ended included.
+    """Return the CPU seconds that each component has used, including ended children.
 
     Args:
-        parts: The component and the root process of each part; components may come repeatedly.
-        all_postgres: Count every PostgreSQL on this machine, not only those under the parts: for a
+        parts: The component and the root process of each part; components may occur repeatedly.
+        all_postgres: Count every PostgreSQL on this machine, not only those below the parts: for a
             server that another program has started.
     """
     stats = _read_all()
@@ -41,7 +41,7 @@ def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict
 
 
 def memory_mb(root: int) -> tuple[float, float]:
-    """Return the resident memory of a process and its children, now and at its highest, in MB.
+    """Return the current and the peak resident memory of a process and its children, in MB.
 
     Source: proc(5), /proc/[pid]/status, VmRSS and VmHWM.
     """
@@ -57,7 +57,7 @@ def memory_mb(root: int) -> tuple[float, float]:
 
 
 def busy_seconds() -> float:
-    """Return the seconds that all cores together have not been idle.
+    """Return the seconds for which the cores have been busy, over all cores.
 
     Source: proc(5), /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
     """
@@ -74,7 +74,7 @@ def _read_all() -> dict[int, _Stat]:
         try:
             text = (entry / "stat").read_text("utf-8", "replace")
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # It has exited.
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         seconds = sum(map(int, fields[11:15])) / _TICKS
@@ -83,7 +83,7 @@ def _read_all() -> dict[int, _Stat]:
 
 
 def _tree(stats: Mapping[int, _Stat], root: int) -> list[int]:
-    """Return a process and all below it that are still there."""
+    """Return a process and its running descendants."""
     children = collections.defaultdict(list)
     for pid, stat in stats.items():
         children[stat.parent].append(pid)

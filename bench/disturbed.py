@@ -1,4 +1,4 @@
-"""What is left of the rate, and when is it back, once something was broken?
+"""Measures the rate that remains after a fault, and the time to recover.
 
 python -m bench.disturbed [--only NAME ...] [--turns N] [--seconds N] [--out FILE]
 """
@@ -37,12 +37,17 @@ def _parser() -> argparse.ArgumentParser:
         choices=(*_CELLS, KILLS, RESUME),
         help=f"of {', '.join((*_CELLS, KILLS, RESUME))}; the first {len(cells.CELLS)}",
     )  # fmt: skip
-    add("--turns", type=int, default=pace.turns, help="turns, of which medians are reported")
-    add("--seconds", type=float, default=pace.seconds, help="length of a calm window")
+    add("--turns", type=int, default=pace.turns, help="number of turns; medians are reported")
+    add("--seconds", type=float, default=pace.seconds, help="seconds of a window without a fault")
     add("--warm-up", type=float, default=pace.warm_up, help="seconds before the first window")
     add("--callers", type=int, default=pace.callers, help="over all replicas")
-    add("--hold-seconds", type=float, default=pace.hold_seconds, help="for which xmin is held")
-    add("--backlog", type=int, default=pace.backlog, help="timers that fall due at once")
+    add(
+        "--hold-seconds",
+        type=float,
+        default=pace.hold_seconds,
+        help="seconds for which xmin is held",
+    )
+    add("--backlog", type=int, default=pace.backlog, help="timers that are due at once")
     add("--processes", type=int, default=pace.processes, help=f"with a step in hand, in {KILLS}")
     add(
         "--lease-seconds", type=float, default=pace.lease_seconds,
@@ -72,7 +77,7 @@ def _pace_of(arguments: argparse.Namespace) -> Pace:
 
 
 async def _measure(name: str, pace: Pace) -> list[Line]:
-    """Return what came of all turns of one name."""
+    """Return the result of all turns of one measurement."""
     turns = range(pace.turns)
     if name == KILLS:
         return [judging.of_kills(pace, [await zombies.turn(pace) for _ in turns])]
@@ -86,7 +91,7 @@ async def _measure(name: str, pace: Pace) -> list[Line]:
 
 
 async def _measured(name: str, pace: Pace, people: Console) -> list[Line]:
-    """Measure; what cannot be measured is told, and the others have their turn."""
+    """Run a measurement; an error is reported, and the next measurements still run."""
     people.print(f"{name} ...")
     try:
         return await _measure(name, pace)

@@ -1,4 +1,4 @@
-"""The environment: the parts at work, and the stretches that are measured."""
+"""The environment: the running parts, and the measured periods."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ from bench.profiling import Profiler
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variant:
-    """A way through the parts: whom the client asks and how, and how the processor is asked.
+    """A way through the parts: what the client calls and how, and how the processor is called.
 
-    ``suffix`` goes to the end of the names of what is measured like this.
+    ``suffix`` is appended to the names of its measurements.
     """
 
     suffix: str
@@ -30,7 +30,7 @@ class Variant:
 
 
 RELAY = Variant("_relay", relayed=True)
-"""Two unary hops without an engine: what all else is compared with."""
+"""Two unary hops without an engine, with which everything else is compared."""
 UNARY = Variant("")
 STREAM = Variant("_stream", stream=True)
 """A unary client and a streaming processor."""
@@ -40,18 +40,18 @@ SESSION = Variant("_session", session=True, stream=True)
 
 @dataclasses.dataclass(slots=True)
 class Stretch:
-    """What a stretch cost; filled in when it is over."""
+    """The cost of a period; filled in at its end."""
 
     others: float = 0.0
-    """Cores that were busy with something else."""
+    """Cores that were busy with other programs."""
     cpu: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def turn(
         self, *, count: int, seconds: float, times_ms: Sequence[float], done: int | None = None
     ) -> Turn:
-        """Return the turn in which so much was counted; `times_ms` is its curve.
+        """Return a turn with the given count; `times_ms` is its curve.
 
-        ``done`` is all that the CPU was used for; None: what was counted.
+        ``done`` is the work that the CPU was used for; by default, what was counted.
         """
         ops = count if done is None else done
         return Turn(
@@ -64,43 +64,43 @@ class Stretch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """All parts, running."""
+    """All running parts."""
 
     engines: list[Peer]
-    """The one under test first; more may join it."""
+    """The engine under test first; there may be more."""
     replicas: int
-    """How many of the engines, from the first, are asked by an order that names none."""
+    """How many engines, from the first, an order without targets calls."""
     processors: Mapping[bool, Peer]
-    """By whether they stream."""
+    """The processors, by whether they stream."""
     namespaces: Mapping[bool, str]
-    """Of those processors."""
+    """The addresses of those processors."""
     connections: int
-    """That each client has with each engine: workers share a port, by connections."""
+    """Connections of each client to each engine: workers share a port by connections."""
     relay: Peer
     clients: Sequence[Peer]
     driver: Peer
     database: Peer | None
-    """Ours; None where another PostgreSQL is used."""
+    """None if an existing PostgreSQL is used."""
     profiler: Profiler | None
     engine_beside: Callable[..., AbstractAsyncContextManager[Peer]]
-    """Runs one more engine on the same database, with more settings; it is asked by its address."""
+    """Runs another engine on the same database, with more settings; it is called by its address."""
 
     @property
     def postgres(self) -> str:
-        """PostgreSQL's version."""
+        """The version of PostgreSQL."""
         return str(self.driver.ready["postgres"])
 
     def prefix(self) -> str:
-        """Return a prefix for process ids that are not used yet."""
+        """Return an unused prefix of process ids."""
         return secrets.token_hex(4)
 
     def processor(self, variant: Variant) -> Peer:
-        """Return who answers the steps of a variant."""
+        """Return the processor of a variant."""
         return self.processors[variant.stream]
 
     @contextlib.asynccontextmanager
     async def measured(self, name: str) -> AsyncIterator[Stretch]:
-        """Measure what happens inside; with a profiler, look into the engine for `name`."""
+        """Measure the body of the context; with a profiler, profile the engine as `name`."""
         stretch = Stretch()
         async with contextlib.AsyncExitStack() as stack:
             if name and self.profiler is not None:
@@ -113,15 +113,15 @@ class Env:
         stretch.others = max(0.0, busy - sum(stretch.cpu.values())) / seconds
 
     async def turn(self, name: str, order: Mapping[str, object], variant: Variant) -> Turn:
-        """Have the clients carry out an order, and return what came of it."""
+        """Have the clients carry out an order, and return its turn."""
         async with self.measured("" if variant.relayed else name) as stretch:
             answer = await self.ask(order, variant)
         return turn_of(stretch, answer)
 
     async def ask(self, order: Mapping[str, object], variant: Variant) -> list[dict[str, Any]]:
-        """Have the clients carry out an order that nobody measures, and return their answers.
+        """Have the clients carry out an order without measuring it, and return their answers.
 
-        An order's `callers`, `rate` and `count` are of all clients together.
+        `callers`, `rate` and `count` of an order are those of all clients together.
         """
         targets = [self.relay] if variant.relayed else self.engines[: self.replicas]
         wanted = {
@@ -138,7 +138,7 @@ class Env:
         return [task.result() for task in asked]
 
     async def scan_found(self) -> int:
-        """Return how many due tasks and gates only a scan has found so far: in good health none."""
+        """Return how many tasks and gates only a scan has found; zero in a healthy engine."""
         told = [await engine.ask() for engine in self.engines]
         names = ("scan_found", "gates_scan_found")
         return sum(int(answer["counts"].get(name, 0)) for answer in told for name in names)
@@ -152,7 +152,7 @@ class Env:
 
 
 def turn_of(stretch: Stretch, answers: Sequence[Mapping[str, Any]]) -> Turn:
-    """Return what came of an order that several carried out at once."""
+    """Return the result of an order that several clients carried out at once."""
     times = [each / 1e6 for answer in answers for each in answer["times_us"]]
     seconds = max(answer["seconds"] for answer in answers)
     done = sum(answer["done"] for answer in answers)

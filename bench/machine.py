@@ -1,4 +1,4 @@
-"""Where and on what a measurement was made."""
+"""The machine and the commit of a measurement."""
 
 import os
 import platform
@@ -16,12 +16,12 @@ def machine() -> str:
 
 
 def python() -> str:
-    """Return Python's version."""
+    """Return the version of Python."""
     return platform.python_version()
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a + where files differ from it."""
+    """Return the measured commit, with a + if files differ from it."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return head + ("+" if _git("status", "--porcelain") else "")

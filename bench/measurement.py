@@ -1,4 +1,4 @@
-"""What a question is given, and what it answers."""
+"""The input and the answer of a question."""
 
 import dataclasses
 import statistics
@@ -10,11 +10,11 @@ from bench.parts.percentiles import SHARES
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How much to measure: turns of `seconds` each after `warm_up` seconds.
+    """How much to measure: turns of `seconds` each, after `warm_up` seconds.
 
-    ``long_turns`` are of questions whose turn takes many seconds. ``scale`` (0 .. 1) shrinks what
-    is counted in processes and calls instead of seconds. ``names`` are the answers that are wanted;
-    none: all.
+    ``long_turns`` is the number of turns for questions whose turn takes many seconds. ``scale`` (0
+    .. 1) shrinks what is counted in processes and calls instead of seconds. ``names`` selects the
+    answers; empty for all.
     """
 
     seconds: float = 3.5
@@ -25,17 +25,17 @@ class Pace:
     names: frozenset[str] = frozenset()
 
     def count(self, wanted: int, *, least: int = 1) -> int:
-        """Return how many of a wanted number to take at this pace, `least` at least."""
+        """Return the number to take at this pace, at least `least`."""
         return max(least, round(self.scale * wanted))
 
     def wants(self, name: str) -> bool:
-        """Tell whether an answer is asked for."""
+        """Return whether an answer is selected."""
         return not self.names or name in self.names
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One measured stretch: what the client saw, what it cost, and how many cores others used.
+    """One measured period: the client's view, the cost, and the cores that other programs used.
 
     ``curve`` has the milliseconds of each of `SHARES`.
     """
@@ -71,7 +71,7 @@ class Measurement:
 def summed_up(
     name: str, turns: Sequence[Turn], relay: Sequence[Turn] = (), **facts: object
 ) -> Measurement:
-    """Return the medians of turns; the ratio is the median of the pairs of turns.
+    """Return the medians of turns; the ratio is the median over pairs of turns.
 
     ``spread`` is the range of ops_per_s over the turns as a share of the median.
     """
@@ -96,7 +96,7 @@ def summed_up(
 
 
 def ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
-    """Return the median, over pairs of turns, of one rate to the other."""
+    """Return the median, over pairs of turns, of the ratio of two rates."""
     pairs = zip(turns, others, strict=True)
     return statistics.median(
         own.ops_per_s / other.ops_per_s if other.ops_per_s else 0.0 for own, other in pairs

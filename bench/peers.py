@@ -1,4 +1,4 @@
-"""A part in a process of its own, and the conversation with it."""
+"""A part in a process of its own, and the communication with it."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class Peer:
         """Send an order and return the answer.
 
         Raises:
-            RuntimeError: It could not be carried out, or the part has ended.
+            RuntimeError: The order failed, or the part has exited.
         """
         assert self._process.stdin is not None, "started with a pipe"
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -45,17 +45,17 @@ class Peer:
         return answer
 
     async def hear(self) -> dict[str, Any]:
-        """Return the next line it says."""
+        """Return the next line that it prints."""
         assert self._process.stdout is not None, "started with a pipe"
         line = await self._process.stdout.readline()
         if not line:
-            message = f"the {self.name} has ended; what it said is above"
+            message = f"the {self.name} has exited; its output is above"
             raise RuntimeError(message)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     async def end(self) -> None:
-        """End its input, so that it leaves, and wait; a part that will not leave is killed."""
+        """End its input and wait until it exits; a part that does not exit is killed."""
         assert self._process.stdin is not None, "started with a pipe"
         self._process.stdin.close()
         try:
@@ -66,14 +66,14 @@ class Peer:
             await self._process.wait()
 
     async def until_ready(self) -> None:
-        """Wait for what it says of itself first."""
+        """Wait for its first line."""
         async with asyncio.timeout(_READY_SECONDS):
             self.ready = await self.hear()
 
 
 @contextlib.asynccontextmanager
 async def spawned(name: str, *arguments: str) -> AsyncIterator[Peer]:
-    """Run `bench.parts.<name>` until the context is left; it may not be ready yet."""
+    """Run `bench.parts.<name>` within the context; it may not be ready yet."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", f"bench.parts.{name}", *arguments,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
@@ -88,7 +88,7 @@ async def spawned(name: str, *arguments: str) -> AsyncIterator[Peer]:
 
 @contextlib.asynccontextmanager
 async def started(name: str, *arguments: str) -> AsyncIterator[Peer]:
-    """Run `bench.parts.<name>` until the context is left, ready."""
+    """Run `bench.parts.<name>` within the context, and wait until it is ready."""
     async with spawned(name, *arguments) as peer:
         await peer.until_ready()
         yield peer

@@ -1,4 +1,4 @@
-"""A plot per question: how fast, how long, what it costs."""
+"""Draws a plot per question: rates, latencies, costs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ _RATIOS = MappingProxyType({
 
 
 def draw(lines: Sequence[Line], folder: Path) -> None:
-    """Write a PNG for each question that has an answer among `lines`."""
+    """Write a PNG for each question with an answer among `lines`."""
     for question in QUESTIONS:
         mine = [line for line in lines if line["name"] in question.names]
         if mine:
@@ -54,7 +54,7 @@ def _draw_one(question: Question, lines: Sequence[Line], file: Path) -> None:
 
 
 def _rates(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw how much a second, and the ratio to what it is compared with."""
+    """Draw the rates, and their ratios to what they are compared with."""
     names = [line["name"] for line in lines]
     bars = axes.bar(names, [line["ops_per_s"] for line in lines], color=_COLOURS["engine"])
     axes.bar_label(bars, fmt="{:,.0f}", fontsize=8, label_type="center", color="white")
@@ -71,7 +71,7 @@ def _rates(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _times(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw how long, at three percentiles, on a logarithmic scale."""
+    """Draw three percentiles of the latency, on a logarithmic scale."""
     names = [line["name"] for line in lines]
     width = 0.25
     for place, (field, label) in enumerate(
@@ -90,7 +90,7 @@ def _times(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _all_curves(figure: Figure, lines: Sequence[Line]) -> None:
-    """Draw a panel for each request, unary and session and both rates in one."""
+    """Draw a panel for each request, with unary and session and both rates."""
     whats = list(dict.fromkeys(line["name"].partition("_")[0] for line in lines))
     panels = figure.subplots(1, len(whats), sharey=True, squeeze=False)[0]
     for axes, what in zip(panels, whats, strict=True):
@@ -100,7 +100,7 @@ def _all_curves(figure: Figure, lines: Sequence[Line]) -> None:
 
 
 def _curves(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw the share of requests that waited no longer than this, one curve per rate."""
+    """Draw the share of requests that waited no longer than a time, one curve per rate."""
     shares = SHARES[:-1]
     places = range(len(shares))
     for line in lines:
@@ -115,7 +115,7 @@ def _curves(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _memory(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw the resident memory: before, with all in flight, and at its highest."""
+    """Draw the resident memory: before, with all calls in flight, and the peak."""
     names = [line["name"] for line in lines]
     width = 0.25
     for place, field in enumerate(("idle_rss_mb", "held_rss_mb", "peak_rss_mb")):
@@ -143,7 +143,7 @@ def _costs(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _tilt(axes: Axes, names: Sequence[str]) -> None:
-    """Write the names below so that they do not run into each other."""
+    """Tilt the labels so that they do not overlap."""
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
 
 

@@ -1,4 +1,4 @@
-"""Where the time goes: py-spy on the engine, and PostgreSQL's own count of its functions."""
+"""Profiles the engine with py-spy, and PostgreSQL with its function statistics."""
 
 import asyncio
 import collections
@@ -17,7 +17,7 @@ from rich.table import Table
 
 _RATE = 100
 _LINES = 25
-_FLUSH_SECONDS = 1.2  # backends tell their counts once a second
+_FLUSH_SECONDS = 1.2  # backends report their counts once a second
 
 _FUNCTIONS = "SELECT funcname, calls, total_time FROM pg_stat_user_functions"
 _EMBEDDED_SETTINGS = (
@@ -28,7 +28,7 @@ _EMBEDDED_SETTINGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was seen during one stretch."""
+    """The samples of one period."""
 
     name: str
     stacks: str
@@ -36,10 +36,10 @@ class _Looked:
 
 
 class Profiler:
-    """Looks into the engine during stretches, and shows what it saw at the end."""
+    """Profiles the engine during periods, and prints the results at the end."""
 
     def __init__(self, engine_pid: int, dsn: str) -> None:
-        """Start nothing.
+        """Find py-spy.
 
         Raises:
             RuntimeError: py-spy is neither beside this Python nor on the PATH.
@@ -56,7 +56,7 @@ class Profiler:
 
     @contextlib.asynccontextmanager
     async def watching(self, name: str) -> AsyncIterator[None]:
-        """Look for the length of the context."""
+        """Profile within the context."""
         before = await self._functions()
         with tempfile.TemporaryDirectory() as directory:
             stacks = Path(directory, "stacks")
@@ -82,7 +82,7 @@ class Profiler:
         self._looked.append(_Looked(name, text, functions))
 
     def show(self, console: Console) -> None:
-        """Print what was seen: of each name the stretches together."""
+        """Print the results, the periods of a name together."""
         for name in dict.fromkeys(looked.name for looked in self._looked):
             mine = [looked for looked in self._looked if looked.name == name]
             console.print(_engine_table(name, [looked.stacks for looked in mine]))
@@ -102,7 +102,7 @@ def _text_of(file: Path) -> str:
 
 
 def _engine_table(name: str, texts: list[str]) -> Table:
-    """Return the functions by the share of samples in themselves, and in all they call."""
+    """Return the functions by their share of samples, on their own and with callees."""
     own: collections.Counter[str] = collections.Counter()
     whole: collections.Counter[str] = collections.Counter()
     for line in "".join(texts).splitlines():

@@ -1,4 +1,4 @@
-"""What is printed: a table for people, a line of JSON per answer for programs."""
+"""Prints a table, and a line of JSON per answer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from bench.measurement import Measurement
 _COMPONENTS = ("engine", "postgres", "processor", "client", "relay", "driver")
 _ALWAYS = frozenset({"engine", "postgres", "processor", "client"})
 _LEAST_SHARE = 0.01
-"""Of the CPU: below it a part that has nothing to do was merely alive."""
+"""CPU below this share is that of an idle part."""
 _BUSY_CORES = 0.95
 
 
 def line_of(measurement: Measurement, around: Mapping[str, Any]) -> str:
-    """Return one answer as JSON; `around` is what holds of the whole run."""
+    """Return one answer as JSON; `around` has the fields of the whole run."""
     ratio, rate = measurement.ratio_to_relay, measurement.ops_per_s
     used = measurement.cpu_ms_per_op
     least = _LEAST_SHARE * sum(used.values())
@@ -39,7 +39,7 @@ def line_of(measurement: Measurement, around: Mapping[str, Any]) -> str:
 
 
 def doubts(measurement: Measurement) -> list[str]:
-    """Return what speaks against an answer."""
+    """Return the reasons to doubt an answer."""
     found = []
     if not measurement.ops_per_s:
         found.append(f"{measurement.name} measured nothing")
@@ -50,7 +50,7 @@ def doubts(measurement: Measurement) -> list[str]:
 
 
 def table_of(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return the table; CPU is milliseconds per operation, ``others`` cores busy without us."""
+    """Return the table: CPU milliseconds per operation, ``others`` as cores of other programs."""
     components = [it for it in _COMPONENTS if any(it in line["cpu_ms_per_op"] for line in lines)]
     table = Table(title=title)
     table.add_column("name", no_wrap=True)

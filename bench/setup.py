@@ -1,4 +1,4 @@
-"""Sets up the environment (a database, the parts, the namespaces) and clears it afterwards."""
+"""Sets up the environment (a database, the parts, the namespaces) and removes it afterwards."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from bench.profiling import Profiler
 
 _WORKER_COUNT_MAX = 1000
 _CONNECTIONS_PER_WORKER = 4
-"""The kernel deals them out by chance."""
+"""The kernel distributes them at random."""
 _SETTINGS = ("server.bind=127.0.0.1:0", "log.level=warning")
 
 
@@ -28,12 +28,12 @@ class Setting:
     """What to measure on.
 
     Args:
-        dsn: A PostgreSQL; "": one of our own, with full durability.
-        in_place: Use the database of `dsn` as it is; or else one is made there, and dropped.
+        dsn: A PostgreSQL; "" for a new one with full durability.
+        in_place: Use the database of `dsn` as it is; else create one there, and drop it.
         workers: Processes of the engine under test.
-        replicas: Engines on the one database, over which the callers are spread.
-        clients: Processes from which callers ask.
-        profile: Look into the engine meanwhile.
+        replicas: Engines on the database, over which the callers are spread.
+        clients: Processes that send requests.
+        profile: Profile the engine meanwhile.
     """
 
     dsn: str = ""
@@ -46,10 +46,10 @@ class Setting:
 
 @contextlib.asynccontextmanager
 async def open_env(setting: Setting) -> AsyncIterator[Env]:
-    """Start everything."""
+    """Start all parts."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        # All that depends on nothing comes up at the same time.
+        # Independent parts start at the same time.
         early = [await enter(spawned("processor", each)) for each in ("unary", "stream")]
         clients = [await enter(spawned("client")) for _ in range(setting.clients)]
         database, dsn = await _database(stack, setting)
@@ -104,7 +104,7 @@ async def _namespace(client: Peer, engine: Peer, processor: Peer) -> str:
 
 
 async def _database(stack: contextlib.AsyncExitStack, setting: Setting) -> tuple[Peer | None, str]:
-    """Return the database and how to connect to it; None where it is not ours."""
+    """Return the database and its connection string; None if another program runs it."""
     if not setting.dsn:
         database = await stack.enter_async_context(_own_database())
         return database, str(database.ready["dsn"])
@@ -115,7 +115,7 @@ async def _database(stack: contextlib.AsyncExitStack, setting: Setting) -> tuple
 
 @contextlib.asynccontextmanager
 async def _own_database() -> AsyncIterator[Peer]:
-    # No tmpfs: a commit must reach a disk.
+    # Not on a tmpfs: a commit must reach a disk.
     directory = Path(tempfile.mkdtemp(prefix="progressor-bench-", dir="/var/tmp"))
     try:
         async with started("database", str(directory)) as database:
@@ -126,7 +126,7 @@ async def _own_database() -> AsyncIterator[Peer]:
 
 @contextlib.asynccontextmanager
 async def _database_at(dsn: str) -> AsyncIterator[str]:
-    """Make a database, and drop it afterwards."""
+    """Create a database, and drop it afterwards."""
     name = f"progressor_bench_{secrets.token_hex(4)}"
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

@@ -1,4 +1,4 @@
-"""Does it keep its rate, its memory and its sizes?
+"""Does the engine keep its rate, its memory and its sizes?
 
 python -m bench.soak --minutes 30 --load 0.5
 """
@@ -36,14 +36,14 @@ _RETENTION = dt.timedelta(seconds=60)
 _SETTINGS = (
     "server.bind=127.0.0.1:0",
     "log.level=warning",
-    # As much is deleted as finishes: 20 batches of 500 a round.
+    # Deletes as many as finish: 20 batches of 500 a round.
     "scanner.retention_interval_seconds=5",
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Env:
-    """The parts at work."""
+    """The running parts."""
 
     engine: Peer
     lives: Lives
@@ -55,7 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--load", type=float, default=0.5, help="share of the peak rate")
     parser.add_argument(
-        "--lives", type=float, help="lives a second, instead of a share of a peak that is measured"
+        "--lives", type=float, help="lives per second, instead of a share of the measured peak"
     )
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two samples")
     parser.add_argument(
@@ -99,7 +99,7 @@ def _ids() -> Iterator[tuple[int, str]]:
 
 
 async def _peak(env: _Env) -> float:
-    """Return the lives a second that so many callers get, with the timers of those before."""
+    """Return the lives per second of so many callers, with the timers of earlier lives."""
     ids = _ids()
     await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_WARM_UP_SECONDS)
     found = await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_SECONDS)
@@ -107,7 +107,7 @@ async def _peak(env: _Env) -> float:
 
 
 async def _soak(env: _Env, arguments: argparse.Namespace, rate: float) -> list[Sample]:
-    """Let lives come at a constant rate, and look at all in between."""
+    """Start lives at a constant rate, and take samples."""
     seconds, samples = 60 * arguments.minutes, list[Sample]()
     env.lives.come_at(rate)
     async with asyncio.TaskGroup() as group:
@@ -120,7 +120,7 @@ async def _soak(env: _Env, arguments: argparse.Namespace, rate: float) -> list[S
             now, took = time.monotonic(), sorted(env.lives.took)
             env.lives.took.clear()
             if coming.done() and now - before < arguments.every / 2 and samples:
-                break  # Too short to say anything.
+                break  # Too short for a sample.
             lives += len(took)
             sample = await _sample(env, took, lives, at=now - begun, seconds=now - before)
             before = now

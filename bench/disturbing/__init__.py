@@ -1,9 +1,9 @@
-"""Work that goes on while something is broken: what is left of the rate, and when it is back.
+"""Load during a fault: the rate that remains, and the time to recover.
 
 `python -m bench.disturbed` sets up an environment (`env`) of a PostgreSQL, two replicas and a
-processor, each in a process of its own, and callers who repeat failed requests (`callers`). It
-measures a calm window, breaks something (`faults`), measures a window after it (`windows`), and
-compares what was acknowledged with the database (`checks`).
-`cells` says what is broken and by which bars it is judged;
-`zombies` and `resuming` follow single processes instead of a rate.
+processor, each in a process of its own, and callers that repeat failed requests (`callers`). It
+measures a window without a fault, injects a fault (`faults`), measures a window after it
+(`windows`), and compares the acknowledged requests with the database (`checks`). `cells` defines
+the faults and the bars by which they are judged; `zombies` and `resuming` follow single processes
+instead of a rate.
 """

@@ -1,4 +1,4 @@
-"""A backlog: timers that all fall due at one instant, in a namespace of their own."""
+"""A backlog: timers that are all due at one instant, in a namespace of their own."""
 
 import asyncio
 import datetime as dt
@@ -13,7 +13,7 @@ from bench.filling.plan import Plan
 
 _NAMESPACE = "backlog"
 _RUNNING_SHARE = 0.9
-"""Of a filling's processes: the others have finished, or are broken."""
+"""The share of running processes; the others have finished or are broken."""
 _PER_SECOND_MIN = 8_000
 _SETTING_SECONDS = 15.0
 """Until replicas serve, and callers have their processes."""
@@ -23,7 +23,7 @@ _DUE_AT = """
     SELECT extract(epoch FROM min(due_at) - now())
     FROM progressor.schedule
     WHERE namespace = %s"""
-# By the index of what is due, as the engine itself looks: whole tables would cost it its rate.
+# By the index of due tasks, like the engine: reading whole tables would slow it down.
 _LEFT = """
     SELECT EXISTS (SELECT FROM progressor.running WHERE namespace = %(namespace)s)
         OR (
@@ -40,7 +40,7 @@ _UNDONE = """
 
 
 def create(dsn: str, pace: Pace, *, processor: str) -> float:
-    """Store it, where no replica is at work yet; return when it falls due, monotonic. Blocks."""
+    """Store it before replicas start; return when it is due, on the monotonic clock. Blocks."""
     before = _SETTING_SECONDS + pace.warm_up + pace.seconds
     plan = Plan(
         process_count=math.ceil(pace.backlog / _RUNNING_SHARE) + 10,
@@ -58,7 +58,7 @@ def create(dsn: str, pace: Pace, *, processor: str) -> float:
 
 
 async def worked_off(dsn: str) -> None:
-    """Return once nothing of it waits or is in hand; however long that takes."""
+    """Wait until all timers of the backlog have run."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         while True:  # ends with the backlog
             cursor = await connection.execute(_LEFT, {"namespace": _NAMESPACE})
@@ -69,7 +69,7 @@ async def worked_off(dsn: str) -> None:
 
 
 def undone(dsn: str, pace: Pace) -> list[str]:
-    """Return what is wrong with it after it was worked off. Blocks."""
+    """Return what is wrong with the backlog after it was worked off. Blocks."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute(_UNDONE, (_NAMESPACE,)).fetchone()
     assert row is not None, "an aggregate has one row"

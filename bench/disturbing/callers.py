@@ -1,4 +1,4 @@
-"""Callers: each has processes of its own, asks one thing after another, and insists."""
+"""Callers: each calls its own processes one after the other, and repeats failed requests."""
 
 import array
 import asyncio
@@ -20,7 +20,7 @@ _START_SHARE = 0.2
 """Of requests; the others are calls. By chance: starts and calls are written apart, and callers who
 take turns alike fill one batch together, until something has brought them out of step for good."""
 _OWN_COUNT = 24
-"""Processes that a caller calls, each in its turn: the newest."""
+"""The number of processes that a caller calls in turn, the newest ones."""
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
 _LAST_ANSWER_SECONDS_MAX = 60.0
@@ -36,12 +36,13 @@ Ask = Callable[[Client], Awaitable[object]]
 
 
 async def insist(routes: Sequence[Route], number: int, ask: Ask) -> int:
-    """Ask until there is an answer, elsewhere where a route is shut; return how often in vain.
+    """Repeat a request until it is answered; return the number of failed attempts.
 
-    `ask` sends the same request under the same idempotency key each time.
+    A closed route is replaced by another one. `ask` sends the same request with the same
+    idempotency key each time.
 
     Raises:
-        ProgressorError: An answer that no repetition will better.
+        ProgressorError: An answer that a repetition cannot change.
     """
     pause, failed = _FIRST_PAUSE_SECONDS, 0
     while True:  # ends with an answer
@@ -59,7 +60,7 @@ async def insist(routes: Sequence[Route], number: int, ask: Ask) -> int:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Caller:
-    """One of them; ``answered_at`` is on the monotonic clock, as ``sent_at`` of the one in hand."""
+    """A caller; ``answered_at`` and ``sent_at`` are on the monotonic clock."""
 
     number: int
     answered_at: "array.array[float]" = dataclasses.field(default_factory=lambda: array.array("d"))
@@ -69,21 +70,21 @@ class Caller:
 
 
 class Callers:
-    """All of them. ``acknowledged`` counts the answered requests of each process."""
+    """All callers; ``acknowledged`` counts the answered requests of each process."""
 
     def __init__(self, routes: Sequence[Route], *, count: int) -> None:
         self.all = [Caller(number) for number in range(count)]
         self.acknowledged: Counter[str] = Counter()
         self.large_share = 0.0
-        """Of calls that carry a payload of LARGE_SIZE."""
+        """The share of calls with a payload of LARGE_SIZE."""
         self.stuck: list[str] = []
-        """Who got no answer in the end."""
+        """Callers that never got an answer."""
         self._doors = routes
         self._ending = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
-        """Have all of them ask until the context is left, then wait for the last answers.
+        """Run all callers within the context, then wait for the last answers.
 
         Raises:
             ExceptionGroup: A request was refused.
@@ -103,12 +104,12 @@ class Callers:
 
     @property
     def failed(self) -> int:
-        """How many attempts were in vain."""
+        """The number of failed attempts."""
         return sum(caller.failed for caller in self.all)
 
     @property
     def answered_count(self) -> int:
-        """How many requests were answered."""
+        """The number of answered requests."""
         return sum(len(caller.answered_at) for caller in self.all)
 
     async def _run(self, caller: Caller) -> None:

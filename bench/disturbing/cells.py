@@ -1,4 +1,4 @@
-"""The cells: what is broken, and by which bars it is judged; and one turn of a cell."""
+"""Cells: a fault and the bars by which it is judged; and a turn of a cell."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,11 @@ Disturb = Callable[[Env, Callers, Pace], Awaitable[faults.Facts]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What is broken while callers ask.
+    """A fault that happens while callers send requests.
 
-    ``kept_min`` is the least share of the rate before that is to be there after it, and
-    ``during_min`` that while it lasts, None: any. ``step_seconds`` is what a step takes.
+    ``kept_min`` is the least share of the earlier rate that must be reached after the fault,
+    ``during_min`` the least share during it, None for any. ``step_seconds`` is how long a step
+    takes.
     """
 
     text: str
@@ -62,13 +63,14 @@ OTHERS: Mapping[str, Cell] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What came of a fault. Rates are answers a second; all times are seconds from its end.
+    """The result of a fault: rates per second, and times in seconds from the end of the fault.
 
-    ``during_last`` is the rate of its last window; ``first`` the next answer, ``slowest`` the
-    caller who waited longest for one, ``back`` the first second with 0.9 of the rate before; None:
-    it never came. ``rates`` are by seconds, from the window before to that after it. ``failed``
-    counts the attempts in vain. ``cpu_ms_…`` are of one answer. The client does the same for each,
-    whatever becomes of the engine: where an answer costs it more, it is the machine that is slower.
+    ``during_last`` is the rate of the last window of the fault; ``first`` is the time of the next
+    answer, ``slowest`` that of the caller who waited longest, ``back`` that of the first second
+    with 0.9 of the earlier rate; None if never. ``rates`` are per second, from the window before
+    the fault to the one after it. ``failed`` counts failed attempts. ``cpu_ms_…`` are CPU per
+    answer. The client does the same work per answer in any case: if its cost grows, the machine has
+    become slower.
     """
 
     before: float
@@ -90,12 +92,12 @@ class Turn:
 
     @property
     def held_at_one_speed(self) -> float:
-        """The share of the rate before that was there meanwhile, the machine's own pace apart."""
+        """The share of the earlier rate during the fault, corrected for the machine's speed."""
         return self.during / max(self.before, 1e-9) * self._slowness(self.client_ms_during)
 
     @property
     def kept_at_one_speed(self) -> float:
-        """The share of the rate before that was there after it, the machine's own pace apart."""
+        """The share of the earlier rate after the fault, corrected for the speed of the machine."""
         return self.kept * self._slowness(self.cpu_ms_after["client"])
 
     def _slowness(self, client_ms: float) -> float:
@@ -103,12 +105,12 @@ class Turn:
 
     @property
     def kept(self) -> float:
-        """The share of the rate before that was there after it."""
+        """The share of the earlier rate after the fault."""
         return self.after / max(self.before, 1e-9)
 
 
 async def turn(cell: Cell, pace: Pace) -> Turn:
-    """Run one cell once in an environment of its own."""
+    """Run a cell once, in a new environment."""
     async with _opened(cell, pace) as (env, due_at):
         callers = Callers(env.routes, count=pace.callers)
         async with callers.asking():
@@ -127,7 +129,7 @@ async def turn(cell: Cell, pace: Pace) -> Turn:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A stretch of time without a fault, and what it cost."""
+    """A period without a fault, and its cost."""
 
     begun_at: float
     ended_at: float
@@ -143,7 +145,7 @@ async def _window(env: Env, pace: Pace) -> _Window:
 
 @contextlib.asynccontextmanager
 async def _opened(cell: Cell, pace: Pace) -> AsyncIterator[tuple[Env, float | None]]:
-    """Yield an environment, and when its backlog falls due; None: no backlog."""
+    """Yield an environment, and when its backlog is due; None without a backlog."""
     async with open_server() as server, started("disturbed_processor") as processor:
         await processor.ask(seconds=cell.step_seconds)
         due_at = None
@@ -191,6 +193,6 @@ def _measured(callers: Callers, before: _Window, after: _Window, client_seconds:
 
 
 def _cpu_ms(window: _Window, rate: float) -> dict[str, float]:
-    """Return the milliseconds of CPU of one answer by component."""
+    """Return the CPU milliseconds per answer, by component."""
     count = max(1.0, rate * (window.ended_at - window.begun_at))
     return {name: round(1000 * used / count, 4) for name, used in window.cost.items()}

@@ -1,4 +1,4 @@
-"""Checks at the end: what was acknowledged is stored once, and storage's invariants hold."""
+"""Checks at the end: acknowledged requests are stored once, and the invariants of storage hold."""
 
 import asyncio
 import datetime as dt
@@ -25,19 +25,19 @@ _STORED = """
 
 
 async def findings(env: Env, callers: Callers) -> list[str]:
-    """Return what is wrong; nothing, if all is well."""
-    found = [f"no answer in the end for {process_id}" for process_id in callers.stuck]
+    """Return what is wrong; empty if nothing is."""
+    found = [f"no answer for {process_id}" for process_id in callers.stuck]
     for replica in env.replicas:
         try:
             await replica.scan_found()
         except RuntimeError:
-            found.append(f"the replica at {replica.address} has left by itself")
+            found.append(f"the replica at {replica.address} has exited by itself")
     found += await asyncio.to_thread(_lost, env, callers.acknowledged)
     return found + await doctor(env.dsn)
 
 
 async def doctor(dsn: str) -> list[str]:
-    """Return what `progressor doctor --deep` finds broken."""
+    """Return the invariants that `progressor doctor --deep` finds violated."""
     chosen = config.load(environment={}, flags={"database.dsn": dsn})
     told = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
     return [
@@ -48,7 +48,7 @@ async def doctor(dsn: str) -> list[str]:
 
 
 def _lost(env: Env, acknowledged: Mapping[str, int]) -> list[str]:
-    """Return the processes whose events are not one for each acknowledged request."""
+    """Return the processes whose events do not match their acknowledged requests."""
     with psycopg.connect(env.dsn) as connection:
         rows = connection.execute(_STORED, (env.namespace,)).fetchall()
     stored = {process_id: rest for process_id, *rest in rows}
@@ -57,6 +57,6 @@ def _lost(env: Env, acknowledged: Mapping[str, int]) -> list[str]:
         for process_id, count in acknowledged.items()
         if stored.get(process_id) != ["running", count, count]
     ]
-    wrong += [f"{process_id}: nobody started it" for process_id in stored.keys() - acknowledged]
+    wrong += [f"{process_id}: it was never started" for process_id in stored.keys() - acknowledged]
     more = [f"... and {len(wrong) - _NAMED_MAX} more"] if len(wrong) > _NAMED_MAX else []
     return wrong[:_NAMED_MAX] + more

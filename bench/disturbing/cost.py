@@ -1,4 +1,4 @@
-"""What an answer costs, by component: a machine that has slowed down makes all of them dearer."""
+"""The CPU per answer by component; on a machine that has become slower, all of them grow."""
 
 import os
 import time
@@ -11,17 +11,17 @@ Cost = Mapping[str, float]
 
 
 def spent(env: Env) -> Cost:
-    """Return the CPU seconds that each component has used so far; they grow while none is begun."""
+    """Return the CPU seconds of each component; they only grow, unless a component restarts."""
     parts = [("engine", replica.pid) for replica in env.replicas]
     parts += [("processor", env.processor.pid), ("client", os.getpid())]
     used = cpu_seconds(parts, all_postgres=False)
-    # All the others are below the client.
+    # All other parts are descendants of the client.
     used["client"] -= used["engine"] + used["processor"]
     return used
 
 
 class Meter:
-    """Begins when it is made."""
+    """Measures CPU from its creation on."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -29,6 +29,6 @@ class Meter:
         self.begun_at = time.monotonic()
 
     def read(self) -> tuple[float, Cost]:
-        """Return the instant, and the CPU seconds since it began by component."""
+        """Return the time, and the CPU seconds since the start by component."""
         at, now = time.monotonic(), spent(self._env)
         return at, {name: now[name] - before for name, before in self._spent.items()}

@@ -20,14 +20,14 @@ from progressor.storage.embedded.server import EmbeddedPostgres
 
 REPLICA_COUNT = 2
 
-# Below those that a system gives to whoever connects: one of these, tried while nobody listens
-# there, would connect to itself.
+# Below the ephemeral ports: a connection to an ephemeral port on which nothing listens may connect
+# to itself.
 _PORTS = range(21_000, 21_900)
 _WORKER_COUNT_MAX = 1000
 
 
 class Server:
-    """PostgreSQL, with full durability; methods block."""
+    """A PostgreSQL with full durability; its methods block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -35,17 +35,17 @@ class Server:
         self.dsn = ""
 
     def start(self) -> None:
-        """Return once it accepts connections; where it listens never changes."""
+        """Return once it accepts connections; the address never changes."""
         dsn = self._embedded.start()
         assert self.dsn in {"", dsn}, f"{dsn} was {self.dsn}"
         self.dsn = dsn
 
     def stop(self) -> None:
-        """Shut it down fast: sessions are ended, nothing is left to recover."""
+        """Shut it down fast: sessions end, and no recovery is needed."""
         self._embedded.stop()
 
     def kill(self) -> None:
-        """End it as kill -9 does; what was not written is recovered by the next start."""
+        """Kill it with SIGKILL; the next start recovers."""
         lines = (self._directory / "postgres/postmaster.pid").read_text("ascii").splitlines()
         os.kill(int(lines[0]), signal.SIGKILL)
         self._embedded.stop()
@@ -63,7 +63,7 @@ class Replica:
 
     @property
     def pid(self) -> int:
-        """Its process, while it runs."""
+        """Its process id, while it runs."""
         assert self._peer is not None, "it was started"
         return self._peer.pid
 
@@ -72,20 +72,20 @@ class Replica:
         self._peer = await self._stack.enter_async_context(started("engine", "1", *self._settings))
 
     async def kill(self) -> None:
-        """Send SIGKILL, and return once it is gone."""
+        """Kill it with SIGKILL, and wait until it is gone."""
         os.kill(self.pid, signal.SIGKILL)
         await self.stop()
 
     async def stop(self) -> None:
-        """Have it drain and leave. Safe to repeat."""
+        """Drain it, and wait until it exits. Safe to repeat."""
         self._peer = None
         await self._stack.aclose()
 
     async def scan_found(self) -> int:
-        """Return how many due tasks only a scan has found since it was started.
+        """Return how many due tasks only a scan has found since its start.
 
         Raises:
-            RuntimeError: It has left by itself.
+            RuntimeError: It has exited.
         """
         assert self._peer is not None, "it was started"
         return int((await self._peer.ask())["counts"].get("scan_found", 0))
@@ -93,7 +93,7 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """All parts, running, with a route to each replica."""
+    """All running parts, with a route to each replica."""
 
     server: Server
     replicas: Sequence[Replica]
@@ -103,14 +103,14 @@ class Env:
 
     @property
     def dsn(self) -> str:
-        """How to connect to PostgreSQL."""
+        """The connection string of PostgreSQL."""
         return self.server.dsn
 
 
 @contextlib.asynccontextmanager
 async def open_server() -> AsyncIterator[Server]:
-    """Start a PostgreSQL; it is stopped, and all it has stored is gone, at the end."""
-    # No tmpfs: a commit must reach a disk.
+    """Start a PostgreSQL; at the end it is stopped, and its data is deleted."""
+    # Not on a tmpfs: a commit must reach a disk.
     directory = Path(tempfile.mkdtemp(prefix="progressor-disturbed-", dir="/var/tmp"))
     server = Server(directory)
     try:
@@ -129,7 +129,7 @@ async def open_env(
     zombie_policy: ZombiePolicy = ZombiePolicy.RETRY,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Env]:
-    """Start replicas, with all settings as they are by default but for `settings`."""
+    """Start replicas with the default settings, changed by `settings`."""
     chosen = {"database.dsn": server.dsn, **(settings or {})}
     replicas = [Replica(f"127.0.0.1:{port}", chosen) for port in _free_ports(REPLICA_COUNT)]
     config = NamespaceConfig(

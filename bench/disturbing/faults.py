@@ -1,4 +1,4 @@
-"""Faults: each lasts until it is fixed, and returns what else to report about it."""
+"""Faults: each lasts until it is repaired, and returns further figures to report."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from bench.disturbing.env import Env
 from bench.disturbing.pace import Pace
 
 STEP_SECONDS = 0.005
-"""What a step takes where the processor is to become slower."""
+"""How long a step takes with a slower processor."""
 SLOWER = 10
 LARGE_SHARE = 0.05
 
@@ -35,33 +35,33 @@ Facts = Mapping[str, Any]
 
 
 async def nothing(_env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Break nothing, for as long as a window."""
+    """No fault, for the length of a window."""
     await asyncio.sleep(pace.seconds)
     return {}
 
 
 async def nothing_for_long(_env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Break nothing, for as long as xmin is held: what time, and what is stored in it, cost."""
+    """No fault, for as long as xmin is held: the cost of the time and of the data stored in it."""
     await asyncio.sleep(pace.hold_seconds)
     return {"hold_seconds": pace.hold_seconds}
 
 
 async def restart(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Shut PostgreSQL down fast, and start it."""
+    """Shut PostgreSQL down fast, and start it again."""
     await asyncio.to_thread(env.server.stop)
     await asyncio.to_thread(env.server.start)
     return {}
 
 
 async def kill_postgres(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Kill PostgreSQL, and start it."""
+    """Kill PostgreSQL, and start it again."""
     await asyncio.to_thread(env.server.kill)
     await asyncio.to_thread(env.server.start)
     return {}
 
 
 async def end_backends(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """End all sessions at once."""
+    """Terminate all sessions at once."""
 
     def end() -> int:
         with psycopg.connect(env.dsn, autocommit=True, application_name=_OURS) as connection:
@@ -71,12 +71,12 @@ async def end_backends(env: Env, _callers: Callers, _pace: Pace) -> Facts:
 
 
 async def take_connections(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Take every connection there is, also those that the engine had, for some seconds."""
+    """Take all connections for some seconds, also those that the engine had."""
     return {"taken": await asyncio.to_thread(_take, env.dsn)}
 
 
 async def kill_one(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Kill a replica, and start it as a supervisor would."""
+    """Kill a replica, and start it again like a supervisor."""
     await _kill(env, 0)
     return {}
 
@@ -91,7 +91,7 @@ async def kill_many(env: Env, _callers: Callers, _pace: Pace) -> Facts:
 
 
 async def hold_xmin(env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Have a session sit idle in a transaction whose snapshot holds back vacuum."""
+    """Keep a session idle in a transaction whose snapshot holds back vacuum."""
     async with await psycopg.AsyncConnection.connect(env.dsn) as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         await connection.execute("SELECT FROM progressor.processes LIMIT 1")
@@ -101,7 +101,7 @@ async def hold_xmin(env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def work_off(env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Wait until the backlog, which falls due now, is worked off."""
+    """Wait until the backlog, which is due now, is worked off."""
     begun_at = time.monotonic()
     await worked_off(env.dsn)
     seconds = time.monotonic() - begun_at
@@ -113,7 +113,7 @@ async def work_off(env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def slow_down(env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Have the processor take longer for every step."""
+    """Make the processor take longer for every step."""
     await env.processor.ask(seconds=SLOWER * STEP_SECONDS)
     await asyncio.sleep(pace.seconds)
     await env.processor.ask(seconds=STEP_SECONDS)
@@ -121,7 +121,7 @@ async def slow_down(env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def send_large(_env: Env, callers: Callers, pace: Pace) -> Facts:
-    """Have some of the calls carry much."""
+    """Give some of the calls large payloads."""
     callers.large_share = LARGE_SHARE
     await asyncio.sleep(pace.seconds)
     callers.large_share = 0.0
@@ -135,7 +135,7 @@ async def _kill(env: Env, number: int) -> None:
 
 
 def _take(dsn: str) -> int:
-    """Return how many connections it had in the end; then it gives them back."""
+    """Take connections, hold them, and return how many there were."""
     ends_at, count = time.monotonic() + _TAKEN_SECONDS, 0
     with contextlib.ExitStack() as taken:
         last: psycopg.Connection[Any] | None = None
@@ -145,7 +145,7 @@ def _take(dsn: str) -> int:
                 taken.callback(last.close)
                 count += 1
             except psycopg.OperationalError:
-                # Others come back at once: each time a few less, until all is ours.
+                # Others reconnect at once: each time fewer, until all connections are taken.
                 if last is not None:
                     last.execute(_END_OTHERS, (_OURS,))
                 time.sleep(_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What all turns of a measurement come to: medians, and what speaks against it."""
+"""Summaries of all turns of a measurement: medians, and complaints."""
 
 import dataclasses
 import statistics
@@ -13,11 +13,11 @@ from bench.disturbing.zombies import Killed
 from bench.parts.percentiles import curve
 
 Line = Mapping[str, Any]
-"""One measurement; ``complaints`` says what is wrong with it: nothing, if it is well."""
+"""One measurement; ``complaints`` lists what is wrong with it."""
 
 
 def of_cell(name: str, cell: Cell, turns: Sequence[Turn]) -> Line:
-    """Return what came of a cell; rates are medians of the turns, waits the longest."""
+    """Return the summary of a cell: the medians of rates, the longest of the waits."""
     kept = statistics.median(turn.kept_at_one_speed for turn in turns)
     held = statistics.median(turn.held_at_one_speed for turn in turns)
     complaints = _findings(turns)
@@ -50,7 +50,7 @@ def of_cell(name: str, cell: Cell, turns: Sequence[Turn]) -> Line:
 
 
 def of_kills(pace: Pace, turns: Sequence[Killed]) -> Line:
-    """Return what came of killing a replica with steps in hand."""
+    """Return the summary of killing a replica with steps in flight."""
     asked = [seconds for turn in turns for seconds in turn.asked]
     settled = [seconds for turn in turns for seconds in turn.settled]
     answered = [seconds for turn in turns for seconds in turn.answered]
@@ -64,7 +64,7 @@ def of_kills(pace: Pace, turns: Sequence[Killed]) -> Line:
         complaints.append(f"p99 is {p99:.2f} s, more than {bar:g} s")
     return {
         "name": "kills_p99",
-        "text": f"{pace.processes} steps in hand of a replica that is killed",
+        "text": f"{pace.processes} steps in flight on a killed replica",
         "policy": "fail" if pace.fails else "retry",
         "lease_seconds": pace.lease_seconds,
         "asked_again": None if pace.fails else _percentiles(asked),
@@ -76,7 +76,7 @@ def of_kills(pace: Pace, turns: Sequence[Killed]) -> Line:
 
 
 def of_resuming(way: str, turns: Sequence[Resumed]) -> Line:
-    """Return how soon callers were answered after PostgreSQL was back."""
+    """Return how soon callers got answers after PostgreSQL was back."""
     each = [seconds for turn in turns for seconds in turn.each]
     answered = [seconds for seconds in each if seconds is not None]
     told = _percentiles(answered)
@@ -106,7 +106,7 @@ def _findings(turns: Sequence[Turn | Killed | Resumed]) -> list[str]:
 
 
 def _longest(values: Iterable[float | None]) -> float | None:
-    """Return the longest; None where one never came."""
+    """Return the longest; None if one never came."""
     found = list(values)
     return None if None in found else round(max(filter(None, found), default=0.0), 2)
 

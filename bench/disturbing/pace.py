@@ -1,4 +1,4 @@
-"""How long things take in a run, and how much there is of them."""
+"""The lengths and counts of a run."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ LEASE_SECONDS = 5.0
 class Pace:
     """``seconds`` is the length of a window, before a fault and after it.
 
-    ``processes`` are at work when a replica is killed; with ``fails`` their namespace has the
-    zombie policy fail.
+    ``processes`` have a running step when a replica is killed; with ``fails`` their namespace has
+    the zombie policy fail.
     """
 
     seconds: float = 15.0

@@ -1,4 +1,4 @@
-"""The processor: one event per step, which names its request; it can be slowed down.
+"""The processor: it records one event per step, which names its request; it can be slowed down.
 
 The first letter of the args selects what a step does:
 
@@ -27,17 +27,17 @@ _RESPONSE = b"r" * 16
 
 
 def args_of(name: str, *, letter: bytes = b"c", size: int = ARGS_SIZE) -> bytes:
-    """Return args of so many bytes that name a request."""
+    """Return args of the given size that name a request."""
     return (letter + name.encode() + _END).ljust(size, b".")
 
 
 def name_in(args: bytes) -> bytes:
-    """Return what the event of a step holds: the name of its request."""
+    """Return the name of the request in the event of a step."""
     return args[:ARGS_SIZE].partition(_END)[0]
 
 
 class DisturbedProcessor:
-    """Answers steps, and records when each held process was asked for."""
+    """Answers steps, and records when each held process was called."""
 
     name = "bench.disturbing"
 
@@ -46,7 +46,7 @@ class DisturbedProcessor:
         self._asked_at: dict[str, list[float]] = collections.defaultdict(list)
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return one event, or nothing for a while."""
+        """Return one event, or no answer for a while."""
         del threads
         args = request.task.args
         if args.startswith(HOLD):
@@ -62,6 +62,6 @@ class DisturbedProcessor:
         return response
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Take `seconds` for a step from now on; tell when each held process was asked."""
+        """Take `seconds` for each step from now on; return when each held process was called."""
         self._seconds = order.get("seconds", self._seconds)
         return {"asked_at": self._asked_at}

@@ -1,4 +1,4 @@
-"""PostgreSQL goes and comes back under load: how soon is each process at work answered again?"""
+"""PostgreSQL stops and starts under load: measures when each working process is answered again."""
 
 import asyncio
 import dataclasses
@@ -26,10 +26,10 @@ WAYS: Mapping[str, Callable[[Env, Callers, Pace], Awaitable[faults.Facts]]] = Ma
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """Seconds from PostgreSQL accepting connections: ``first`` until anybody was answered.
+    """Seconds since PostgreSQL accepts connections; ``first`` until any caller has an answer.
 
-    ``each`` has those of every caller, who had a process at work each; None: not within what was
-    watched. ``away`` is for how long PostgreSQL was gone.
+    ``each`` has the first answer of every caller, each with a working process; None if it took
+    longer than the measurement. ``away`` is how long PostgreSQL was down.
     """
 
     away: float
@@ -39,7 +39,7 @@ class Resumed:
 
 
 async def turn(way: str, pace: Pace) -> Resumed:
-    """Let PostgreSQL go once, and watch until all are answered."""
+    """Stop PostgreSQL once, and measure until all callers have an answer."""
     async with (
         open_server() as server,
         started("disturbed_processor") as processor,
@@ -64,7 +64,7 @@ async def turn(way: str, pace: Pace) -> Resumed:
 
 
 async def _watch(callers: Callers, back_at: float) -> None:
-    """Return once everybody has had an answer, or when that takes too long."""
+    """Return once every caller has an answer, or after a timeout."""
     while time.monotonic() < back_at + _WATCHED_SECONDS:
         if all(it.answered_at and it.answered_at[-1] > back_at for it in callers.all):
             return

@@ -1,4 +1,4 @@
-"""Routes to the replicas; failed ones are avoided, as a load balancer does."""
+"""Routes to the replicas; a failed one is avoided, as by a load balancer."""
 
 import asyncio
 import contextlib
@@ -26,14 +26,14 @@ _CHANNEL_OPTIONS = (
 
 
 class Route:
-    """A session with one replica, for callers who repeat failed requests themselves.
+    """A session with one replica, for callers that repeat failed requests themselves.
 
     After `shut` it stays closed until the replica reports SERVING.
     """
 
     def __init__(self, address: str, namespace: str) -> None:
         self.is_open = True
-        # Who asks decides where to ask again, and when.
+        # The caller decides where to repeat a request, and when.
         self.client = Client(
             address, namespace=namespace, codec=BYTES, timeout=ATTEMPT_SECONDS, repeats=False
         )
@@ -43,12 +43,12 @@ class Route:
         self._watch: asyncio.Task[None] | None = None
 
     def shut(self) -> None:
-        """Take no callers for now."""
+        """Close it for callers, until the replica serves."""
         self.is_open = False
         self._shut.set()
 
     async def __aenter__(self) -> Self:
-        """Begin to probe the replica."""
+        """Start to probe the replica."""
         await self._group.__aenter__()
         self._watch = self._group.create_task(self._open_again(), name="route")
         return self
@@ -81,7 +81,7 @@ class Route:
 
 
 def pick(routes: Sequence[Route], number: int) -> Route:
-    """Return the route of a caller by its number: its own if that is open, else any open one."""
+    """Return the route of a caller by its number: its own if it is open, else another open one."""
     own = routes[number % len(routes)]
     if own.is_open:
         return own

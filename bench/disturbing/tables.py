@@ -1,4 +1,4 @@
-"""The tables for people."""
+"""The tables of results."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,7 +8,7 @@ from bench.disturbing.judging import Line
 
 
 def tables_of(lines: Sequence[Line]) -> Iterator[Table]:
-    """Yield a table of the cells and one of what follows single processes, where there are any."""
+    """Yield a table of the cells, and one of the measurements that follow single processes."""
     cells = [line for line in lines if "kept" in line]
     if cells:
         yield _cells(cells)

@@ -1,4 +1,4 @@
-"""A replica is killed with steps in hand: when is each asked again, and how does it end?"""
+"""A replica is killed with steps in flight: measures when each is retried, and how it ends."""
 
 import asyncio
 import contextlib
@@ -44,10 +44,10 @@ _FAILED = ("error", "zombie detected", 1, True, 1, "error", "cancelled", "cancel
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """Seconds from the kill, of each process whose step was in hand.
+    """Seconds from the kill, for each process whose step was in flight.
 
-    ``asked`` until its step was asked again (none where it may not be), ``settled`` until it was
-    written how it ended, ``answered`` until its caller knew.
+    ``asked`` until the step was retried (none if it may not be), ``settled`` until its outcome was
+    written, ``answered`` until its caller knew.
     """
 
     asked: list[float]
@@ -57,9 +57,9 @@ class Killed:
 
 
 async def turn(pace: Pace) -> Killed:
-    """Kill one of two replicas once, with all steps in its hands."""
+    """Kill one of two replicas once, with all steps in flight on it."""
     policy = ZombiePolicy.FAIL if pace.fails else ZombiePolicy.RETRY
-    # By default five heartbeats are a lease.
+    # By default, a lease is five heartbeats.
     settings = {
         "replica.lease_timeout_seconds": f"{pace.lease_seconds:g}",
         "replica.heartbeat_interval_seconds": f"{pace.lease_seconds / 5:g}",
@@ -91,7 +91,7 @@ async def turn(pace: Pace) -> Killed:
 
 
 async def _start(env: Env, names: Sequence[str]) -> None:
-    """Start processes that have a timer, which waits for long."""
+    """Start processes with a timer that is due much later."""
 
     async def start(name: str) -> None:
         args = args_of(name, letter=TIMED)
@@ -103,9 +103,9 @@ async def _start(env: Env, names: Sequence[str]) -> None:
 
 
 async def _call(env: Env, name: str) -> float:
-    """Call a process until it is known what came of it, and return when that was."""
+    """Call a process until its outcome is known, and return when that was."""
     args = args_of(name, letter=HOLD)
-    # What it may come to is held against the database.
+    # The possible outcomes are compared with the database.
     with contextlib.suppress(errors.ProcessFailedError):
         await insist(
             env.routes,
@@ -116,7 +116,7 @@ async def _call(env: Env, name: str) -> float:
 
 
 async def _leave_behind(env: Env, names: Sequence[str]) -> None:
-    """Leave one more call with each process, which waits behind the one in hand."""
+    """Leave one more call with each process, which waits behind the running one."""
 
     async def call(name: str) -> None:
         await env.routes[1 - _VICTIM].client.call(
@@ -136,7 +136,7 @@ async def _all_in_hand(env: Env, names: Sequence[str]) -> None:
 
 
 async def _all_settled(env: Env) -> None:
-    """Wait until what was left behind is over too."""
+    """Wait until those calls have ended too."""
     ends_at = time.monotonic() + _END_SECONDS_MAX
     async with await psycopg.AsyncConnection.connect(env.dsn, autocommit=True) as connection:
         while time.monotonic() < ends_at:

@@ -1,7 +1,7 @@
-"""A database with a past: processes, their tasks, events and timers, by the million, in minutes.
+"""Fills a database with millions of processes, tasks, events and timers, within minutes.
 
-`python -m bench.filling` fills one and tells its sizes; `load.fill` is the same for a question.
-What is put in (`plan`) is what the engine would have written, so that all invariants of storage
-hold; how (`load`): COPY of rows made from templates (`rows`), in the order of their keys, into
-tables without indexes, which are built after. `sizes` says what a process takes on disk.
+`python -m bench.filling` fills a database and prints its sizes; a question uses `load.fill`. The
+rows (`plan`) are what the engine would have written, so that all invariants of storage hold. They
+are made from templates (`rows`) and loaded by COPY (`load`), in the order of their keys, into
+tables without indexes, which are built afterwards. `sizes` reports the size of a process on disk.
 """

@@ -1,4 +1,4 @@
-"""Fill a database: python -m bench.filling (--dsn DSN | --data-directory DIR) --processes N ..."""
+"""Fills a database: python -m bench.filling (--dsn DSN | --data-directory DIR) --processes N ..."""
 
 import argparse
 import contextlib
@@ -21,21 +21,21 @@ from progressor.storage.embedded.server import EmbeddedPostgres
 _TABLE_WIDTH = 100
 
 LOADING = {
-    # A table that is filled in the transaction that made it empty needs no log at this level.
+    # At this level, a table that is filled in the transaction that emptied it needs no WAL.
     "wal_level": "minimal",
     "max_wal_senders": "0",
     "max_wal_size": "8GB",
     "shared_buffers": "1GB",
-    # Each load tells the planner by itself.
+    # Each load runs ANALYZE itself.
     "autovacuum": "off",
 }
-"""What an embedded server runs with during a load; everything stays as durable as it was."""
+"""Settings of an embedded server during a load; durability is unchanged."""
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.filling", description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--dsn", help="a PostgreSQL, and the database in it")
+    where.add_argument("--dsn", help="connection string of the database")
     where.add_argument(
         "--data-directory", type=Path,
         help="an embedded PostgreSQL's directory, as in database.data_directory; made if absent",
@@ -46,16 +46,18 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--due", type=int, default=0, metavar="N", help="timers that are due")
     parser.add_argument(
-        "--due-after", type=float, default=0.0, metavar="SECONDS", help="until they are due"
+        "--due-after", type=float, default=0.0, metavar="SECONDS", help="seconds until they are due"
     )
     parser.add_argument(
-        "--events-of-one", type=int, default=0, metavar="N", help="events of one more process"
+        "--events-of-one", type=int, default=0, metavar="N", help="events of an additional process"
     )
     parser.add_argument("--namespace", default="filled")
-    parser.add_argument("--prefix", default="filled", help="of the process ids: PREFIX-NUMBER")
+    parser.add_argument(
+        "--prefix", default="filled", help="prefix of the process ids, PREFIX-NUMBER"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--processor", default="127.0.0.1:1", help="of the namespace, if it is not there yet"
+        "--processor", default="127.0.0.1:1", help="processor of the namespace, if it is created"
     )
     return parser.parse_args()
 
@@ -85,7 +87,7 @@ def _database(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    """Fill, and print what it took and what it takes: a table, and a line of JSON."""
+    """Fill a database, and print the duration and the sizes: a table, and a line of JSON."""
     arguments = _arguments()
     plan, people = _plan_of(arguments), Console(stderr=True, width=_TABLE_WIDTH)
     with _database(arguments) as conninfo:

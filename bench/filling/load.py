@@ -1,4 +1,4 @@
-"""Fills a database: one transaction per table, without its indexes, by COPY."""
+"""Fills a database by COPY: one transaction per table, without its indexes."""
 
 import contextlib
 import dataclasses
@@ -24,10 +24,10 @@ _LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule
 _Connection = psycopg.Connection[Any]
 
 _SESSION: Sequence[LiteralString] = (
-    # A load that a crash undoes is begun again; nothing else waits for its commits.
+    # After a crash the load is repeated; nothing else depends on its commits.
     "SET synchronous_commit = off",
     "SET maintenance_work_mem = '1GB'",
-    # Both cores are busy already, and /dev/shm, which parallel workers need, may be small.
+    # Both cores are busy, and /dev/shm, which parallel workers need, may be small.
     "SET max_parallel_maintenance_workers = 0",
     "SET statement_timeout = 0",
 )
@@ -47,7 +47,7 @@ _CREATE_NAMESPACE: LiteralString = """
     VALUES (%s, 1, %s, now(), now())
     ON CONFLICT DO NOTHING"""
 
-# Ids that are taken from the sequence for good; what others draw meanwhile lies before or behind.
+# Reserves a range of ids in the sequence; other sessions draw ids outside of it.
 _RESERVE_IDS: LiteralString = """
     SELECT setval('progressor.task_ids', nextval('progressor.task_ids') + %(count)s) - %(count)s,
         setval('progressor.lease_tokens', greatest(
@@ -56,7 +56,7 @@ _RESERVE_IDS: LiteralString = """
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a load took."""
+    """The duration of a load."""
 
     rows: int
     seconds: float
@@ -65,20 +65,20 @@ class Loaded:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second, indexes and statistics included."""
+        """Rows per second, including indexes and statistics."""
         return self.rows / self.seconds
 
 
 def fill(conninfo: str, plan: Plan, *, processor: str = "127.0.0.1:1") -> Loaded:
-    """Carry out a plan in a database, which gets its schema if it has none. Blocks.
+    """Fill a database by a plan; it gets its schema if it has none. Blocks.
 
-    An engine may run on it only if it is idle: its tables are locked until they have their indexes
-    again. If the load fails or is killed, the table in hand is as it was.
+    An engine may use the database only if it is idle: the tables are locked until they have their
+    indexes again. If the load fails or is killed, its current table is as before.
 
     Args:
-        conninfo: A database; where its tables are empty it is faster.
-        plan: What to put in.
-        processor: Where the steps of the namespace go, which is made if it is not there.
+        conninfo: A database; with empty tables the load is faster.
+        plan: What to load.
+        processor: The processor of the namespace, which is created if absent.
     """
     begun = time.monotonic()
     spent: dict[str, float] = {}
@@ -104,7 +104,7 @@ def fill(conninfo: str, plan: Plan, *, processor: str = "127.0.0.1:1") -> Loaded
 def _prepare(
     connection: _Connection, plan: Plan, slots: Sequence[Sequence[int]], processor: str
 ) -> Rows:
-    # The API's own words for a namespace: durations in seconds, as msgspec writes them.
+    # The format of a namespace in the database: durations in seconds, as msgspec writes them.
     config = msgspec.json.encode({"processor_targets": [processor], "history_mode": "none"})
     connection.execute(_CREATE_NAMESPACE, (plan.namespace, config.decode()))
     row = connection.execute(_RESERVE_IDS, {"count": plan.task_count + 1}).fetchone()
@@ -130,7 +130,7 @@ def _load_lane(
                 with _timed(spent, table):
                     _load_table(connection, rows, table, failed)
                 with _timed(spent, f"{table} statistics"):
-                    # Also tells which pages hold nothing but what everybody sees.
+                    # Also builds the visibility map.
                     connection.execute(f"VACUUM (ANALYZE) progressor.{table}".encode())
     except BaseException:
         failed.set()
@@ -142,8 +142,8 @@ def _load_table(connection: _Connection, rows: Rows, table: str, failed: threadi
         was_empty = _is_empty(connection, table)
         rebuild = _drop_indexes(connection, table)
         if was_empty:
-            # What this transaction has made empty it may fill with rows that need no vacuum, and,
-            # where wal_level is minimal, without a log.
+            # A table that this transaction emptied can be filled with frozen rows and, if wal_level
+            # is minimal, without WAL.
             connection.execute(f"TRUNCATE progressor.{table}".encode())
         options = "FORMAT BINARY, FREEZE" if was_empty else "FORMAT BINARY"
         statement = f"COPY progressor.{table} ({COLUMNS[table]}) FROM STDIN ({options})"
@@ -165,7 +165,7 @@ def _is_empty(connection: _Connection, table: str) -> bool:
 
 
 def _drop_indexes(connection: _Connection, table: str) -> list[sql.Composed]:
-    """Drop all indexes of a table; return what makes them again."""
+    """Drop all indexes of a table; return what creates them again."""
     name = f"progressor.{table}"
     which = sql.Identifier("progressor", table)
     rebuild = []

@@ -1,13 +1,14 @@
-"""What a filled database holds, and which process has which number.
+"""The contents of a filled database, and the numbers of its processes.
 
-Processes are numbered from 0, and `<prefix>-<number>` is an id, so that a client can name them:
+Processes are numbered from 0, and their ids are `<prefix>-<number>`, so that a client can name
+them:
 
-    0 .. callable_count - 1      running, waiting for calls; of these the last `timer_count` have a
+    0 .. callable_count - 1      running, waiting for calls; the last `timer_count` of them have a
                                  timer in some weeks
     .. then due_count            running, with a timer that is due
     .. then                      finished, and broken
 
-Each has three tasks and three events. Created they were in quite another order.
+Each has three tasks and three events. The order of creation is a different one.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ _SHARE_TIMED = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many of what; the same seed makes the same rows but for their times."""
+    """The counts; the same seed makes the same rows, except for their times."""
 
     process_count: int
     timer_count: int
@@ -48,22 +49,22 @@ class Plan:
 
     @property
     def finished_count(self) -> int:
-        """Processes that have finished."""
+        """Finished processes."""
         return round(_SHARE_FINISHED * self.process_count)
 
     @property
     def broken_count(self) -> int:
-        """Processes that are in error."""
+        """Broken processes."""
         return round(_SHARE_BROKEN * self.process_count)
 
     @property
     def running_count(self) -> int:
-        """Processes that are running, those with a timer included."""
+        """Running processes, including those with a timer."""
         return self.process_count - self.finished_count - self.broken_count
 
     @property
     def callable_count(self) -> int:
-        """Processes that take a call whenever one comes, and do nothing by themselves for weeks."""
+        """Processes that accept calls, and do nothing else for weeks."""
         return self.running_count - self.due_count
 
     @property
@@ -73,13 +74,13 @@ class Plan:
 
     @property
     def task_count(self) -> int:
-        """Tasks in all, and as many ids drawn."""
+        """The number of tasks, and of ids that they use."""
         return 3 * self.process_count + self.long_event_count
 
     def creation_step(self) -> int:
-        """Return by how many places in the order of creation two neighbours lie apart.
+        """Return the distance in the order of creation between two neighbours.
 
-        No divisor is shared with the number of processes, so that each place is taken once.
+        It has no common divisor with the number of processes, so that each position is used once.
         """
         step = max(1, round(0.618 * self.process_count))
         while math.gcd(step, max(1, self.process_count)) != 1:
@@ -88,5 +89,5 @@ class Plan:
 
 
 def default_timer_count(process_count: int) -> int:
-    """Return how many timers so many processes have where nobody says."""
+    """Return the default number of timers for a number of processes."""
     return round(_SHARE_TIMED * process_count)

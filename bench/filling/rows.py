@@ -1,7 +1,7 @@
 """The rows of a plan, table by table, in the order of the slots.
 
-What the sizes are like: args of 64 to 200 bytes, events of 96 to 160, an aux_state of about 100, an
-idempotency key on every start, metadata on every second process, all bytes random.
+Sizes: args of 64 to 200 bytes, events of 96 to 160, an aux_state of about 100, an idempotency key
+on every start, metadata on every second process; all bytes are random.
 """
 
 import array
@@ -55,7 +55,7 @@ _FALSE = b"\0"
 
 
 def _task(task_type: bytes, *, key: Field, fingerprint: Field, first: int, count: int) -> bytes:
-    """Return the template of a task that succeeded; holes: key, id, 4 x begun, end, id, args .."""
+    """Return the template of a finished task; holes: key, id, 4 x begun, end, id, args .."""
     return template((
         KEY, INT8, task_type, b"finished", int4(1), INT8, INT8, INT8, INT8, INT8, INT8,
         int8(first) if count else None, int4(count), FIELD, key, fingerprint, FIELD,
@@ -113,7 +113,7 @@ def numbers_by_slot(plan: Plan) -> list[Sequence[int]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Makes rows; task ids, and with them tokens, begin at `first_task_id`."""
+    """Makes rows; task ids, and tokens with them, begin at `first_task_id`."""
 
     plan: Plan
     slots: Sequence[Sequence[int]]
@@ -121,7 +121,7 @@ class Rows:
     now: dt.datetime
 
     def of(self, table: str) -> Iterator[bytes]:
-        """Yield the rows of a table, those of a slot at a time."""
+        """Yield the rows of a table, one slot at a time."""
         of_one: Callable[[int, bytes], bytes] = {
             "processes": self._process,
             "tasks": self._tasks,
@@ -138,7 +138,7 @@ class Rows:
             yield self._long(table)
 
     def row_count(self, table: str) -> int:
-        """Return how many rows a table gets."""
+        """Return the number of rows of a table."""
         plan, long = self.plan, self.plan.long_event_count
         return {
             "processes": plan.process_count + bool(long),
@@ -164,12 +164,12 @@ class Rows:
         return self._now - _AGE * (count - number * self._creation_step % count)
 
     def _bytes(self, number: int, size: int) -> bytes:
-        """Return random bytes as a field, others for each number."""
+        """Return random bytes as a field, different ones for each number."""
         offset = number * _STRIDE & (_POOL_BYTES - 1)
         return field(self._pool[offset : offset + size])
 
     def _args(self, number: int, ordinal: int) -> bytes:
-        """Return args, of which the bench's processor makes one event (bench/parts/plans.py)."""
+        """Return args, which make the bench's processor record one event (bench/parts/plans.py)."""
         offset = (3 * number + ordinal) * _STRIDE & (_POOL_BYTES - 1)
         size = 63 + (37 * number + 59 * ordinal) % 137
         return field(b"e" + self._pool[offset : offset + size])
@@ -245,7 +245,7 @@ class Rows:
         return _SCHEDULED % (key, task_id, self._due_at(number))
 
     def _long(self, table: str) -> bytes:
-        """Return the rows of the process that has grown old."""
+        """Return the rows of the process with a long history."""
         plan = self.plan
         name = process_key(plan.namespace, f"{plan.prefix}-long")
         key = key_fields(name.slot, plan.namespace.encode(), name.process_id.encode())

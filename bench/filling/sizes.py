@@ -1,4 +1,4 @@
-"""What a process takes on disk: every table and every index, per process, beside its payload."""
+"""The size of a process on disk: every table and index, per process, beside its payload."""
 
 import dataclasses
 from typing import Any, LiteralString
@@ -24,7 +24,7 @@ _RELATIONS: LiteralString = """
         AND t.relname IN ('processes', 'tasks', 'events', 'schedule', 'running', 'replies')
     ORDER BY t.relname, i.relname NULLS FIRST"""
 
-# A sample: the whole would be read for minutes.
+# A sample: reading everything would take minutes.
 _PAYLOADS: LiteralString = """
     SELECT
         (SELECT avg(octet_length(aux_state) + coalesce(octet_length(metadata::text), 0)
@@ -40,7 +40,7 @@ _WHOLE = 100.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A table without its indexes, or an index of it; ``index`` is empty for the table."""
+    """A table without its indexes, or one of its indexes; ``index`` is empty for the table."""
 
     table: str
     index: str
@@ -50,24 +50,24 @@ class Relation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The relations of a database in bytes, and the payload of an average process."""
+    """The sizes of a database's relations in bytes, and the payload of an average process."""
 
     relations: tuple[Relation, ...]
     payload_per_process: float
 
     @property
     def process_count(self) -> float:
-        """Processes, as many as the last ANALYZE has counted."""
+        """The number of processes, as of the last ANALYZE."""
         counts = [each.row_count for each in self.relations if each.table == "processes"]
         return max(1.0, counts[0])
 
     @property
     def total(self) -> int:
-        """Bytes of all tables and indexes."""
+        """The bytes of all tables and indexes."""
         return sum(each.size for each in self.relations)
 
     def as_json(self) -> dict[str, Any]:
-        """Return bytes per process of each relation, and in all."""
+        """Return the bytes per process, of each relation and in total."""
         return {
             "processes": round(self.process_count),
             "bytes": self.total,
@@ -80,7 +80,7 @@ class Sizes:
         }
 
     def as_table(self) -> Table:
-        """Return the same for people."""
+        """Return the same as a table."""
         table = Table("relation", title=f"{self.process_count:,.0f} processes")
         for column in ("rows", "MiB", "bytes a process"):
             table.add_column(column, justify="right")
@@ -98,7 +98,7 @@ class Sizes:
 
 
 def read_sizes(connection: psycopg.Connection[Any]) -> Sizes:
-    """Return the sizes as they are; rows and payload as ANALYZE and a sample have them."""
+    """Return the current sizes; rows are as of the last ANALYZE, payload is from a sample."""
     relations = tuple(
         Relation(table=table, index=index, size=size, row_count=max(0.0, rows))
         for table, index, size, rows in connection.execute(_RELATIONS).fetchall()

@@ -1,4 +1,4 @@
-"""Rows of COPY's binary format from templates: what varies is put in by one `%` per process.
+"""Rows in COPY's binary format from templates: one `%` per process fills in what varies.
 
 Source: PostgreSQL manual, "COPY - Binary Format"; the types are as their recv functions read them.
 """
@@ -14,7 +14,7 @@ _COUNT = struct.Struct("!h")
 
 
 class Hole:
-    """A place in a template. ``size`` bytes without their length, or None: a field with it."""
+    """A hole in a template: ``size`` bytes without their length, or None for a field with it."""
 
     def __init__(self, size: int | None, *, field_count: int = 1) -> None:
         assert size is None or field_count == 1, "a length says how long one field is"
@@ -32,33 +32,33 @@ Field = bytes | Hole | None
 
 
 def row(fields: Sequence[Field]) -> bytes:
-    """Return the template of a row: constants, nulls, and holes in their order."""
+    """Return the template of a row: constants, nulls and holes in their order."""
     count = sum(field.field_count if isinstance(field, Hole) else 1 for field in fields)
     return _escaped(_COUNT.pack(count)) + b"".join(map(_part, fields))
 
 
 def field(data: bytes) -> bytes:
-    """Return a field with its length: what goes into a hole that has none."""
+    """Return a field with its length, for a hole without a size."""
     return _LENGTH.pack(len(data)) + data
 
 
 def key_fields(slot: int, namespace: bytes, process_id: bytes) -> bytes:
-    """Return what goes into a `KEY` hole."""
+    """Return the contents of a `KEY` hole."""
     return b"".join((struct.pack("!ih", 2, slot), field(namespace), field(process_id)))
 
 
 def int8(value: int) -> bytes:
-    """Return a bigint as a field or a hole holds it."""
+    """Return a bigint as in a field or a hole."""
     return value.to_bytes(8, "big", signed=True)
 
 
 def int4(value: int) -> bytes:
-    """Return an integer as a field holds it."""
+    """Return an integer as in a field."""
     return value.to_bytes(4, "big", signed=True)
 
 
 def jsonb(text: bytes) -> bytes:
-    """Return a jsonb as a field holds it."""
+    """Return a jsonb as in a field."""
     return b"\x01" + text
 
 

@@ -1,4 +1,4 @@
-"""What a client asks: each RPC on the raw generated stubs, and through a session of the SDK."""
+"""The requests of a client: each RPC with the generated stubs, and in a session of the SDK."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,15 @@ _PAGE_SIZE = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the bench asks for.
+    """An order of the bench.
 
-    ``targets`` are asked in turn, each by so many ``connections``. ``callers`` ask one thing after
-    another, or with a ``rate`` (a second) whoever is due, until `seconds` have passed or `count` is
-    reached. ``prefix`` and ``distinct`` give the ids of processes: a number below `distinct`
-    follows the prefix, each in its turn, of which this client takes every ``stride``-th from
-    ``first``. ``plan``, ``number`` and ``step`` make the args; ``history_last`` events go with a
-    call, 0: what the namespace says, which is none. Of starts in sessions every ``traced_every``-th
-    is traced by its caller; 0: none. Of a gated start the number names one of so many ``gates``.
+    ``targets`` are called in turn, each over ``connections``. ``callers`` send one request after
+    the other or, with a ``rate`` per second, at fixed instants, until `seconds` have passed or
+    `count` is reached. ``prefix`` and ``distinct`` give the process ids: the prefix and a number
+    below `distinct`, in turn; this client takes every ``stride``-th from ``first``. ``plan``,
+    ``number`` and ``step`` make the args. ``history_last`` events go with a call, 0 for the setting
+    of the namespace, which is none. In sessions, every ``traced_every``-th start is traced by its
+    caller; 0 for none. A gated start uses one of ``gates`` gates, chosen by its number.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Order:
 
 
 class Unary:
-    """Asks by unary calls on one channel."""
+    """Sends unary calls on one channel."""
 
     def __init__(self, channel: grpc.aio.Channel, order: Order) -> None:
         self._stub = ProcessServiceStub(channel)
@@ -101,7 +101,7 @@ class Unary:
         )
 
     async def gated(self, number: int, process_id: str) -> None:
-        """Start a process whose first step goes through a gate, and do not wait for it."""
+        """Start a process whose first step needs a gate, without waiting for it."""
         gate = types_pb2.GateUse(gate=f"{self._order.prefix}-{number % self._order.gates}")
         await self._stub.Start(
             pb.StartRequest(
@@ -115,7 +115,7 @@ class Unary:
         )
 
     async def gate(self, number: int, _process_id: str) -> None:
-        """Set the capacity of a gate, to `number` of the order."""
+        """Set the capacity of a gate to `number` of the order."""
         await self._gates.SetGate(
             gate_service_pb2.SetGateRequest(
                 namespace=self._order.namespace,
@@ -126,7 +126,7 @@ class Unary:
         )
 
     async def submit(self, _number: int, process_id: str) -> None:
-        """Submit a job that the engine leads, of as many nodes as the order's number."""
+        """Submit a job that the engine leads, with as many nodes as the order's number."""
         await self._jobs.SubmitJob(
             job_service_pb2.SubmitJobRequest(
                 namespace=self._order.namespace,
@@ -169,11 +169,11 @@ class Unary:
         assert answer.processes, "a namespace without processes"
 
     async def check(self, _number: int, _process_id: str) -> None:
-        """Ask for nothing: an RPC that is as empty as one can be."""
+        """Send an empty RPC."""
         await self._check(health_pb2.HealthCheckRequest(), timeout=orders.SECONDS_MAX)
 
     async def handover(self, _number: int, process_id: str) -> float:
-        """Call one process twice, the second time while the step of the first is held up."""
+        """Call a process twice, the second time while the step of the first call is held."""
 
         async def call(args: bytes) -> float:
             await self._call(process_id, args)
@@ -199,7 +199,7 @@ class Unary:
 
 
 class InSession:
-    """Asks by the SDK's client, which keeps a session."""
+    """Sends requests by the SDK's client, in a session."""
 
     def __init__(self, client: Client, order: Order) -> None:
         self._client = client
@@ -226,7 +226,7 @@ class InSession:
 
 @contextlib.contextmanager
 def _traced(number: int) -> Iterator[None]:
-    """Let a request come from a caller who traces."""
+    """Send a request from a traced caller."""
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     context = trace.SpanContext(number + 1, number + 1, is_remote=False, trace_flags=sampled)
     with trace.use_span(trace.NonRecordingSpan(context)):

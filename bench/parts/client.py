@@ -13,7 +13,7 @@ from progressor.sdk import BYTES, Client, NamespaceConfig
 _Line = tuple[str, int]
 """A connection: its target, and which one of those to it."""
 
-# Channels of one process would share the connection to a target.
+# Otherwise the channels of a process share one connection to a target.
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -25,7 +25,7 @@ class _Client:
         self._sessions: dict[_Line, Client] = {}
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Return the times of the calls that ended, in microseconds, and how long it took."""
+        """Return the times of the calls that ended, in microseconds, and the duration."""
         if order["what"] == "namespace":
             return await _create_namespace(order)
         wanted = Order(**{**order, "targets": tuple(order["targets"])})
@@ -40,14 +40,14 @@ class _Client:
         return {**answer, "times_us": [round(1e6 * each) for each in times]}
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all channels and sessions."""
         for channel in self._channels.values():
             await channel.close()
         for session in self._sessions.values():
             await session.close()
 
     def _ask(self, order: Order) -> Ask:
-        """Return what asks once, of each target in its turn."""
+        """Return a function that sends one request, to each target in turn."""
         one = self._one_in_session if order.session else self._one_unary
         lines = itertools.product(order.targets, range(order.connections))
         asks = [one(line, order) for line in lines]
@@ -76,7 +76,7 @@ class _Client:
 
 
 async def _create_namespace(order: dict[str, Any]) -> orders.Answer:
-    # The cost of a long history is a question of its own.
+    # The cost of a long history is a separate question.
     config = NamespaceConfig(
         name=order["name"],
         processor_targets=(order["processor"],),

@@ -1,4 +1,4 @@
-"""The collector: takes what an engine pushes by OTLP, and forgets it unread."""
+"""The collector: receives what an engine pushes by OTLP, and discards it."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ _SERVICES = (
 
 
 class _Sink:
-    """Counts the bytes that came to each service."""
+    """Counts the bytes received by each service."""
 
     def __init__(self) -> None:
         self.bytes = dict.fromkeys(_SERVICES, 0)
 
     def handler(self, service: str) -> grpc.GenericRpcHandler:
-        """Return what takes the pushes to a service."""
+        """Return the handler of a service."""
 
         async def export(request: bytes, _context: object) -> bytes:
             self.bytes[service] += len(request)
@@ -29,7 +29,7 @@ class _Sink:
         return grpc.method_handlers_generic_handler(service, {"Export": method})
 
     async def obey(self, _order: dict[str, Any]) -> orders.Answer:
-        """Return how many bytes of traces have come."""
+        """Return the number of received bytes of traces."""
         return {"bytes": self.bytes[_SERVICES[0]]}
 
 

@@ -1,4 +1,4 @@
-"""The database: an embedded PostgreSQL with full durability, in the directory of the argument."""
+"""The database: an embedded PostgreSQL with full durability, in the directory given as argument."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from progressor.storage.embedded.server import EmbeddedPostgres
 
 
 def _main(directory: Path) -> None:
-    # By it the instant at which a gate is free again can be told: that of the commit.
+    # Commit timestamps give the instant at which a gate is released.
     settings = {"track_commit_timestamp": "on"}
     with EmbeddedPostgres(data_directory=directory, settings=settings) as postgres:
         orders.tell({"dsn": postgres.conninfo})

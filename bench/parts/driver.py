@@ -1,4 +1,4 @@
-"""The driver: PostgreSQL alone, without an engine; the argument is how to connect."""
+"""The driver: PostgreSQL without an engine; the argument is the connection string."""
 
 import asyncio
 import itertools
@@ -36,13 +36,13 @@ _POLL_SECONDS = 0.05
 
 
 class _Driver:
-    """Carries out one order at a time on a few connections of its own."""
+    """Carries out one order at a time on a few connections."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Return the times of what was done, in microseconds, and how long it took."""
+        """Return the times of the operations, in microseconds, and the duration."""
         match order.pop("what"):
             case "commits":
                 return await self._commits(**order)
@@ -56,13 +56,13 @@ class _Driver:
                 return await self._calls(**order)
 
     async def version(self) -> str:
-        """Return PostgreSQL's version."""
+        """Return the version of PostgreSQL."""
         async with await self._connect() as connection:
             major, minor = divmod(connection.info.server_version, 10_000)
             return f"{major}.{minor}"
 
     async def _commits(self, seconds: float) -> orders.Answer:
-        """Time pairs of commits, each of one row, as a call's admission and settlement are two."""
+        """Time pairs of commits of one row each, like the admission and settlement of a call."""
         async with await self._connect() as connection:
             table = sql.Identifier(_TABLE)
             await connection.execute(
@@ -84,9 +84,9 @@ class _Driver:
         }
 
     async def _settled(self, prefix: str) -> orders.Answer:
-        """Return when the settlement of the init task of each process was committed, in epoch s.
+        """Return when each init task's settlement was committed, in seconds since 1970.
 
-        None where PostgreSQL keeps no such instants (track_commit_timestamp).
+        None if PostgreSQL does not keep commit timestamps (track_commit_timestamp).
         """
         async with await self._connect() as connection:
             cursor = await connection.execute("SHOW track_commit_timestamp")
@@ -96,7 +96,7 @@ class _Driver:
             return {"settled": dict(await cursor.fetchall())}
 
     async def _job(self, prefix: str) -> orders.Answer:
-        """Wait for the jobs of a prefix to end; return how long all took, by PostgreSQL's clock."""
+        """Wait for the jobs of a prefix to end; return their duration, by PostgreSQL's clock."""
         async with await self._connect() as connection:
             while True:
                 cursor = await connection.execute(_JOBS, [f"{prefix}%"])
@@ -108,7 +108,7 @@ class _Driver:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _firings(self, prefix: str) -> orders.Answer:
-        """Return how late each firing of the schedules of a prefix was, by PostgreSQL's clock."""
+        """Return how late each run of the schedules of a prefix was, by PostgreSQL's clock."""
         async with await self._connect() as connection:
             cursor = await connection.execute(_FIRINGS, [f"{prefix}%"])
             times = [row[0] for row in await cursor.fetchall()]
@@ -117,9 +117,9 @@ class _Driver:
     async def _calls(
         self, seconds: float, batch: int, connections: int, namespace: str, ids: Sequence[str]
     ) -> orders.Answer:
-        """Admit and settle calls by the engine's own functions, in batches, on some connections.
+        """Admit and settle calls by the engine's own functions, in batches, on several connections.
 
-        A time is that of a call: from its admission to its settlement, a whole batch together.
+        A time is that of a call, from the admission to the settlement of its whole batch.
         """
         keys = [process_key(namespace, process_id) for process_id in ids]
         shares = [keys[number::connections] for number in range(connections)]
@@ -133,7 +133,7 @@ class _Driver:
                 functions = await Functions.found(connection)
                 following = itertools.cycle(share)
                 while (sent := time.perf_counter()) < begun + seconds:
-                    # In the order of their keys, as the engine's own batches come to the locks.
+                    # In the order of their keys, in which the engine's batches take locks.
                     taken = [next(following) for _ in range(min(batch, len(share)))]
                     admitted = await functions.admit(connection, calls(taken))
                     settled = await functions.settle(connection, settlements(taken, admitted))

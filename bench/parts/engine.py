@@ -1,7 +1,7 @@
-"""The engine: what `progressor serve` runs, with its counters to be read from outside.
+"""The engine: what `progressor serve` runs, with counters that the bench can read.
 
-Arguments are the number of workers and settings, KEY=VALUE. With more than one worker it is the
-command itself that runs, and there are no counters.
+Arguments are the number of workers and settings, KEY=VALUE. With several workers the command itself
+runs, and there are no counters.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def _serve(settings: dict[str, str]) -> None:
 
 
 async def _serve_with_workers(count: int, settings: dict[str, str]) -> None:
-    """Run the command on a port that was free a moment ago: its workers share it."""
+    """Run the command on a port that was free a moment ago, which its workers share."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -75,7 +75,7 @@ async def _until_serving(address: str) -> None:
         asyncio.timeout(_READY_SECONDS),
         Client(address, timeout=_READY_SECONDS, session=False) as client,
     ):
-        # Reads are repeated until there is an engine that has reached PostgreSQL.
+        # Reads are retried until an engine has connected to PostgreSQL.
         async for _ in client.namespaces.list():
             return
 

@@ -1,4 +1,4 @@
-"""Two ways to load a server: callers who wait for their answer, and a constant rate."""
+"""Two kinds of load: callers that wait for their answers, and a constant rate."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 Ask = Callable[[int, str], Coroutine[Any, Any, float | None]]
-"""Ask once; return the seconds to count, where they are not simply those it took."""
+"""Sends a request; returns the seconds to count, or None for its duration."""
 
 Ids = Iterator[tuple[int, str]]
 
@@ -17,10 +17,10 @@ _clock = time.perf_counter
 
 
 async def closed_loop(ask: Ask, ids: Ids, *, callers: int, seconds: float) -> dict[str, Any]:
-    """Return the times of what `callers` ask, each one thing after another, and how much was done.
+    """Return the times of the requests of `callers`, each one after the other, and their number.
 
-    What ends before the callers are in full swing does not count, nor what ends after so many
-    `seconds` of that: or else the rate of a short turn would be too low by as many as they are.
+    Requests that end before all callers are active, or later than `seconds` after that, do not
+    count: otherwise the rate of a short turn would be too low.
     """
     times: list[float] = []
     done = 0
@@ -46,11 +46,11 @@ async def closed_loop(ask: Ask, ids: Ids, *, callers: int, seconds: float) -> di
 
 
 async def open_loop(ask: Ask, ids: Ids, *, rate: float, seconds: float) -> dict[str, Any]:
-    """Return the times of what is asked at a constant rate, whether or not answers come.
+    """Return the times of requests at a constant rate, whether or not answers arrive.
 
     The instants are fixed in advance and each time counts from its instant, so that a stall of the
-    server, or of this client, counts for all who would have asked meanwhile (no coordinated
-    omission). All answers are waited for.
+    server, or of this client, counts for all requests that are due meanwhile (no coordinated
+    omission). All answers are awaited.
 
     Source: Gil Tene, "How NOT to Measure Latency".
     """

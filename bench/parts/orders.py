@@ -1,4 +1,4 @@
-"""What all parts share: orders in, answers out, an event loop, and the channel options."""
+"""What all parts share: orders in, answers out, an event loop, and channel options."""
 
 import asyncio
 import json
@@ -13,13 +13,13 @@ Answer = Mapping[str, Any]
 Obey = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 SECONDS_MAX = 60.0
-"""The deadline of every call: long enough that none ends by it."""
+"""The deadline of every call, long enough that no call reaches it."""
 
 SERVER_OPTIONS = (("grpc.so_reuseport", 0),)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a part to its end."""
+    """Run a part until its input ends."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
@@ -31,7 +31,7 @@ def tell(answer: Answer) -> None:
 
 
 async def obey(obey_one: Obey) -> None:
-    """Answer orders, one at a time, until standard input ends."""
+    """Carry out orders, one at a time, until standard input ends."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -40,7 +40,7 @@ async def obey(obey_one: Obey) -> None:
 
 
 async def _obeyed(obey_one: Obey, order: dict[str, Any]) -> Answer:
-    """Return the answer; what goes wrong with one order is said, and the next may do better."""
+    """Return the answer to an order; an error is reported, and the next order still runs."""
     try:
         return await obey_one(order)
     except Exception as error:  # noqa: BLE001  the bench decides what becomes of it

@@ -7,7 +7,7 @@ SHARES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
 
 
 def curve(seconds: Iterable[float], shares: Sequence[float] = SHARES) -> list[float]:
-    """Return the time, in milliseconds, of each share; all 0 where there are no times."""
+    """Return the time of each share in milliseconds; all 0 without times."""
     ordered = sorted(seconds) or [0.0]
     last = len(ordered) - 1
     return [1000 * ordered[min(last, int(share * len(ordered)))] for share in shares]

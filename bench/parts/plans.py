@@ -1,14 +1,14 @@
-"""What a task's args ask of the bench's processor: a letter, then what it needs.
+"""What the args of a task tell the bench's processor to do: a letter, then its parameter.
 
 e  one event and an answer
-s  the same, and a timer that is due at once, for as long as the processor is not halted
+s  the same, and a timer that is due at once, until the processor is halted
 t  the same, and a timer at the instant that follows (seconds since 1970)
-h  an answer after as many seconds as follow
-g  the same as e, where it is told how long after the answer of the one before it each was asked
-m  as many events as follow, and an answer
-j  as the leader of a job: so many nodes of plan n as follow, and at their join the end
-n  as the node of a job: a result, and the end
-w  an answer once the processor is told to release what it holds
+h  an answer after the given number of seconds
+g  the same as e; the time since the previous answer is recorded
+m  the given number of events, and an answer
+j  as the leader of a job: the given number of nodes with plan n, and finish at their join
+n  as the node of a job: a result, and finish
+w  an answer once the processor is told to release held steps
 """
 
 import struct
@@ -27,17 +27,17 @@ def plan(letter: str, number: float = 0.0) -> bytes:
 
 
 def letter_of(args: bytes) -> str:
-    """Return which plan it is."""
+    """Return the letter of a plan."""
     return chr(args[0])
 
 
 def number_of(args: bytes) -> float:
-    """Return the number that goes with it."""
+    """Return the parameter of a plan."""
     (number,) = _NUMBER.unpack_from(args, 1)
     return float(number)
 
 
 def nodes(count: int) -> list[nodes_pb2.NodeSpec]:
-    """Return as many nodes of a job that depend on nothing."""
+    """Return the given number of nodes without predecessors."""
     args = plan("n")
     return [nodes_pb2.NodeSpec(name=f"n{number}", args=args) for number in range(count)]

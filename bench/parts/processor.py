@@ -1,4 +1,4 @@
-"""The processor: one answer, served by the SDK, unary or streaming; the relay asks the unary one.
+"""The processor, served by the SDK: unary or streaming; the relay uses the unary one.
 
 The argument is `unary` or `stream`.
 """
@@ -26,7 +26,7 @@ _LIMITS = Limits(steps_max=30_000)
 
 
 class _Processor:
-    """Does what the args of a task ask for, and keeps count."""
+    """Does what the args of a task say, and counts."""
 
     name = "bench"
 
@@ -66,7 +66,7 @@ class _Processor:
         return response
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Tell the counts; `halted` says whether steps go on, `release` ends what is held."""
+        """Return the counts; `halted` stops or resumes steps, `release` ends held ones."""
         self.halted = bool(order.get("halted", self.halted))
         if order.get("forget"):
             self.times.clear()

@@ -1,7 +1,7 @@
-"""The engine's own functions in the database, called without an engine.
+"""Calls the engine's database functions without an engine.
 
-Arguments are found by their names in pg_proc, so that a function may get a new one without this
-file: what is not named here is null.
+Parameters are found by their names in pg_proc, so that a function may get a new one without a
+change here: what is not named here is null.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres.arrays import COLUMNS, Column
 
 _REPLICA_ID = 0
-"""No replica's. A lease is held for milliseconds: no scan sees it twice, which it must to act."""
+"""The id of no replica. Leases last milliseconds; a scan acts only if it sees one twice."""
 _LEASE_SECONDS = 60.0
 _COLUMN_BY_OID = {column.array_oid: column for column in COLUMNS}
 
@@ -42,7 +42,7 @@ class _Function:
 
     @classmethod
     async def found(cls, connection: _Connection, name: str) -> Self:
-        """Return what pg_proc knows of a function."""
+        """Look up a function in pg_proc."""
         cursor = await connection.execute(_FIND, (name,))
         row = await cursor.fetchone()
         if row is None:
@@ -58,7 +58,7 @@ class _Function:
     async def call(
         self, connection: _Connection, items: Sequence[Item], *, given: Item
     ) -> list[dict[str, Any]]:
-        """Return the rows, in the order of the items; `given` are arguments that are no columns."""
+        """Return the rows in the order of the items; `given` are parameters without a column."""
         arguments = [
             given.get(name) if column is None else _filled(column, _values(name, items))
             for name, column in self.columns.items()
@@ -78,7 +78,7 @@ class Functions:
 
     @classmethod
     async def found(cls, connection: _Connection) -> Self:
-        """Find them."""
+        """Look up the functions."""
         return cls(
             await _Function.found(connection, "admit_requests"),
             await _Function.found(connection, "settle_tasks"),
@@ -104,7 +104,7 @@ def calls(keys: Sequence[ProcessKey]) -> list[Item]:
     return [
         {
             **dataclasses.asdict(key),
-            "head": number,  # each its process's only one
+            "head": number,  # the only task of its process
             "task_type": "call",
             "args": b"a" * plans.SIZE,
             "waits": True,
@@ -116,7 +116,7 @@ def calls(keys: Sequence[ProcessKey]) -> list[Item]:
 
 
 def settlements(keys: Sequence[ProcessKey], admitted: Sequence[Item]) -> list[Item]:
-    """Return the items of a settlement: one event and an answer each, as the processor gives."""
+    """Return the items of a settlement: one event and an answer each, like the processor's."""
     return [
         {
             **dataclasses.asdict(key),
@@ -133,7 +133,7 @@ def settlements(keys: Sequence[ProcessKey], admitted: Sequence[Item]) -> list[It
 
 
 def _filled(column: type[Column], values: list[Any]) -> Column | None:
-    """Return an array, none where no item has a value: as the engine does."""
+    """Return an array; None if no item has a value, as in the engine."""
     return None if values.count(None) == len(values) else column(values)
 
 

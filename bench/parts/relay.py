@@ -1,6 +1,6 @@
-"""The relay: the engine's two unary hops, client to relay to processor, and no database.
+"""The relay: the engine's two unary hops, client to relay to processor, without a database.
 
-What it sends the processor is as large as what the engine would send.
+Its requests to the processor are as large as the engine's.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The questions, one file each; every one has `NAMES` and ``async def ask(env, pace)``.
+"""The questions, one per file; each has `NAMES` and ``async def ask(env, pace)``.
 
-`NAMES` are those of the answers it can give; it gives those that the pace wants.
+`NAMES` are the names of its possible answers; it gives those that the pace selects.
 """

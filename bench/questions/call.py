@@ -10,7 +10,7 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call existing processes, each in its turn."""
+    """Call existing processes in turn."""
     count = pace.count(_PROCESS_COUNT, least=64)
     ways = {"relay": Way({"what": "call", "distinct": count}, RELAY)}
     for name, variant in _VARIANTS.items():

@@ -1,4 +1,4 @@
-"""How many calls a second can 64 callers make on one and the same process?"""
+"""How many calls a second can 64 callers make on a single process?"""
 
 from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, summed_up
@@ -9,7 +9,7 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call one process; each call waits for those before it."""
+    """Call one process; each call waits for the previous ones."""
     ways = {}
     for name, variant in _VARIANTS.items():
         if pace.wants(name):

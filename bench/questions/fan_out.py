@@ -1,4 +1,4 @@
-"""How many nodes of a job of 10,000 that wait for nothing end in a second, with its join?"""
+"""How many independent nodes of a job of 10,000 end in a second, with its join?"""
 
 import statistics
 
@@ -16,13 +16,13 @@ NAMES = tuple(_LEADERS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Run jobs, each between two stretches of processes that make steps.
+    """Run jobs, each between two periods in which processes run steps.
 
     fan_out is led by the engine, fan_out_own by its own processor. The rate counts from the
-    settlement that starts the nodes to the one of the join that ends the job, by PostgreSQL's
-    clock. A node answers with a result; `ratio_to_steps` is to a second of self-driven steps of 50
-    processes (`steps`) in the same run, of which each sets a timer and records an event.
-    `peak_rss_mb` is the engine's after each job: flat, if a job leaves nothing behind.
+    settlement that starts the nodes to that of the join that ends the job, by PostgreSQL's clock. A
+    node answers with a result; `ratio_to_steps` compares with the rate of self-driven steps of 50
+    processes (`steps`) in the same run, each of which sets a timer and records an event.
+    `peak_rss_mb` is that of the engine after each job: constant if a job leaves nothing behind.
     """
     return [
         await _ask(name, what, env, pace) for name, what in _LEADERS.items() if pace.wants(name)
@@ -47,7 +47,7 @@ async def _ask(name: str, what: str, env: Env, pace: Pace) -> Measurement:
 
 
 async def job(name: str, what: str, count: int, env: Env, *, jobs: int = 1) -> Turn:
-    """Run so many jobs at once, of `count` nodes each, to their end."""
+    """Run jobs at once, of `count` nodes each, to their end."""
     prefix = env.prefix()
     order = {"what": what, "prefix": prefix, "plan": "j", "number": count, "count": jobs}
     async with env.measured(name) as stretch:

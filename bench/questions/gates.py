@@ -1,4 +1,4 @@
-"""What does a task cost that goes through a gate, by how many wait at a thousand of them?"""
+"""What does a task with a gate cost, by the number of tasks that wait at a thousand gates?"""
 
 from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
@@ -11,10 +11,10 @@ NAMES = tuple(_WAITING)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Let so many wait before closed gates, and measure the first that pass once all are open.
+    """Let tasks wait at closed gates, and measure the first that pass once all are open.
 
-    ops_per_s is of those, while the others wait; ratio_to_fewest compares each with the fewest
-    waiting: 1 says that it costs nothing that others wait.
+    ops_per_s is that of the first tasks, while the others wait; ratio_to_fewest compares with the
+    fewest waiting tasks: 1 means that waiting tasks cost nothing.
     """
     found: list[Measurement] = []
     before = await env.scan_found()
@@ -43,7 +43,7 @@ async def _turn(env: Env, name: str, *, gates: int, waiting: int, count: int) ->
         begun = await processor.ask()
         await until_reached(processor, "count", count)
         ended = await processor.ask()
-    # The rest passes outside of what is measured: the next turn begins with none.
+    # The rest passes after the measurement, so that the next turn begins with none.
     await until_quiet(processor)
     seconds = ended["at"] - begun["at"]
     return stretch.turn(count=ended["count"], seconds=seconds, times_ms=ended["curve"])

@@ -1,4 +1,4 @@
-"""What does Get of a process with 10 events cost, beside an empty RPC of the same server?"""
+"""What does Get of a process with 10 events cost, compared with an empty RPC of the same server?"""
 
 from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, median_p50, ratio, summed_up
@@ -11,7 +11,7 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Read with 64 callers; the empty RPC is a health check, unary, by as many."""
+    """Read with 64 callers; the empty RPC is a unary health check by as many callers."""
     count = pace.count(_PROCESS_COUNT, least=64)
     prefix = await processes(env, STREAM, count, events=_EVENT_COUNT)
     order = {"what": "get", "prefix": prefix, "distinct": count}

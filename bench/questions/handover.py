@@ -1,4 +1,4 @@
-"""How soon is a call answered that waits behind a step, once that has settled?"""
+"""How soon is a call answered that waits behind a step, once the step has settled?"""
 
 from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, summed_up
@@ -11,7 +11,7 @@ NAMES = ("handover",)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call in pairs, the second while the processor holds up the first for 20 ms.
+    """Send calls in pairs, the second while the processor holds the first for 20 ms.
 
     The time is from the first answer to the second, so it includes the whole step of the second.
     """
@@ -25,6 +25,6 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
     await env.ask({**order, "count": count}, STREAM)
     before = await env.scan_found()
     turn = await env.turn("handover", {**order, "count": pairs}, STREAM)
-    # A call that only a scan has found is one whose wake-up was lost: none must be.
+    # If only a scan finds a call, its wake-up was lost, which must not happen.
     found = await env.scan_found() - before
     return [summed_up("handover", [turn], calls=2 * pairs, scan_found=found)]

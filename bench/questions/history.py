@@ -1,4 +1,4 @@
-"""What does a call cost on a process with 1,000 or 100,000 events, beside a new one?"""
+"""What does a call cost on a process with 1,000 or 100,000 events, compared with a new one?"""
 
 from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, ratio, summed_up
@@ -14,9 +14,9 @@ NAMES = (
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call four processes of each age by four callers, with no history and with the last 10 events.
+    """Call four processes of each age by four callers, without history and with the last 10 events.
 
-    `ratio_to_new` is how many times the cost of a call on a new process without history this is.
+    `ratio_to_new` is the cost relative to a call on a new process without history.
     """
     ways = {}
     for age, wanted in _AGES.items():
@@ -36,7 +36,7 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
 
 
 async def _aged(env: Env, events: int) -> str:
-    """Make processes with so many events, and return the prefix of their ids."""
+    """Create processes with so many events, and return the prefix of their ids."""
     prefix = await processes(env, STREAM, _PROCESS_COUNT, events=min(events, _EVENTS_PER_STEP))
     steps = events // _EVENTS_PER_STEP - 1
     if steps > 0:

@@ -17,9 +17,10 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call as many processes at once; the processor holds all the steps, and then answers them.
+    """Call many processes at once; the processor holds all the steps, and then answers them.
 
-    The engine is a fresh one each time, so its peak is of these calls (and of the starts before).
+    Each turn starts a new engine, so that the peak is that of these calls (and of the starts
+    before).
     """
     return [
         await _measure(name, variant, pace.count(_CALL_COUNT), env)

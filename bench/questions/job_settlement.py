@@ -1,4 +1,4 @@
-"""What does the end of one node cost in a small job, and what in a large one?"""
+"""What does the end of a node cost in a small job, and in a large one?"""
 
 from bench.env import Env
 from bench.measurement import Measurement, Pace, summed_up
@@ -13,8 +13,8 @@ NAMES = tuple(f"job_of_{size}" for size in _SIZES)
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Run as many jobs of a size at once as make 10,000 nodes.
 
-    The engine leads them. A leader has two tasks, its init and its join, which weigh more the
-    smaller its job is: `per_task` is the CPU by all tasks, of nodes and leaders.
+    The engine leads them. A leader has two tasks, its init and its join, which weigh more in a
+    small job: `per_task` is the CPU per task of nodes and leaders.
     """
     answers = []
     for size, name in zip(_SIZES, NAMES, strict=True):

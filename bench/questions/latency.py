@@ -1,4 +1,4 @@
-"""How long does a lone caller wait, beside two hops and the two commits that a call needs?"""
+"""How long does a lone caller wait, compared with two hops and the two commits of a call?"""
 
 from bench.env import RELAY, SESSION, STREAM, Env, turn_of
 from bench.measurement import Measurement, Pace, Turn, median_p50, summed_up
@@ -12,10 +12,10 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call with one caller; `ratio` is its p50 over the relay's and that of two commits.
+    """Call with one caller; `ratio` is its p50 relative to that of the relay plus two commits.
 
-    A commit is of one row, by the driver, on the same PostgreSQL and disk. `latency` tells of the
-    session too.
+    A commit is of one row, by the driver, on the same PostgreSQL and disk. `latency` reports on
+    sessions too.
     """
     count = pace.count(_PROCESS_COUNT)
     prefix = await processes(env, STREAM, count)

@@ -1,4 +1,4 @@
-"""How soon does a task start once the one before it has left the gate of one that all want?"""
+"""How soon does a task start once the previous one has released a gate of one that all need?"""
 
 import itertools
 import statistics
@@ -12,12 +12,12 @@ NAMES = ("mutex",)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Start processes that all want one gate of one.
+    """Start processes that all need one gate of capacity 1.
 
-    The time is from one answer of the processor until it is asked the next: so it includes the
-    settlement that leaves the gate, the claim of who is next, and both ways to the processor.
-    released_p50_ms is the part of it from the commit of that settlement on, in which the gate is
-    left and who is next is promoted; null where PostgreSQL keeps no instants of commits.
+    The time is from one answer of the processor until its next request: it includes the settlement
+    that releases the gate, the claim of the next task, and both ways to the processor.
+    released_p50_ms is the part of it after the commit of that settlement, in which the gate is
+    released and the next task is admitted; null if PostgreSQL does not keep commit timestamps.
     """
     count = pace.count(_TASK_COUNT, least=10)
     before = await env.scan_found()
@@ -38,7 +38,7 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
 
 
 async def _released(env: Env, prefix: str) -> list[float]:
-    """Return how long each step came after the commit that left the gate, in seconds."""
+    """Return how long each step came after the commit that released the gate, in seconds."""
     settled: dict[str, float] | None
     settled = (await env.driver.ask(what="settled", prefix=prefix))["settled"]
     asked: dict[str, float] = (await env.processor(STREAM).ask(asked=True))["asked"]

@@ -1,4 +1,4 @@
-"""How many notifies a second can 64 callers leave with 1,000 processes?"""
+"""How many notifies a second can 64 callers send to 1,000 processes?"""
 
 import time
 
@@ -13,9 +13,9 @@ NAMES = tuple(_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Notify until the time is over, then wait for the steps: their CPU is part of the cost.
+    """Notify for the given time, then wait for the steps: their CPU is part of the cost.
 
-    ops_per_s is how fast they are accepted, `settled_per_s` how fast all of it is done.
+    ops_per_s is the rate of acceptance, `settled_per_s` the rate at which they are completed.
     """
     count = pace.count(_PROCESS_COUNT, least=64)
     return [

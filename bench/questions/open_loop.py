@@ -1,4 +1,4 @@
-"""How long do requests wait that come at a constant rate, at 50 and 80 % of what can be done?"""
+"""How long do requests wait at a constant rate, at 50 and 80 % of the maximum?"""
 
 from bench.env import SESSION, STREAM, Env, Variant
 from bench.measurement import Measurement, Pace, summed_up
@@ -26,8 +26,8 @@ NAMES = tuple(
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Measure the closed loop first, then send at a share of its rate.
 
-    Times count from when a request was due to be sent, so none is left out because an earlier one
-    was slow.
+    Times count from when a request was due to be sent, so that none is left out because an earlier
+    one was slow.
     """
     answered = []
     for what in _WHATS:

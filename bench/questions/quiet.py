@@ -1,4 +1,4 @@
-"""Waiting for a processor to come to an end of what it is asked."""
+"""Waits for a processor to finish its steps."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 async def until_quiet(processor: Peer) -> None:
-    """Wait until no step is made any more."""
+    """Wait until no more steps run."""
     seen = -1
     while (now := (await processor.ask())["answers"]) != seen:
         seen = now
@@ -17,10 +17,10 @@ async def until_quiet(processor: Peer) -> None:
 
 
 async def until_reached(processor: Peer, field: str, count: int, *, poll: float = 0.02) -> None:
-    """Wait until one of the processor's counts is `count` at least.
+    """Wait until one of the processor's counts is at least `count`.
 
     Raises:
-        TimeoutError: It is not within a minute.
+        TimeoutError: It takes more than a minute.
     """
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:

@@ -1,4 +1,4 @@
-"""How many calls a second does PostgreSQL admit and settle alone, by the engine's own functions?"""
+"""How many calls a second can PostgreSQL admit and settle by the engine's functions alone?"""
 
 from bench.env import SESSION, Env, turn_of
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
@@ -13,7 +13,8 @@ NAMES = tuple(_BATCHES)
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Write from a small driver on 4 connections, in batches of 1, 8 and 32; no engine, no gRPC.
 
-    `engine_ratio` is the engine's rate of calls in the same minute, by session and stream, to this.
+    `engine_ratio` is the engine's rate of calls in the same minute, with session and stream,
+    relative to this.
     """
     count = pace.count(_PROCESS_COUNT, least=_CONNECTION_COUNT * max(_BATCHES.values()))
     prefix = await processes(env, SESSION, count)

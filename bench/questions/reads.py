@@ -10,7 +10,7 @@ NAMES = ("trace", "list")
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Read with unary calls, which is all there is for these."""
+    """Read with unary calls, the only form of these."""
     count = _PROCESS_COUNT
     prefix = await processes(env, STREAM, count)
     order = {"prefix": prefix, "distinct": count}

@@ -1,4 +1,4 @@
-"""What do two and three replicas on one database make of calls, and what is the limit then?"""
+"""How do calls scale with two and three replicas on one database, and what is the limit?"""
 
 import contextlib
 
@@ -13,9 +13,10 @@ NAMES = tuple(f"replicas_{count}" for count in range(1, _REPLICA_COUNT + 1))
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Call by session and stream, 64 callers more with each replica, spread over all of them.
+    """Call with session and stream, with 64 more callers for each replica, spread over all of them.
 
-    `cores` says who was busy: at the limit of PostgreSQL its share stops growing with the replicas.
+    `cores` shows the busy components: at PostgreSQL's limit, its share stops growing with the
+    replicas.
     """
     count = pace.count(_PROCESS_COUNT, least=3 * _CALLERS_PER_REPLICA)
     prefix = await processes(env, SESSION, count)

@@ -1,4 +1,4 @@
-"""Turns of several ways to do a thing, one after the other, so that they meet the same machine."""
+"""Alternating turns of several variants, so that they meet the same conditions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from bench.measurement import Measurement, Pace, Turn, summed_up
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """What is asked, and through which parts."""
+    """An order, and the parts that it goes through."""
 
     order: Mapping[str, Any]
     variant: Variant
 
 
 async def rounds(env: Env, pace: Pace, ways: Mapping[str, Way]) -> dict[str, list[Turn]]:
-    """Return the turns of each way by its name: after a warm-up of all, each in its turn."""
+    """Return the turns of each way by its name: after a warm-up of all, they alternate."""
     for way in ways.values():
         await env.ask({**way.order, "seconds": pace.warm_up}, way.variant)
     turns: dict[str, list[Turn]] = {name: [] for name in ways}
@@ -31,7 +31,7 @@ async def rounds(env: Env, pace: Pace, ways: Mapping[str, Way]) -> dict[str, lis
 async def beside_relay(
     env: Env, pace: Pace, order: Mapping[str, Any], variants: Mapping[str, Variant]
 ) -> list[Measurement]:
-    """Return what the relay does with an order and, beside it, what the wanted variants do."""
+    """Return the results of an order: those of the relay, and of the selected variants."""
     ways = {"relay": Way(order, RELAY)}
     ways |= {name: Way(order, each) for name, each in variants.items() if pace.wants(name)}
     turns = await rounds(env, pace, ways)
@@ -41,7 +41,7 @@ async def beside_relay(
 
 
 async def processes(env: Env, variant: Variant, count: int, *, events: int = 1) -> str:
-    """Start processes of so many events, and return the prefix of their ids."""
+    """Start processes with so many events, and return the prefix of their ids."""
     prefix = env.prefix()
     order = {"what": "start", "prefix": prefix, "count": count, "plan": "m", "number": events}
     await env.ask(order, variant)

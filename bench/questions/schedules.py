@@ -1,4 +1,4 @@
-"""How late do 10,000 schedules fire that are due in one minute, or at one instant?"""
+"""How late do 10,000 schedules run that are due in one minute, or at one instant?"""
 
 import asyncio
 import datetime as dt
@@ -26,11 +26,11 @@ NAMES = tuple(_SPAN_SECONDS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Make them well ahead, each to start one process; PostgreSQL tells when each did.
+    """Create them well ahead, each to start one process; PostgreSQL records when each ran.
 
-    The times are how late that was, from the instant to the transaction; ops_per_s is how fast, up
-    to when the processor was asked for the last process. CPU is of a firing with all of what it
-    starts: its claim, its step and its settlement.
+    The times are the lateness from the instant to the transaction; ops_per_s is the rate up to the
+    processor's request for the last process. CPU is that of a run and the work that it starts: its
+    claim, step and settlement.
     """
     count = pace.count(_SCHEDULE_COUNT)
     before = await env.scan_found()
@@ -62,7 +62,7 @@ async def _turn(env: Env, name: str, *, count: int, span: float) -> Turn:
 
 
 async def _make(env: Env, ids: list[str], first: float, step: float) -> None:
-    """Make schedules, each due once within a day, the first at `first`, then one each `step`."""
+    """Create schedules, each due once within a day, the first at `first`, then one each `step`."""
     waiting = iter(enumerate(ids))
     start = messages.ScheduledStart(args=plan("n"))
     async with grpc.aio.insecure_channel(env.engines[0].address) as channel:

@@ -9,5 +9,5 @@ NAMES = ("relay", *_VARIANTS)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Start new processes; the relay's own answer is told here."""
+    """Start new processes; the relay's own answer is reported here."""
     return await beside_relay(env, pace, {"what": "start"}, _VARIANTS)

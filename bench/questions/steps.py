@@ -1,4 +1,4 @@
-"""How many steps a second do processes make by themselves, on timers of zero, one event each?"""
+"""How many steps a second do processes run by themselves, on timers of zero, one event each?"""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def _run(name: str, count: int, variant: Variant, env: Env, pace: Pace) ->
 
 
 async def turn(name: str, variant: Variant, env: Env, pace: Pace) -> Turn:
-    """Count the steps that are made in one turn."""
+    """Count the steps in one turn."""
     processor = env.processor(variant)
     async with env.measured(name) as stretch:
         before = await processor.ask(forget=True)

@@ -1,4 +1,4 @@
-"""How late do 5,000 timers fire that are due within one second?"""
+"""How late are 5,000 timers that are due within one second?"""
 
 import asyncio
 import statistics
@@ -21,8 +21,8 @@ NAMES = ("timers",)
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Set them by as many starts, well ahead; the processor compares its clock with each instant.
 
-    The times are how late they were; ops_per_s is how fast they were fired, one second's worth at
-    best.
+    The times are their lateness; ops_per_s is the rate at which they ran, at most that of one
+    second.
     """
     count = pace.count(_TIMER_COUNT)
     rate = (await env.turn("", {"what": "start", "count": _PROBE_COUNT}, SESSION)).ops_per_s
@@ -46,7 +46,7 @@ async def _turn(count: int, lead: float, env: Env) -> Turn:
 
 
 async def _set_timers(count: int, lead: float, env: Env) -> float:
-    """Set them all before the first is due, and return when that is, seconds since 1970."""
+    """Set them all before the first is due, and return when that is, in seconds since 1970."""
     for patience in range(_TRY_COUNT):
         await env.processor(SESSION).ask(forget=True)
         first = time.time() + lead * (1 << patience)
@@ -54,7 +54,7 @@ async def _set_timers(count: int, lead: float, env: Env) -> float:
         await env.ask({"what": "start", "plan": "t", **timers}, SESSION)
         if time.time() < first:
             return first
-        # Too slow to be set in time; those that are on their way are not to be counted later.
+        # Not set in time: wait for those in flight, so that they are not counted later.
         await until_quiet(env.processor(SESSION))
     message = f"{count} timers could not be set before the first of them was due: too slow here"
     raise RuntimeError(message)

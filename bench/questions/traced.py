@@ -1,4 +1,4 @@
-"""What do traces cost a step where none is told, and where every hundredth process is traced?"""
+"""What does tracing cost a step if nothing is traced, and if every hundredth process is?"""
 
 import asyncio
 
@@ -10,15 +10,15 @@ from bench.questions.steps import turn
 
 _PROCESS_COUNT = 200
 _EVERY = {"traced_off": 0, "traced_none": 0, "traced_1": 100}
-"""Every so many-th process is traced by who starts it."""
+"""Every how many-th process is traced by its caller."""
 
 NAMES = tuple(_EVERY)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Let processes run by turns on an engine without and on one with a collector.
+    """Let processes run alternately on an engine without a collector and on one with it.
 
-    `ratio_to_off` is the rate as a share of that without.
+    `ratio_to_off` is the rate relative to that without a collector.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in NAMES}
     async with started("collector") as collector:
@@ -26,11 +26,11 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
         async with env.engine_beside(*more) as pushing:
             for number in range(pace.turns):
                 first = number % len(NAMES)
-                # Each is first, second and last in turn: what the machine loses is no cost.
+                # Each is first, second and last in turn, so that a slower machine is no cost.
                 for name in (*NAMES[first:], *NAMES[:first]):
                     engine = env.engines[0] if name == "traced_off" else pushing
                     turns[name].append(await _run(name, engine, env, pace))
-        # An engine that leaves has pushed the last of them.
+        # An engine that exits pushes the remaining spans first.
         assert (await collector.ask())["bytes"], "nothing was traced"
     off = turns["traced_off"]
     return [

@@ -1,7 +1,7 @@
-"""Hours of work at half load: does the engine keep its rate, its memory and its sizes?
+"""Hours at half load: does the engine keep its rate, its memory and its sizes?
 
-`python -m bench.soak` has processes live whole lives (`lives`): started, called twice, woken by a
-timer, stepping on by themselves, finished, and deleted by retention. It measures how many lives a
-second there can be at most, lets a share of that come at a constant rate, looks at everything each
-few seconds (`samples`), and judges in the end (`verdict`).
+`python -m bench.soak` runs processes through whole lives (`lives`): they are started, called twice,
+woken by a timer, run steps by themselves, finish, and are deleted by retention. It measures the
+maximum rate of lives, starts lives at a share of it, takes samples every few seconds (`samples`),
+and judges at the end (`verdict`).
 """

@@ -29,11 +29,11 @@ _FIRST, _SECOND, _LAST = b"1", b"2", b"3"
 
 
 class Lives:
-    """Lives, as far as they are lived from outside, and how long they took.
+    """The part of lives that clients see, and their durations.
 
-    ``took`` has the seconds of those that went well since somebody emptied it; at a rate they count
-    from the instant at which a life should have begun, as in `open_loop`. ``failed`` counts those
-    that an error cut short.
+    ``took`` has the seconds of successful lives since it was last emptied; at a constant rate they
+    count from the instant at which a life was due, as in `open_loop`. ``failed`` counts those that
+    an error ended.
     """
 
     def __init__(self, channel: grpc.aio.Channel, namespace: str) -> None:
@@ -45,7 +45,7 @@ class Lives:
         self.failed = 0
 
     def come_at(self, rate: float) -> None:
-        """Forget what was: the life of number n should begin after n / `rate` seconds from now."""
+        """Start a new series: life n is due n / `rate` seconds from now."""
         self._begun, self._rate = time.perf_counter(), rate
         self.took.clear()
         self.failed = 0

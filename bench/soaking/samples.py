@@ -1,4 +1,4 @@
-"""What is looked at each few seconds, and slopes of it."""
+"""Samples taken every few seconds, and their slopes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _PROC = Path("/proc")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The engine and its tables at one moment; ``at`` is seconds from the beginning.
+    """The engine and its tables at one moment; ``at`` is seconds from the start.
 
-    ``lives`` and ``failed`` count from the beginning too; ``lives_per_s`` is without the failed.
+    ``lives`` and ``failed`` also count from the start; ``lives_per_s`` is without failed ones.
     """
 
     at: float
@@ -42,9 +42,9 @@ class Sample:
 
 
 def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process and all under it.
+    """Return the resident memory of a process and its descendants.
 
-    Source: proc(5), /proc/[pid]/status, VmRSS; a PostgreSQL that the process has started is left
+    Source: proc(5), /proc/[pid]/status, VmRSS. A PostgreSQL that the process has started is left
     out, since its shared buffers would count once per session.
     """
     parents = _parents()
@@ -69,7 +69,7 @@ async def read_sizes(
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return by how much y grows with x, by least squares; 0 where there are too few points."""
+    """Return the slope of y over x, by least squares; 0 if there are too few points."""
     if len(points) < 2:
         return 0.0
     mean_x = sum(x for x, _ in points) / len(points)
@@ -87,7 +87,7 @@ def _parents() -> dict[int, int]:
             try:
                 text = (entry / "stat").read_text("utf-8", "replace")
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # It has exited.
             head, _, tail = text.rpartition(")")
             if not head.endswith("(postgres"):
                 parents[int(entry.name)] = int(tail.split()[1])

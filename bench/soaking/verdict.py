@@ -1,4 +1,4 @@
-"""Whether a soak went well: the rate is kept, and memory is flat."""
+"""Judges a soak: the rate is kept, and memory is flat."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -9,15 +9,15 @@ from bench.soaking.samples import Sample, slope
 RATE_KEPT_MIN = 0.95
 FIRST_SECONDS = 300.0
 _SETTLING_SHARE = 0.2
-"""The first part of a run in which caches fill, left out of the slopes."""
+"""The start of a run, in which caches fill; not part of the slopes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a run.
+    """The result of a run.
 
-    ``rate_kept`` is the rate of the rest as a share of that of the first five minutes, or of the
-    first half of a shorter run.
+    ``rate_kept`` is the later rate as a share of that of the first five minutes, or of the first
+    half of a shorter run.
     """
 
     lives_per_s: float
@@ -34,7 +34,7 @@ class Verdict:
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong; nothing, if it went well."""
+        """What is wrong; empty if nothing is."""
         found = []
         if self.failed:
             found.append(f"{self.failed} lives were cut short by an error")
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def judge(samples: Sequence[Sample], *, memory_mb_per_hour_max: float) -> Verdict:
-    """Return the verdict on a run; there are two samples at least."""
+    """Return the verdict on a run, from at least two samples."""
     seconds = samples[-1].at
     border = min(FIRST_SECONDS, seconds / 2)
     first = [each for each in samples if each.at <= border] or list(samples[:1])
