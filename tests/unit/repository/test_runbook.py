@@ -107,4 +107,4 @@ def test_every_key_of_a_guide_exists() -> None:
 def test_every_query_of_the_runbook_runs(own_database: str) -> None:
     with psycopg.connect(own_database, autocommit=True) as connection:
         for query in QUERIES:
-            connection.execute(query.replace("%", "%%"))
+            connection.execute(query.encode())
