@@ -20,9 +20,9 @@ from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_na
 from progressor.settings.sections import (
     Commit,
     Database,
-    Gates,
+    GateSettings,
     Log,
-    Replica,
+    ReplicaSettings,
     Scanner,
     Server,
     Snapshots,
@@ -46,10 +46,10 @@ class Config:
 
     database: Database = dataclasses.field(default_factory=Database)
     server: Server = dataclasses.field(default_factory=Server)
-    replica: Replica = dataclasses.field(default_factory=Replica)
+    replica: ReplicaSettings = dataclasses.field(default_factory=ReplicaSettings)
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
     commit: Commit = dataclasses.field(default_factory=Commit)
-    gates: Gates = dataclasses.field(default_factory=Gates)
+    gates: GateSettings = dataclasses.field(default_factory=GateSettings)
     snapshots: Snapshots = dataclasses.field(default_factory=Snapshots)
     telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
     log: Log = dataclasses.field(default_factory=Log)

@@ -141,7 +141,7 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaSettings:
     """One replica among the others on its database."""
 
     name: str = found_setting(
@@ -207,7 +207,7 @@ class Commit:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
+class GateSettings:
     """Gates, which tasks with constraints wait for."""
 
     starvation_timeout: Annotated[dt.timedelta, Meta(ge=0, le=86_400)] = setting(

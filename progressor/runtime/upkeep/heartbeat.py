@@ -31,7 +31,7 @@ from typing import Protocol
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.views.replica import Load
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Heartbeat:
         self,
         *,
         heartbeats: Heartbeats,
-        replica: Replica,
+        replica: ReplicaSettings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         load: Callable[[], Load],

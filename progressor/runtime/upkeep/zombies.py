@@ -21,7 +21,7 @@ from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.upkeep.clock_guard import ClockGuard
-from progressor.settings.sections import Replica, Scanner
+from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
@@ -50,7 +50,7 @@ class ZombieScan:
     aftermath: Aftermath
     leases: Leases
     replica_id: Callable[[], int]
-    replica: Replica
+    replica: ReplicaSettings
     scanner: Scanner
     context: Context
     guard: ClockGuard = dataclasses.field(init=False)

@@ -21,7 +21,7 @@ from psycopg.rows import DictRow, dict_row
 
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
-from progressor.settings.sections import Database, Replica
+from progressor.settings.sections import Database, ReplicaSettings
 from progressor.storage.doctor import findings
 from progressor.storage.doctor.findings import Finding, Verdict
 from progressor.storage.postgres.pools import translated
@@ -40,7 +40,7 @@ class DoctorRun:
         connection: psycopg.Connection[DictRow],
         *,
         database: Database,
-        replica: Replica,
+        replica: ReplicaSettings,
         timeout: dt.timedelta,
         namespaces: tuple[Namespace, ...] = (),
     ) -> None:
@@ -129,7 +129,7 @@ def open_run(
     dsn: str,
     *,
     database: Database,
-    replica: Replica,
+    replica: ReplicaSettings,
     timeout: dt.timedelta,
     namespaces: tuple[Namespace, ...] = (),
 ) -> Iterator[DoctorRun]:

@@ -24,7 +24,7 @@ import psycopg
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.views.replica import Load
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import translated
 from progressor.storage.replicas import status as watch
@@ -58,7 +58,7 @@ class Heartbeats:
         *,
         dsn: str,
         identity: Identity,
-        replica: Replica,
+        replica: ReplicaSettings,
         clock: Clock,
         on_read_only: Callable[[], None] = lambda: None,
     ) -> None:

@@ -14,7 +14,7 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import Load, ReplicaState, ReplicaView
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas import heartbeats
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.replicas import Roster
@@ -28,7 +28,7 @@ SECOND = dt.timedelta(seconds=1)
 HOUR = dt.timedelta(hours=1)
 IDLE = Load(step_count=0, caller_count=0)
 OWN_TIMEOUT = 3 * LEASE_TIMEOUT
-SETTINGS = Replica(name="host-1", heartbeat_interval=SECOND, lease_timeout=OWN_TIMEOUT)
+SETTINGS = ReplicaSettings(name="host-1", heartbeat_interval=SECOND, lease_timeout=OWN_TIMEOUT)
 
 _ids = itertools.count(1001)
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from progressor.domain.views.replica import Crew, Load, StepSize, Tally
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas.activities import Activities
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.queues import Queues, QueueWatch
@@ -39,7 +39,7 @@ class Teller:
         self._heartbeats = Heartbeats(
             dsn=database,
             identity=Identity(replica_id=TELLER_ID, name="teller", version="1.2.3", functions="f"),
-            replica=Replica(heartbeat_interval=seconds(1), lease_timeout=LEASE_TIMEOUT),
+            replica=ReplicaSettings(heartbeat_interval=seconds(1), lease_timeout=LEASE_TIMEOUT),
             clock=clock,
         )
 

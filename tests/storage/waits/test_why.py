@@ -21,7 +21,7 @@ from progressor.domain.views.wait import (
     Running,
     TimerNotDue,
 )
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.status import Watch
 from tests.support.builders import seconds
@@ -55,7 +55,7 @@ class Teller:
         self._heartbeats = Heartbeats(
             dsn=database,
             identity=Identity(replica_id=TELLER_ID, name="teller", version="1", functions="f"),
-            replica=Replica(heartbeat_interval=SECOND, lease_timeout=2 * LEASE_TIMEOUT),
+            replica=ReplicaSettings(heartbeat_interval=SECOND, lease_timeout=2 * LEASE_TIMEOUT),
             clock=clock,
         )
 

@@ -14,7 +14,7 @@ from progressor.runtime.timers.backlog import Backlog
 from progressor.runtime.timers.due import DueScan
 from progressor.runtime.timers.reservations import SlotReservations
 from progressor.runtime.timers.timers import Timers
-from progressor.settings.sections import Replica, Scanner
+from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.claims import Claims
@@ -76,7 +76,7 @@ class Harness:
             due_queue=self.due_queue,
             pool=POOL,
             scanner=Scanner(batch_max=10),
-            lease_timeout=Replica().lease_timeout,
+            lease_timeout=ReplicaSettings().lease_timeout,
             context=context,
         )
 

@@ -12,7 +12,7 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings import config
 from progressor.settings.addresses import redact_dsn
-from progressor.settings.sections import Replica, Telemetry, default_data_directory
+from progressor.settings.sections import ReplicaSettings, Telemetry, default_data_directory
 from progressor.settings.sources import SourceKind
 
 
@@ -403,6 +403,6 @@ def test_a_process_without_a_port_for_its_metrics_is_refused_by_the_key() -> Non
 def test_a_lease_of_two_and_a_half_heartbeats_is_enough() -> None:
     heartbeat = dt.timedelta(seconds=2)
 
-    replica = Replica(heartbeat_interval=heartbeat, lease_timeout=2.5 * heartbeat)
+    replica = ReplicaSettings(heartbeat_interval=heartbeat, lease_timeout=2.5 * heartbeat)
 
     assert replica.lease_timeout == dt.timedelta(seconds=5)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from progressor.settings.sections import Database, Replica
+from progressor.settings.sections import Database, ReplicaSettings
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding
 from progressor.storage.doctor.invariants import checks as invariants
@@ -33,7 +33,7 @@ def looking(
     """Examine a database for as long as the context lasts."""
     chosen = database or Database(dsn=conninfo)
     with open_run(
-        conninfo, database=chosen, replica=Replica(name="doctor"), timeout=timeout
+        conninfo, database=chosen, replica=ReplicaSettings(name="doctor"), timeout=timeout
     ) as doctor_run:
         yield doctor_run
 

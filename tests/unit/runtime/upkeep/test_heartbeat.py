@@ -12,14 +12,14 @@ import pytest
 from progressor import errors
 from progressor.domain.views.replica import Load
 from progressor.runtime.upkeep.heartbeat import Heartbeat
-from progressor.settings.sections import Replica
+from progressor.settings.sections import ReplicaSettings
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.runtime.memory import away
 from tests.support.runtime.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, settled
 
-REPLICA = Replica(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
-QUICK = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
+REPLICA = ReplicaSettings(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
+QUICK = ReplicaSettings(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
 LOAD = Load(step_count=3, caller_count=7)
 PATIENCE_SECONDS = 30
 KEPT = 4.5
@@ -71,7 +71,9 @@ class Loop:
 class Harness:
     """A heartbeat, and what it said."""
 
-    def __init__(self, beats: Beats, *, loop: Loop | None = None, replica: Replica = QUICK) -> None:
+    def __init__(
+        self, beats: Beats, *, loop: Loop | None = None, replica: ReplicaSettings = QUICK
+    ) -> None:
         self.said: list[str] = []
         self.clock = ManualClock()
         self.beats = beats
@@ -228,7 +230,7 @@ def test_a_stop_waits_for_a_beat_in_flight_and_cuts_one_that_hangs() -> None:
         assert cut.wait(PATIENCE_SECONDS)
 
     beats.on_beat, beats.on_cut = hang, cut.set
-    short = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(0.05))
+    short = ReplicaSettings(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(0.05))
     harness = Harness(beats, replica=short)
 
     harness.heartbeat.start()

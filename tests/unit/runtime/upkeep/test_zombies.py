@@ -19,7 +19,7 @@ from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
 from progressor.runtime.upkeep.zombies import ZombieScan
-from progressor.settings.sections import Replica, Scanner
+from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
@@ -50,7 +50,7 @@ from tests.support.runtime.virtual_time import LoopClock, in_virtual_time, settl
 from tests.support.telemetry.measured import counted, recorded
 from tests.support.telemetry.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
 
-REPLICA = Replica()
+REPLICA = ReplicaSettings()
 STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
 
 
