@@ -38,201 +38,116 @@ Start reading at ``client/client.py`` or at ``processor/processor.py``.
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
+    # fmt: off
     from progressor.domain.gates.gate import Gate as Gate
     from progressor.domain.processes.policy import RetryPolicy as RetryPolicy
     from progressor.errors import (
         DeadlineExceededError as DeadlineExceededError,
-        EventNotFoundError as EventNotFoundError,
-        FieldViolation as FieldViolation,
-        GateChangedError as GateChangedError,
-        GateInUseError as GateInUseError,
+        EventNotFoundError as EventNotFoundError, FieldViolation as FieldViolation,
+        GateChangedError as GateChangedError, GateInUseError as GateInUseError,
         GateNotFoundError as GateNotFoundError,
         IdempotencyKeyReusedError as IdempotencyKeyReusedError,
         InvalidRequestError as InvalidRequestError,
         NamespaceAlreadyExistsError as NamespaceAlreadyExistsError,
         NamespaceChangedError as NamespaceChangedError,
         NamespaceNotEmptyError as NamespaceNotEmptyError,
-        NamespaceNotFoundError as NamespaceNotFoundError,
-        NotFoundError as NotFoundError,
+        NamespaceNotFoundError as NamespaceNotFoundError, NotFoundError as NotFoundError,
         OverloadedError as OverloadedError,
         ProcessAlreadyExistsError as ProcessAlreadyExistsError,
-        ProcessFailedError as ProcessFailedError,
-        ProcessFinishedError as ProcessFinishedError,
+        ProcessFailedError as ProcessFailedError, ProcessFinishedError as ProcessFinishedError,
         ProcessIsRunningError as ProcessIsRunningError,
         ProcessNotFoundError as ProcessNotFoundError,
-        ProcessRemovedError as ProcessRemovedError,
-        ProgressorError as ProgressorError,
-        RejectedError as RejectedError,
-        RepairFailedError as RepairFailedError,
-        ReplicaStoppedError as ReplicaStoppedError,
-        RequestError as RequestError,
-        ShuttingDownError as ShuttingDownError,
-        StateError as StateError,
-        StepFailedError as StepFailedError,
-        StorageUnavailableError as StorageUnavailableError,
-        TaskCancelledError as TaskCancelledError,
-        TaskFailedError as TaskFailedError,
-        TaskHasEndedError as TaskHasEndedError,
-        TaskIsRunningError as TaskIsRunningError,
+        ProcessRemovedError as ProcessRemovedError, ProgressorError as ProgressorError,
+        RejectedError as RejectedError, RepairFailedError as RepairFailedError,
+        ReplicaStoppedError as ReplicaStoppedError, RequestError as RequestError,
+        ShuttingDownError as ShuttingDownError, StateError as StateError,
+        StepFailedError as StepFailedError, StorageUnavailableError as StorageUnavailableError,
+        TaskCancelledError as TaskCancelledError, TaskFailedError as TaskFailedError,
+        TaskHasEndedError as TaskHasEndedError, TaskIsRunningError as TaskIsRunningError,
         TaskNotFoundError as TaskNotFoundError,
     )
     from progressor.job_errors import (
-        JobEndedError as JobEndedError,
-        JobNotFailedError as JobNotFailedError,
-        JobNotFoundError as JobNotFoundError,
-        LedByEngineError as LedByEngineError,
+        JobEndedError as JobEndedError, JobNotFailedError as JobNotFailedError,
+        JobNotFoundError as JobNotFoundError, LedByEngineError as LedByEngineError,
         ScheduleAlreadyExistsError as ScheduleAlreadyExistsError,
         ScheduleChangedError as ScheduleChangedError,
         ScheduleNotFoundError as ScheduleNotFoundError,
     )
     from progressor.sdk.client.client import Client as Client
-    from progressor.sdk.client.gates import (
-        Gates as Gates,
-        SyncGates as SyncGates,
-    )
-    from progressor.sdk.client.jobs import (
-        Jobs as Jobs,
-        SyncJobs as SyncJobs,
-    )
+    from progressor.sdk.client.gates import Gates as Gates, SyncGates as SyncGates
+    from progressor.sdk.client.jobs import Jobs as Jobs, SyncJobs as SyncJobs
     from progressor.sdk.client.namespaces import (
-        Namespaces as Namespaces,
-        SyncNamespaces as SyncNamespaces,
+        Namespaces as Namespaces, SyncNamespaces as SyncNamespaces,
     )
     from progressor.sdk.client.processes import (
-        Processes as Processes,
-        SyncProcesses as SyncProcesses,
+        Processes as Processes, SyncProcesses as SyncProcesses,
     )
-    from progressor.sdk.client.replicas import (
-        Replicas as Replicas,
-        SyncReplicas as SyncReplicas,
-    )
+    from progressor.sdk.client.replicas import Replicas as Replicas, SyncReplicas as SyncReplicas
     from progressor.sdk.client.schedules import (
-        Schedules as Schedules,
-        SyncSchedules as SyncSchedules,
+        Schedules as Schedules, SyncSchedules as SyncSchedules,
     )
     from progressor.sdk.client.sync_client import SyncClient as SyncClient
     from progressor.sdk.codec.codecs import (
-        BYTES as BYTES,
-        BytesCodec as BytesCodec,
-        CheckedCodec as CheckedCodec,
-        Codec as Codec,
-        JSON as JSON,
-        JsonCodec as JsonCodec,
-        Payload as Payload,
+        BYTES as BYTES, BytesCodec as BytesCodec, CheckedCodec as CheckedCodec, Codec as Codec,
+        JSON as JSON, JsonCodec as JsonCodec, Payload as Payload,
     )
     from progressor.sdk.processor.processor import Processor as Processor
     from progressor.sdk.processor.server import (
-        Limits as Limits,
-        running as running,
-        serve as serve,
-        serve_async as serve_async,
+        Limits as Limits, running as running, serve as serve, serve_async as serve_async,
     )
     from progressor.sdk.processor.step import Step as Step
-    from progressor.sdk.processor.verdicts import (
-        Fail as Fail,
-        Reject as Reject,
-        Retry as Retry,
-    )
+    from progressor.sdk.processor.verdicts import Fail as Fail, Reject as Reject, Retry as Retry
     from progressor.sdk.transport.failures import (
         EngineUnavailableError as EngineUnavailableError,
         UnexpectedStatusError as UnexpectedStatusError,
     )
     from progressor.sdk.values.activity import (
-        Activity as Activity,
-        NamespaceActivity as NamespaceActivity,
-        NamespaceQueue as NamespaceQueue,
-        Rates as Rates,
-        ReplicaActivity as ReplicaActivity,
-        StepRate as StepRate,
-        StepTally as StepTally,
-        rates_between as rates_between,
+        Activity as Activity, NamespaceActivity as NamespaceActivity,
+        NamespaceQueue as NamespaceQueue, Rates as Rates, ReplicaActivity as ReplicaActivity,
+        StepRate as StepRate, StepTally as StepTally, rates_between as rates_between,
         rates_by_namespace as rates_by_namespace,
     )
     from progressor.sdk.values.constraints import (
-        Constraints as Constraints,
-        GateHold as GateHold,
-        GateHolder as GateHolder,
-        Order as Order,
-        TimeSpent as TimeSpent,
+        Constraints as Constraints, GateHold as GateHold, GateHolder as GateHolder,
+        Order as Order, TimeSpent as TimeSpent,
     )
-    from progressor.sdk.values.gates import (
-        GateView as GateView,
-        GateWaiter as GateWaiter,
-    )
+    from progressor.sdk.values.gates import GateView as GateView, GateWaiter as GateWaiter
     from progressor.sdk.values.graph import (
-        Graph as Graph,
-        NewNode as NewNode,
-        NodeOptions as NodeOptions,
+        Graph as Graph, NewNode as NewNode, NodeOptions as NodeOptions,
     )
     from progressor.sdk.values.jobs import (
-        Job as Job,
-        JobCancelledError as JobCancelledError,
-        JobFailedError as JobFailedError,
-        JobRetried as JobRetried,
-        JobState as JobState,
-        JobSubmitted as JobSubmitted,
-        JobView as JobView,
-        Node as Node,
-        NodeCounts as NodeCounts,
-        NodeOutcome as NodeOutcome,
+        Job as Job, JobCancelledError as JobCancelledError, JobFailedError as JobFailedError,
+        JobRetried as JobRetried, JobState as JobState, JobSubmitted as JobSubmitted,
+        JobView as JobView, Node as Node, NodeCounts as NodeCounts, NodeOutcome as NodeOutcome,
         NodeState as NodeState,
     )
     from progressor.sdk.values.namespaces import (
-        NamespaceConfig as NamespaceConfig,
-        ZombiePolicy as ZombiePolicy,
+        NamespaceConfig as NamespaceConfig, ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
-        Accepted as Accepted,
-        Answer as Answer,
-        Direction as Direction,
-        Event as Event,
-        FollowedJob as FollowedJob,
-        GateWait as GateWait,
-        HistoryRange as HistoryRange,
-        JobRole as JobRole,
-        LedJob as LedJob,
-        NO_HISTORY as NO_HISTORY,
-        NewEvent as NewEvent,
-        NewTimer as NewTimer,
-        OrderWait as OrderWait,
-        Process as Process,
-        ProcessStatus as ProcessStatus,
-        SimpleRepaired as SimpleRepaired,
-        Snapshot as Snapshot,
-        TaskAnswer as TaskAnswer,
-        TaskError as TaskError,
-        TaskStatus as TaskStatus,
-        TaskTrace as TaskTrace,
-        TaskType as TaskType,
-        Timer as Timer,
-        Trace as Trace,
-        Wait as Wait,
-        WaitCause as WaitCause,
+        Accepted as Accepted, Answer as Answer, Direction as Direction, Event as Event,
+        FollowedJob as FollowedJob, GateWait as GateWait, HistoryRange as HistoryRange,
+        JobRole as JobRole, LedJob as LedJob, NO_HISTORY as NO_HISTORY, NewEvent as NewEvent,
+        NewTimer as NewTimer, OrderWait as OrderWait, Process as Process,
+        ProcessStatus as ProcessStatus, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
+        TaskAnswer as TaskAnswer, TaskError as TaskError, TaskStatus as TaskStatus,
+        TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
+        Wait as Wait, WaitCause as WaitCause,
     )
     from progressor.sdk.values.replicas import (
-        LogLevel as LogLevel,
-        LogLevelChange as LogLevelChange,
-        Replica as Replica,
+        LogLevel as LogLevel, LogLevelChange as LogLevelChange, Replica as Replica,
         ReplicaState as ReplicaState,
     )
     from progressor.sdk.values.schedules import (
-        Backfilled as Backfilled,
-        Cron as Cron,
-        Every as Every,
-        Firing as Firing,
-        FiringCause as FiringCause,
-        FiringState as FiringState,
-        NextFiring as NextFiring,
-        OverlapPolicy as OverlapPolicy,
-        Schedule as Schedule,
-        ScheduleSpec as ScheduleSpec,
-        ScheduleView as ScheduleView,
-        ScheduledCall as ScheduledCall,
-        ScheduledJob as ScheduledJob,
-        ScheduledNotify as ScheduledNotify,
+        Backfilled as Backfilled, Cron as Cron, Every as Every, Firing as Firing,
+        FiringCause as FiringCause, FiringState as FiringState, NextFiring as NextFiring,
+        OverlapPolicy as OverlapPolicy, Schedule as Schedule, ScheduleSpec as ScheduleSpec,
+        ScheduleView as ScheduleView, ScheduledCall as ScheduledCall,
+        ScheduledJob as ScheduledJob, ScheduledNotify as ScheduledNotify,
         ScheduledStart as ScheduledStart,
     )
+    # fmt: on
 
 _MODULES = {
     "progressor.domain.gates.gate": "Gate",

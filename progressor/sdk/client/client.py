@@ -91,39 +91,39 @@ class Client(Processes):
     @functools.cached_property
     def jobs(self) -> "Jobs":
         """The requests about jobs."""
-        from progressor.sdk.client.jobs import JobRequests, Jobs  # noqa: PLC0415
+        from progressor.sdk.client import jobs  # noqa: PLC0415
 
-        requests = JobRequests(namespace=self.requests.namespace, codec=self.requests.codec)
-        return Jobs(requests, self.connection)
+        return jobs.Jobs(self.requests.of(jobs.JobRequests), self.connection)
 
     @functools.cached_property
     def gates(self) -> "Gates":
         """The requests about gates."""
-        from progressor.sdk.client.gates import GateRequests, Gates  # noqa: PLC0415
+        from progressor.sdk.client import gates  # noqa: PLC0415
 
-        return Gates(GateRequests(namespace=self.requests.namespace), self.connection)
+        return gates.Gates(self.requests.of(gates.GateRequests), self.connection)
 
     @functools.cached_property
     def schedules(self) -> "Schedules":
         """The requests about schedules."""
-        from progressor.sdk.client.schedules import ScheduleRequests, Schedules  # noqa: PLC0415
+        from progressor.sdk.client import schedules  # noqa: PLC0415
 
-        requests = ScheduleRequests(namespace=self.requests.namespace, codec=self.requests.codec)
-        return Schedules(requests, self.connection)
+        return schedules.Schedules(self.requests.of(schedules.ScheduleRequests), self.connection)
 
     @functools.cached_property
     def namespaces(self) -> "Namespaces":
         """The requests about namespaces."""
-        from progressor.sdk.client.namespaces import NamespaceRequests, Namespaces  # noqa: PLC0415
+        from progressor.sdk.client import namespaces  # noqa: PLC0415
 
-        return Namespaces(NamespaceRequests(), self.connection)
+        return namespaces.Namespaces(
+            self.requests.of(namespaces.NamespaceRequests), self.connection
+        )
 
     @functools.cached_property
     def replicas(self) -> "Replicas":
         """The requests about replicas."""
-        from progressor.sdk.client.replicas import ReplicaRequests, Replicas  # noqa: PLC0415
+        from progressor.sdk.client import replicas  # noqa: PLC0415
 
-        return Replicas(ReplicaRequests(), self.connection)
+        return replicas.Replicas(self.requests.of(replicas.ReplicaRequests), self.connection)
 
     async def close(self) -> None:
         """Close the connection; requests in flight end with an error. Safe to repeat."""

@@ -1,12 +1,11 @@
 """``client.gates``: the gates of a namespace."""
 
-import dataclasses
-
 from progressor.domain.gates.gate import Gate
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -17,14 +16,11 @@ from progressor.sdk.values.gates import GateView, gate_from_wire, view_from_wire
 from progressor.v1 import gate_service_pb2 as pb
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GateRequests:
+class GateRequests(Requests):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
-
-    namespace: str
 
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
@@ -34,9 +30,9 @@ class GateRequests:
         `timeout` applies to each page.
         """
         return Listing(
-            request=pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size),
-            parse=lambda message: map(gate_from_wire, message.gates),
-            timeout=timeout,
+            pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size),
+            lambda message: map(gate_from_wire, message.gates),
+            timeout,
         )
 
     def get(
@@ -48,10 +44,10 @@ class GateRequests:
             GateNotFoundError: The gate does not exist.
         """
         return Exchange(
-            request=pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate),
-            parse=view_from_wire,
+            pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate),
+            view_from_wire,
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def set(
@@ -80,16 +76,16 @@ class GateRequests:
             GateNotFoundError: A revision is expected, and the gate does not exist.
         """
         return Exchange(
-            request=pb.SetGateRequest(
+            pb.SetGateRequest(
                 namespace=namespace or self.namespace,
                 gate=gate,
                 capacity=capacity,
                 expected_revision=expected_revision,
             ),
-            parse=lambda message: gate_from_wire(message.gate),
+            lambda message: gate_from_wire(message.gate),
+            timeout,
             # A repeat could overwrite a change that another client made in between.
             repeatable=False,
-            timeout=timeout,
         )
 
     def delete(
@@ -102,10 +98,9 @@ class GateRequests:
             GateNotFoundError: The gate does not exist.
         """
         return Exchange(
-            request=pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate),
-            parse=nothing,
-            repeatable=False,
-            timeout=timeout,
+            pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate),
+            nothing,
+            timeout,
         )
 
 

@@ -11,19 +11,19 @@
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codec.codecs import Codec, Payload
+from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -47,15 +47,11 @@ from progressor.sdk.values.process_wire import metadata_to_wire
 from progressor.v1 import job_service_pb2 as pb
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequests:
+class JobRequests(Requests):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
-
-    namespace: str
-    codec: Codec
 
     def submit(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
@@ -96,7 +92,7 @@ class JobRequests:
             )
             raise ValueError(message)
         return Exchange(
-            request=pb.SubmitJobRequest(
+            pb.SubmitJobRequest(
                 namespace=namespace or self.namespace,
                 job_id=job_id,
                 nodes=nodes_to_wire(graph, self.codec),
@@ -105,11 +101,11 @@ class JobRequests:
                 metadata=metadata_to_wire(metadata),
                 **due_to_wire(deadline),
             ),
-            parse=lambda message: JobSubmitted(
+            lambda message: JobSubmitted(
                 task_id=message.task_id, deduplicated=message.deduplicated
             ),
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def get(
@@ -127,12 +123,12 @@ class JobRequests:
             JobNotFoundError: The job does not exist.
         """
         return Exchange(
-            request=pb.GetJobRequest(
+            pb.GetJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, without_payloads=not payloads
             ),
-            parse=lambda message: read_view(message, self.codec, result_type),
+            lambda message: read_view(message, self.codec, result_type),
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def list(
@@ -150,14 +146,14 @@ class JobRequests:
         `timeout` applies to each page.
         """
         return Listing(
-            request=pb.ListJobsRequest(
+            pb.ListJobsRequest(
                 namespace=namespace or self.namespace,
                 states=[pb.JobState.ValueType(it.number) for it in states],
                 schedule_id=schedule_id,
                 page_size=page_size,
             ),
-            parse=lambda message: map(read_job, message.jobs),
-            timeout=timeout,
+            lambda message: map(read_job, message.jobs),
+            timeout,
         )
 
     def cancel(
@@ -178,13 +174,11 @@ class JobRequests:
             JobEndedError: The job has already ended.
         """
         return Exchange(
-            request=pb.CancelJobRequest(
-                namespace=namespace or self.namespace, job_id=job_id, reason=cause
-            ),
-            parse=lambda message: read_job(message.job),
+            pb.CancelJobRequest(namespace=namespace or self.namespace, job_id=job_id, reason=cause),
+            lambda message: read_job(message.job),
+            timeout,
             # If the answer to the first was lost, a repeat would end with JobEndedError.
             repeatable=False,
-            timeout=timeout,
         )
 
     def retry(
@@ -204,12 +198,11 @@ class JobRequests:
             JobNotFailedError: The job has not failed.
         """
         return Exchange(
-            request=pb.RetryJobRequest(
+            pb.RetryJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, **due_to_wire(deadline)
             ),
-            parse=lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
-            repeatable=False,
-            timeout=timeout,
+            lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
+            timeout,
         )
 
     def watch(

@@ -6,6 +6,7 @@ from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -21,7 +22,7 @@ from progressor.sdk.values.namespaces import (
 from progressor.v1 import namespace_service_pb2 as pb
 
 
-class NamespaceRequests:
+class NamespaceRequests(Requests):
     """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def create(
@@ -33,10 +34,9 @@ class NamespaceRequests:
             NamespaceAlreadyExistsError: The name is taken.
         """
         return Exchange(
-            request=pb.CreateNamespaceRequest(namespace=namespace_to_wire(config)),
-            parse=_read,
-            repeatable=False,
-            timeout=timeout,
+            pb.CreateNamespaceRequest(namespace=namespace_to_wire(config)),
+            _read,
+            timeout,
         )
 
     def update(
@@ -57,14 +57,13 @@ class NamespaceRequests:
             NamespaceChangedError: It is at another revision than `expected_revision`; 0: any.
         """
         return Exchange(
-            request=pb.UpdateNamespaceRequest(
+            pb.UpdateNamespaceRequest(
                 namespace=namespace_to_wire(config),
                 update_mask=namespace_mask(fields),
                 expected_revision=expected_revision,
             ),
-            parse=_read,
-            repeatable=False,
-            timeout=timeout,
+            _read,
+            timeout,
         )
 
     def get(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
@@ -74,10 +73,10 @@ class NamespaceRequests:
             NamespaceNotFoundError: The namespace does not exist.
         """
         return Exchange(
-            request=pb.GetNamespaceRequest(name=name),
-            parse=_read,
+            pb.GetNamespaceRequest(name=name),
+            _read,
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def list(
@@ -88,9 +87,9 @@ class NamespaceRequests:
         `timeout` applies to each page.
         """
         return Listing(
-            request=pb.ListNamespacesRequest(page_size=page_size),
-            parse=lambda message: map(namespace_from_wire, message.namespaces),
-            timeout=timeout,
+            pb.ListNamespacesRequest(page_size=page_size),
+            lambda message: map(namespace_from_wire, message.namespaces),
+            timeout,
         )
 
     def delete(self, name: str, *, timeout: Seconds | None = None) -> Exchange[None]:
@@ -100,10 +99,9 @@ class NamespaceRequests:
             NamespaceNotEmptyError: The namespace has processes.
         """
         return Exchange(
-            request=pb.DeleteNamespaceRequest(name=name),
-            parse=nothing,
-            repeatable=False,
-            timeout=timeout,
+            pb.DeleteNamespaceRequest(name=name),
+            nothing,
+            timeout,
         )
 
 

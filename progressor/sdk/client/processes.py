@@ -1,18 +1,18 @@
 """``client.processes``: the processes of a namespace."""
 
-import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codec.codecs import Codec, Payload
+from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -53,8 +53,7 @@ from progressor.v1 import types_pb2 as types
 _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRequests:
+class ProcessRequests(Requests):
     """Builds requests.
 
     These arguments are the same in several methods.
@@ -72,9 +71,6 @@ class ProcessRequests:
         timeout: In seconds or a timedelta; None: the client's. The task continues after it.
         namespace: "": the client's.
     """
-
-    namespace: str
-    codec: Codec
 
     def start(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
@@ -102,17 +98,17 @@ class ProcessRequests:
             ProcessFailedError: The init task broke the process.
         """
         return Exchange(
-            request=pb.StartRequest(
+            pb.StartRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 metadata=metadata_to_wire(metadata),
                 constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(
+            lambda message: read_answer(
                 message, self.codec, response_type, accept_only=accept_only
             ),
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def call(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -137,16 +133,16 @@ class ProcessRequests:
             ProcessFinishedError: The process is finished, or finished before the call ran.
         """
         return Exchange(
-            request=pb.CallRequest(
+            pb.CallRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(
+            lambda message: read_answer(
                 message, self.codec, response_type, accept_only=accept_only
             ),
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def notify(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -163,13 +159,13 @@ class ProcessRequests:
     ) -> Exchange[Accepted]:
         """Send a process a notification, a call without an answer; return once it is durable."""
         return Exchange(
-            request=pb.NotifyRequest(
+            pb.NotifyRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 constraints=_optional(constraints),
             ),
-            parse=read_accepted,
+            read_accepted,
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def repair(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -192,15 +188,15 @@ class ProcessRequests:
             ProcessIsRunningError: The process is not in error.
         """
         return Exchange(
-            request=pb.RepairRequest(
+            pb.RepairRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(
+            lambda message: read_answer(
                 message, self.codec, response_type, accept_only=accept_only
             ),
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def simple_repair(
@@ -208,14 +204,11 @@ class ProcessRequests:
     ) -> Exchange[SimpleRepaired]:
         """Resume a broken process without its processor; a timer that broke it runs again."""
         return Exchange(
-            request=pb.SimpleRepairRequest(
-                namespace=namespace or self.namespace, process_id=process_id
-            ),
-            parse=lambda message: SimpleRepaired(
+            pb.SimpleRepairRequest(namespace=namespace or self.namespace, process_id=process_id),
+            lambda message: SimpleRepaired(
                 task_id=message.task_id if message.HasField("task_id") else None
             ),
-            repeatable=False,
-            timeout=timeout,
+            timeout,
         )
 
     def get(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -246,16 +239,16 @@ class ProcessRequests:
             EventNotFoundError: The history has no event with the id `history.after`.
         """
         return Exchange(
-            request=pb.GetRequest(
+            pb.GetRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 history_range=range_to_wire(history),
                 await_init=await_init,
                 without_state=without_state,
             ),
-            parse=lambda message: read_snapshot(message, self.codec, state_type),
+            lambda message: read_snapshot(message, self.codec, state_type),
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def put(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -286,7 +279,7 @@ class ProcessRequests:
             ProcessAlreadyExistsError: The id is taken by a request with another key.
         """
         return Exchange(
-            request=pb.PutRequest(
+            pb.PutRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 status=types.ProcessStatus.ValueType(status.number),
@@ -302,9 +295,9 @@ class ProcessRequests:
                 result=self.codec.encode(result),
                 idempotency_key=idempotency_key,
             ),
-            parse=read_accepted,
+            read_accepted,
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def remove(
@@ -312,10 +305,9 @@ class ProcessRequests:
     ) -> Exchange[None]:
         """Delete a process, in any status, with all its tasks and events."""
         return Exchange(
-            request=pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id),
-            parse=nothing,
-            repeatable=False,
-            timeout=timeout,
+            pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id),
+            nothing,
+            timeout,
         )
 
     def cancel(
@@ -339,15 +331,15 @@ class ProcessRequests:
             TaskHasEndedError: The task has ended.
         """
         return Exchange(
-            request=pb.CancelRequest(
+            pb.CancelRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 **_task_named(task_id, idempotency_key),
             ),
-            parse=lambda message: int(message.task_id),
+            lambda message: int(message.task_id),
+            timeout,
             # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
             repeatable=False,
-            timeout=timeout,
         )
 
     def trace(
@@ -361,15 +353,15 @@ class ProcessRequests:
     ) -> Exchange[Trace]:
         """Return a page of the tasks of a process in the order of their ids; "": the first page."""
         return Exchange(
-            request=pb.TraceRequest(
+            pb.TraceRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 page_size=page_size,
                 page_token=page_token,
             ),
-            parse=lambda message: read_trace(message, self.codec),
+            lambda message: read_trace(message, self.codec),
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def list(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -399,7 +391,7 @@ class ProcessRequests:
             all_namespaces: Those of all namespaces instead.
         """
         return Listing(
-            request=pb.ListRequest(
+            pb.ListRequest(
                 namespace="" if all_namespaces else namespace or self.namespace,
                 statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
                 causes=[types.WaitCause.ValueType(it.number) for it in causes],
@@ -408,8 +400,8 @@ class ProcessRequests:
                 metadata=metadata_to_wire(metadata),
                 page_size=page_size,
             ),
-            parse=lambda message: [read_process(it, self.codec) for it in message.processes],
-            timeout=timeout,
+            lambda message: [read_process(it, self.codec) for it in message.processes],
+            timeout,
         )
 
     def await_task(
@@ -429,14 +421,14 @@ class ProcessRequests:
             TaskNotFoundError: The process has no such task.
         """
         return Exchange(
-            request=pb.AwaitTaskRequest(
+            pb.AwaitTaskRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 **_task_named(task_id, idempotency_key),
             ),
-            parse=lambda message: read_task_answer(message, self.codec, response_type),
+            lambda message: read_task_answer(message, self.codec, response_type),
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def _task_fields(  # private, always called with all arguments

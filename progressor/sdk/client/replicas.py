@@ -4,6 +4,7 @@ from progressor.sdk.codec.wire import Seconds, duration_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -21,7 +22,7 @@ from progressor.sdk.values.replicas import (
 from progressor.v1 import replica_service_pb2 as pb
 
 
-class ReplicaRequests:
+class ReplicaRequests(Requests):
     """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def list(self, *, page_size: int = 100, timeout: Seconds | None = None) -> Listing[Replica]:
@@ -30,9 +31,9 @@ class ReplicaRequests:
         A dead replica is listed for another hour. `timeout` applies to each page.
         """
         return Listing(
-            request=pb.ListReplicasRequest(page_size=page_size),
-            parse=lambda message: map(replica_from_wire, message.replicas),
-            timeout=timeout,
+            pb.ListReplicasRequest(page_size=page_size),
+            lambda message: map(replica_from_wire, message.replicas),
+            timeout,
         )
 
     def activity(self, *, timeout: Seconds | None = None) -> Exchange[Activity]:
@@ -41,10 +42,10 @@ class ReplicaRequests:
         `rates_between` two activities gives rates. The request is cheap enough for polling.
         """
         return Exchange(
-            request=pb.GetActivityRequest(),
-            parse=activity_from_wire,
+            pb.GetActivityRequest(),
+            activity_from_wire,
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def set_log_level(
@@ -56,13 +57,13 @@ class ReplicaRequests:
         set without an end, or to the configured one. 0: until it is set again.
         """
         return Exchange(
-            request=pb.SetLogLevelRequest(
+            pb.SetLogLevelRequest(
                 level=pb.LogLevel.ValueType(level.number), lasting=duration_to_wire(lasting)
             ),
-            parse=change_from_wire,
+            change_from_wire,
+            timeout,
             # A repeat would return the requested level as the previous one.
             repeatable=False,
-            timeout=timeout,
         )
 
 

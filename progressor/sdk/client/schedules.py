@@ -8,14 +8,13 @@
     firing = await client.schedules.trigger("nightly")
 """
 
-import dataclasses
 import datetime as dt
 
-from progressor.sdk.codec.codecs import Codec
 from progressor.sdk.codec.wire import Seconds, instant_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
+    Requests,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -41,16 +40,12 @@ from progressor.sdk.values.schedules import (
 from progressor.v1 import schedule_service_pb2 as pb
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRequests:
+class ScheduleRequests(Requests):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's. With
     an `expected_revision`, a schedule is changed only at that revision; 0: at any.
     """
-
-    namespace: str
-    codec: Codec
 
     def create(
         self,
@@ -77,16 +72,15 @@ class ScheduleRequests:
             InvalidRequestError: The expression, the time zone or a node is invalid.
         """
         return Exchange(
-            request=pb.CreateScheduleRequest(
+            pb.CreateScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 spec=spec_to_wire(spec, self.codec),
                 paused=paused,
                 note=note,
             ),
-            parse=self._read,
-            repeatable=False,
-            timeout=timeout,
+            self._read,
+            timeout,
         )
 
     def update(
@@ -108,15 +102,14 @@ class ScheduleRequests:
             ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            request=pb.UpdateScheduleRequest(
+            pb.UpdateScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 spec=spec_to_wire(spec, self.codec),
                 expected_revision=expected_revision,
             ),
-            parse=self._read,
-            repeatable=False,
-            timeout=timeout,
+            self._read,
+            timeout,
         )
 
     def get(
@@ -136,15 +129,15 @@ class ScheduleRequests:
             ScheduleNotFoundError: The schedule does not exist.
         """
         return Exchange(
-            request=pb.GetScheduleRequest(
+            pb.GetScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 next_count=next_count,
                 last_count=last_count,
             ),
-            parse=lambda message: read_view(message, self.codec),
+            lambda message: read_view(message, self.codec),
+            timeout,
             repeatable=True,
-            timeout=timeout,
         )
 
     def list(
@@ -155,11 +148,9 @@ class ScheduleRequests:
         `timeout` applies to each page.
         """
         return Listing(
-            request=pb.ListSchedulesRequest(
-                namespace=namespace or self.namespace, page_size=page_size
-            ),
-            parse=lambda message: [read_schedule(it, self.codec) for it in message.schedules],
-            timeout=timeout,
+            pb.ListSchedulesRequest(namespace=namespace or self.namespace, page_size=page_size),
+            lambda message: [read_schedule(it, self.codec) for it in message.schedules],
+            timeout,
         )
 
     def delete(
@@ -177,14 +168,13 @@ class ScheduleRequests:
             ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            request=pb.DeleteScheduleRequest(
+            pb.DeleteScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 expected_revision=expected_revision,
             ),
-            parse=nothing,
-            repeatable=False,
-            timeout=timeout,
+            nothing,
+            timeout,
         )
 
     def pause(
@@ -203,15 +193,14 @@ class ScheduleRequests:
             ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            request=pb.PauseScheduleRequest(
+            pb.PauseScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 note=note,
                 expected_revision=expected_revision,
             ),
-            parse=self._read,
-            repeatable=False,
-            timeout=timeout,
+            self._read,
+            timeout,
         )
 
     def resume(
@@ -232,15 +221,14 @@ class ScheduleRequests:
             ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            request=pb.ResumeScheduleRequest(
+            pb.ResumeScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 note=note,
                 expected_revision=expected_revision,
             ),
-            parse=self._read,
-            repeatable=False,
-            timeout=timeout,
+            self._read,
+            timeout,
         )
 
     def trigger(
@@ -262,15 +250,15 @@ class ScheduleRequests:
             ScheduleNotFoundError: The schedule does not exist.
         """
         return Exchange(
-            request=pb.TriggerScheduleRequest(
+            pb.TriggerScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 overlap_policy=policy_to_wire(overlap_policy),
                 idempotency_key=idempotency_key,
             ),
-            parse=lambda message: read_firing(message.firing),
+            lambda message: read_firing(message.firing),
+            timeout,
             repeatable=bool(idempotency_key),
-            timeout=timeout,
         )
 
     def backfill(
@@ -299,17 +287,17 @@ class ScheduleRequests:
             ValueError: A datetime has no time zone.
         """
         return Exchange(
-            request=pb.BackfillScheduleRequest(
+            pb.BackfillScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 since=instant_to_wire(since),
                 until=instant_to_wire(until),
                 overlap_policy=policy_to_wire(overlap_policy),
             ),
-            parse=read_backfilled,
+            read_backfilled,
+            timeout,
             # An instant fires only once, even if it is requested again.
             repeatable=True,
-            timeout=timeout,
         )
 
     def _read(

@@ -59,39 +59,41 @@ class SyncClient(SyncProcesses):
     @functools.cached_property
     def jobs(self) -> "SyncJobs":
         """The requests about jobs."""
-        from progressor.sdk.client.jobs import JobRequests, SyncJobs  # noqa: PLC0415
+        from progressor.sdk.client import jobs  # noqa: PLC0415
 
-        requests = JobRequests(namespace=self.requests.namespace, codec=self.requests.codec)
-        return SyncJobs(requests, self.connection)
+        return jobs.SyncJobs(self.requests.of(jobs.JobRequests), self.connection)
 
     @functools.cached_property
     def gates(self) -> "SyncGates":
         """The requests about gates."""
-        from progressor.sdk.client.gates import GateRequests, SyncGates  # noqa: PLC0415
+        from progressor.sdk.client import gates  # noqa: PLC0415
 
-        return SyncGates(GateRequests(namespace=self.requests.namespace), self.connection)
+        return gates.SyncGates(self.requests.of(gates.GateRequests), self.connection)
 
     @functools.cached_property
     def schedules(self) -> "SyncSchedules":
         """The requests about schedules."""
-        from progressor.sdk.client.schedules import ScheduleRequests, SyncSchedules  # noqa: PLC0415
+        from progressor.sdk.client import schedules  # noqa: PLC0415
 
-        requests = ScheduleRequests(namespace=self.requests.namespace, codec=self.requests.codec)
-        return SyncSchedules(requests, self.connection)
+        return schedules.SyncSchedules(
+            self.requests.of(schedules.ScheduleRequests), self.connection
+        )
 
     @functools.cached_property
     def namespaces(self) -> "SyncNamespaces":
         """The requests about namespaces."""
-        from progressor.sdk.client.namespaces import NamespaceRequests, SyncNamespaces  # noqa: PLC0415
+        from progressor.sdk.client import namespaces  # noqa: PLC0415
 
-        return SyncNamespaces(NamespaceRequests(), self.connection)
+        return namespaces.SyncNamespaces(
+            self.requests.of(namespaces.NamespaceRequests), self.connection
+        )
 
     @functools.cached_property
     def replicas(self) -> "SyncReplicas":
         """The requests about replicas."""
-        from progressor.sdk.client.replicas import ReplicaRequests, SyncReplicas  # noqa: PLC0415
+        from progressor.sdk.client import replicas  # noqa: PLC0415
 
-        return SyncReplicas(ReplicaRequests(), self.connection)
+        return replicas.SyncReplicas(self.requests.of(replicas.ReplicaRequests), self.connection)
 
     def close(self) -> None:
         """Close the connection; requests in flight end with an error. Safe to repeat."""

@@ -45,21 +45,21 @@ def _rpc_of_class(request: type[Message]) -> Rpc:
     return Rpc(f"/{service.full_name}/{method.name}", response)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Exchange(Generic[Result]):
     """A request and a function that reads its response.
 
-    ``repeatable``: sending it twice has the same effect as sending it once. ``timeout`` is in
-    seconds or a timedelta; None: the client's.
+    ``timeout`` is in seconds or a timedelta; None: the client's. ``repeatable``: sending it twice
+    has the same effect as sending it once.
     """
 
     request: Message
     parse: Callable[[Any], Result]
-    repeatable: bool
     timeout: Seconds | None
+    repeatable: bool = dataclasses.field(default=False, kw_only=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Listing(Generic[Result]):
     """A list that is fetched page by page; ``parse`` reads the items of a page."""
 
@@ -73,10 +73,10 @@ class Listing(Generic[Result]):
         request.CopyFrom(self.request)
         request.page_token = token  # type: ignore[attr-defined]  # every List request has one
         return Exchange(
-            request=request,
-            parse=lambda message: (tuple(self.parse(message)), message.next_page_token),
+            request,
+            lambda message: (tuple(self.parse(message)), message.next_page_token),
+            self.timeout,
             repeatable=True,
-            timeout=self.timeout,
         )
 
 

@@ -1,38 +1,52 @@
 """Makes methods of functions that build requests: coroutines, iterators and blocking calls."""
 
+import dataclasses
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from progressor.sdk.codec.codecs import Codec
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
 
 Arguments = ParamSpec("Arguments")
-Requests = TypeVar("Requests")
+R = TypeVar("R", bound="Requests")
 
 
-class Resource(Generic[Requests]):
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Builds requests; ``namespace`` and ``codec`` are the client's."""
+
+    namespace: str
+    codec: Codec
+
+    def of(self, kind: type[R]) -> R:
+        """Return the builder of other requests for the same client."""
+        return kind(namespace=self.namespace, codec=self.codec)
+
+
+class Resource(Generic[R]):
     """The requests of one service, and the connection that sends them."""
 
-    def __init__(self, requests: Requests, connection: Connection) -> None:
+    def __init__(self, requests: R, connection: Connection) -> None:
         self.requests, self.connection = requests, connection
 
 
-class BlockingResource(Generic[Requests]):
+class BlockingResource(Generic[R]):
     """`Resource` with a blocking connection."""
 
-    def __init__(self, requests: Requests, connection: BlockingConnection) -> None:
+    def __init__(self, requests: R, connection: BlockingConnection) -> None:
         self.requests, self.connection = requests, connection
 
 
 def sent(
-    build: Callable[Concatenate[Requests, Arguments], Exchange[Result]],
-) -> Callable[Concatenate[Resource[Requests], Arguments], Coroutine[Any, Any, Result]]:
+    build: Callable[Concatenate[R, Arguments], Exchange[Result]],
+) -> Callable[Concatenate[Resource[R], Arguments], Coroutine[Any, Any, Result]]:
     """Return the method that sends an exchange."""
 
     @functools.wraps(build)
     async def send(
-        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
         return await self.connection.send(build(self.requests, *args, **kwargs))
 
@@ -40,13 +54,13 @@ def sent(
 
 
 def iterated(
-    build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
-) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncIterator[Result]]:
+    build: Callable[Concatenate[R, Arguments], Listing[Result]],
+) -> Callable[Concatenate[Resource[R], Arguments], AsyncIterator[Result]]:
     """Return the method that iterates over a listing."""
 
     @functools.wraps(build)
     async def iterate(
-        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncIterator[Result]:
         listing = build(self.requests, *args, **kwargs)
         items, token = await self.connection.send(listing.page(""))
@@ -61,13 +75,13 @@ def iterated(
 
 
 def streamed(
-    build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
-) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncGenerator[Result]]:
+    build: Callable[Concatenate[R, Arguments], Subscription[Result]],
+) -> Callable[Concatenate[Resource[R], Arguments], AsyncGenerator[Result]]:
     """Return the method that iterates over a subscription."""
 
     @functools.wraps(build)
     def stream(
-        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncGenerator[Result]:
         return self.connection.stream(build(self.requests, *args, **kwargs))
 
@@ -75,13 +89,13 @@ def streamed(
 
 
 def blocking_sent(
-    build: Callable[Concatenate[Requests, Arguments], Exchange[Result]],
-) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Result]:
+    build: Callable[Concatenate[R, Arguments], Exchange[Result]],
+) -> Callable[Concatenate[BlockingResource[R], Arguments], Result]:
     """Return the method that sends an exchange and blocks."""
 
     @functools.wraps(build)
     def send(
-        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
         return self.connection.send(build(self.requests, *args, **kwargs))
 
@@ -89,13 +103,13 @@ def blocking_sent(
 
 
 def blocking_iterated(
-    build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
-) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Iterator[Result]]:
+    build: Callable[Concatenate[R, Arguments], Listing[Result]],
+) -> Callable[Concatenate[BlockingResource[R], Arguments], Iterator[Result]]:
     """Return the method that iterates over a listing and blocks."""
 
     @functools.wraps(build)
     def iterate(
-        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Iterator[Result]:
         listing = build(self.requests, *args, **kwargs)
         items, token = self.connection.send(listing.page(""))
@@ -109,13 +123,13 @@ def blocking_iterated(
 
 
 def blocking_streamed(
-    build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
-) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Generator[Result]]:
+    build: Callable[Concatenate[R, Arguments], Subscription[Result]],
+) -> Callable[Concatenate[BlockingResource[R], Arguments], Generator[Result]]:
     """Return the method that iterates over a subscription and blocks."""
 
     @functools.wraps(build)
     def stream(
-        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[R], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Generator[Result]:
         return self.connection.stream(build(self.requests, *args, **kwargs))
 
