@@ -26,6 +26,7 @@ _STARS: Mapping[object, int] = {
 }
 _MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
 _WRAPPED = re.compile(r"^(?:Exchange|Listing)\[(.*)\]$")
+_UNPACKED = re.compile(r"\*<class '([\w.]+)'>")
 _ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>|<built-in[^>]*>")
 _LITERAL = re.compile(r"^(.*)::\n\n((?:    .*\n?|\n)+)", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):\n((?:    .*\n?|\n)+)", re.MULTILINE)
@@ -192,6 +193,8 @@ def _default(value: object) -> str:
 
 
 def _short(text: str) -> str:
+    # Python 3.11 shows an Unpack[X] in another way than later ones.
+    text = _UNPACKED.sub(r"Unpack[\1]", text)
     return _ADDRESS.sub("…", _MODULES.sub("", text)).replace("~", "").replace("TypeForm", "type")
 
 
