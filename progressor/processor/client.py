@@ -25,7 +25,7 @@ from progressor.processor.connection import Connection
 from progressor.processor.reach import Reach
 from progressor.processor.sizes import Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
-from progressor.telemetry.traces.spans import tell_server
+from progressor.telemetry.traces.spans import record_server
 
 DESCRIBED_FROM_BYTES = 256 * 1024
 """Every processor takes a step of this size; of larger ones it is asked what it takes."""
@@ -118,7 +118,7 @@ class ProcessorClient:
         deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
         if task.trace_context:
-            tell_server(task.trace_context, connection.target)
+            record_server(task.trace_context, connection.target)
         try:
             if len(request) > DESCRIBED_FROM_BYTES:
                 refused = await self._refusal(connection, request, task, history, deadline)

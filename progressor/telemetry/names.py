@@ -91,7 +91,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         NEXT_TASK_ID: "The task of the same process that the worker continues with.",
         RETRY_DELAY: "How long the task waits for its next attempt.",
         REJECTED: "The processor rejected the request, which is not a failure.",
-        CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
+        CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule ran: time, "
         "trigger, backfill.",
         LOST_REPLICA_ID: "The replica whose lease was lost.",
         SCHEDULE_ID: "The id of the schedule, on a schedule run or a request.",

@@ -32,7 +32,7 @@ def test_each_line_is_said_or_counted(lines: list[tuple[str, float]]) -> None:
     for message, pause in lines:
         timers.advance(pause)
         said += repetition.take(record(message))
-    said += repetition.rest()
+    said += repetition.close()
 
     accounted = collections.Counter[str]()
     for each in said:

@@ -56,7 +56,7 @@ async def _serve_within(
     context: CallContext,
 ) -> Message | RichStatus:
     with span:
-        span.tell(_subject_of(request))
+        span.set(_subject_of(request))
         end = await serve(request, context)
         _tell_end(span, end)
         return end
@@ -81,7 +81,7 @@ def _tell_end(span: Span, end: Message | RichStatus) -> None:
         return
     task_id = getattr(end, "task_id", 0)
     if task_id:
-        span.tell({names.TASK_ID: task_id})
+        span.set({names.TASK_ID: task_id})
     span.ended(0)
 
 

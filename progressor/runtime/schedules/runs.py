@@ -178,7 +178,7 @@ class ScheduleRuns:
         if not self._context.tracing.is_on:
             return UNTRACED
         instant = item.upcoming.instant
-        return self._context.tracing.firing(
+        return self._context.tracing.schedule_run(
             item.fired.process_at(instant),
             item.fired.key.schedule_id,
             instant,
@@ -204,7 +204,7 @@ class ScheduleRuns:
             if late is not None and verdict == "started":
                 milliseconds = late / _MILLISECOND
                 self._context.metrics.schedule_lateness.record(milliseconds, (key.namespace,))
-            span.fired(verdict, late=late, task_id=each.task_id, reason=_failure(each))
+            span.ran(verdict, late=late, task_id=each.task_id, reason=_failure(each))
             span.end()
             if verdict in _FAILURES:
                 facts = {

@@ -316,7 +316,7 @@ class Steps:
         else:
             with span.call() as call:
                 outcome = await self.processor.ask(
-                    call.handed(task), history, namespace=namespace, timeout=timeout
+                    call.with_context(task), history, namespace=namespace, timeout=timeout
                 )
                 call.answered(outcome)
         self.measures.answered(task, outcome, self.context.clock.monotonic() - asked_at)

@@ -50,8 +50,8 @@ class LogLevelSwitch:
 
     def __init__(self, later: Later) -> None:
         self._later = later
-        self._standing: Level = current()
-        self._ending: Cancellable | None = None
+        self._permanent: Level = current()
+        self._reset: Cancellable | None = None
 
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
         """Log nothing below `level` from now on, and return the previous level.
@@ -62,19 +62,19 @@ class LogLevelSwitch:
                 time, or that of the start. Zero: until the next change.
         """
         previous = current()
-        if self._ending is None:
-            self._standing = previous
+        if self._reset is None:
+            self._permanent = previous
         else:
-            self._ending.cancel()
-            self._ending = None
+            self._reset.cancel()
+            self._reset = None
         if lasting:
-            self._ending = self._later(lasting.total_seconds(), self._end)
+            self._reset = self._later(lasting.total_seconds(), self._end)
         self._change(level, lasting)
         return previous
 
     def _end(self) -> None:
-        self._ending = None
-        self._change(self._standing, dt.timedelta())
+        self._reset = None
+        self._change(self._permanent, dt.timedelta())
 
     def _change(self, level: Level, lasting: dt.timedelta) -> None:
         facts: dict[str, object] = {"level_set": level}

@@ -59,17 +59,17 @@ class Repetition:
         """Return what to log now: records of windows that have ended, and `record` if allowed."""
         with self._lock:
             now = self._monotonic()
-            said = self._close(now)
+            released = self._close(now)
             if self._is_allowed(record, now):
-                said.append(record)
-            return said
+                released.append(record)
+            return released
 
-    def over(self) -> list[logging.LogRecord]:
+    def expire(self) -> list[logging.LogRecord]:
         """Return the suppressed records of windows that have ended."""
         with self._lock:
             return self._close(self._monotonic())
 
-    def rest(self) -> list[logging.LogRecord]:
+    def close(self) -> list[logging.LogRecord]:
         """Return the suppressed records of all windows."""
         with self._lock:
             return self._close(float("inf"))
@@ -95,15 +95,15 @@ class Repetition:
         return False
 
     def _close(self, now: float) -> list[logging.LogRecord]:
-        said = []
+        released = []
         while self._windows:  # ends with the last of at most WINDOWS_MAX
             key, window = next(iter(self._windows.items()))
             if window.ends_at > now:
                 break
             del self._windows[key]
             if window.last is not None:
-                said.append(_counted(window, window.last))
-        return said
+                released.append(_counted(window, window.last))
+        return released
 
 
 def _key(record: logging.LogRecord) -> _Key:

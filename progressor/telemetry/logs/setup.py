@@ -101,13 +101,13 @@ class LogOutput(logging.StreamHandler[TextIO]):
         """Write or suppress `record`; return whether it was written."""
         # Not in the formatter: a suppressed record may be written after its span has ended.
         _add_trace(record)
-        said = self._repetition.take(record)
-        for each in said:
+        released = self._repetition.take(record)
+        for each in released:
             super().handle(each)
-        is_said = bool(said) and said[-1] is record
-        if not is_said:
+        is_written = bool(released) and released[-1] is record
+        if not is_written:
             self._await_end()
-        return is_said
+        return is_written
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         """Report that `record` cannot be written, unless the report would fail likewise."""
@@ -120,7 +120,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
             ending, self._ending, self._closed = self._ending, None, True
         if ending is not None:
             ending.cancel()
-        for each in self._repetition.rest():
+        for each in self._repetition.close():
             super().handle(each)
         super().close()
 
@@ -135,7 +135,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
     def _end(self) -> None:
         with self._locked():
             self._ending = None
-        for each in self._repetition.over():
+        for each in self._repetition.expire():
             super().handle(each)
         self._await_end()
 

@@ -61,7 +61,7 @@ class TraceProgress:
         """Return the progress after another step."""
         return TraceProgress(self.step_count + 1, self.began_seconds)
 
-    def noted(self, tracestate: str) -> str:
+    def written_into(self, tracestate: str) -> str:
         """Return `tracestate` with this progress instead of the previous one."""
         own = f"{_PREFIX}{self.step_count}:{self.began_seconds}"
         if not tracestate:

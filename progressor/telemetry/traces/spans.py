@@ -86,11 +86,11 @@ class Span:
         """
         return otherwise
 
-    def handed(self, task: RunningTask) -> RunningTask:
+    def with_context(self, task: RunningTask) -> RunningTask:
         """Return the task for the processor, with this span's context."""
         return task
 
-    def tell(self, attributes: Mapping[str, AttributeValue]) -> None:
+    def set(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set attributes, by the names of `names.ATTRIBUTES`."""
 
     def call(self) -> "Span":
@@ -110,10 +110,10 @@ class Span:
     def admitted(self, admission: Admission) -> None:
         """Record the outcome of the request's admission."""
 
-    def fired(
+    def ran(
         self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
     ) -> None:
-        """Record the outcome of a firing; `late` if meaningful, `reason` of a refusal."""
+        """Record the outcome of a schedule run: `late` if meaningful, `reason` of a refusal."""
 
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
         """Record how a request was answered: a gRPC code, and the reason of an error."""
@@ -191,16 +191,16 @@ class Recorded(Span):
         carrier: dict[str, str] = {}
         W3C.inject(carrier, trace.set_span_in_context(self._span))
         if self._progress is not None:
-            carrier["tracestate"] = self._progress.noted(carrier.get("tracestate", ""))
+            carrier["tracestate"] = self._progress.written_into(carrier.get("tracestate", ""))
         baggage = otherwise.get("baggage")
         if baggage is not None:
             carrier["baggage"] = baggage
         return carrier
 
-    def handed(self, task: RunningTask) -> RunningTask:
+    def with_context(self, task: RunningTask) -> RunningTask:
         return dataclasses.replace(task, trace_context=self.context(task.trace_context))
 
-    def tell(self, attributes: Mapping[str, AttributeValue]) -> None:
+    def set(self, attributes: Mapping[str, AttributeValue]) -> None:
         self._span.set_attributes(attributes)
 
     def call(self) -> Span:
@@ -232,10 +232,10 @@ class Recorded(Span):
         if admission.task_id is not None:
             self._span.set_attribute(names.TASK_ID, admission.task_id)
 
-    def fired(
+    def ran(
         self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
     ) -> None:
-        """Set the attributes of a firing; one that started nothing for a reason has failed."""
+        """Set the attributes of a schedule run; one with a `reason` has failed."""
         self._span.set_attribute(names.VERDICT, verdict)
         if late is not None:
             self._span.set_attribute(names.LATENESS, late / _MILLISECOND)
@@ -293,7 +293,7 @@ def is_sampled(context: TraceContext) -> bool:
     return parent is not None and parent[_FLAGS_AT : _FLAGS_AT + 1] in _SAMPLED
 
 
-def tell_server(context: TraceContext, target: str) -> None:
+def record_server(context: TraceContext, target: str) -> None:
     """Record the server's address in the current span, if `context` is sampled.
 
     Args:

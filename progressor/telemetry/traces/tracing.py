@@ -18,7 +18,7 @@ previous one (``progress``).
       progressor.step, attempt 3
 
     progressor.v1.ScheduleService/TriggerSchedule
-      progressor.fire                           a trace of its own if it fired on time
+      progressor.fire                           a trace of its own unless it was triggered
 """
 
 import datetime as dt
@@ -179,7 +179,7 @@ class Tracing:
         span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
         return Recorded(self._tracer, span)
 
-    def firing(
+    def schedule_run(
         self,
         process: ProcessKey,
         schedule_id: str,
@@ -188,14 +188,14 @@ class Tracing:
         cause: str,
         by_request: bool,
     ) -> Span:
-        """Begin the span of a firing, traced as its request is, or by the ratio without one.
+        """Begin the span of a schedule run, traced as its request is, or by the ratio without one.
 
         Args:
-            process: The process that it starts or calls, if it fires.
+            process: The process that it starts or calls.
             schedule_id: In the same namespace.
             instant: The scheduled instant.
-            cause: Why it fires.
-            by_request: Whether the current request fires it.
+            cause: Why the schedule runs.
+            by_request: Whether the current request triggers it.
         """
         if self._tracer is None:
             return UNTRACED

@@ -97,7 +97,7 @@ def test_what_the_processor_calls_from_a_step_goes_on_counting() -> None:
             stored = request.context({})
         task = make_task(trace_context=stored)
         with spans.tracing.step(task) as step, step.call() as call:
-            context = call.handed(task).trace_context
+            context = call.with_context(task).trace_context
 
     traces = [trace_of(it) for it in spans.ended() if it.name == STEP]
     assert traces.count(TRACE_ID) == STEPS_MAX
@@ -114,7 +114,7 @@ def test_what_the_processor_calls_from_a_step_goes_on_counting() -> None:
     ],
 )
 def test_what_vendors_say_is_kept_as_far_as_there_is_room(given: str, noted: str | None) -> None:
-    found = TraceProgress(3, 1763910000).noted(given)
+    found = TraceProgress(3, 1763910000).written_into(given)
 
     assert len(found) <= 512
     assert len(found.split(",")) <= 32

@@ -14,7 +14,7 @@ from progressor.domain.processes.intent import Failed, Outcome, Rejected, Releas
 from progressor.domain.processes.settlement import Finish, Retry
 from progressor.domain.processes.task import Claim, TaskType
 from progressor.telemetry import names
-from progressor.telemetry.traces.spans import UNTRACED, tell_server
+from progressor.telemetry.traces.spans import UNTRACED, record_server
 from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import make_request, make_success, make_task, make_zombie, seconds
 from tests.support.clock import START
@@ -85,7 +85,7 @@ def test_what_is_not_traced_passes_on_the_context_that_it_came_with() -> None:
 
     with SILENT.step(task) as span, span.call() as call, span.settle() as settling:
         assert span.context(task.trace_context) is NOT_TRACED
-        assert call.handed(task) is task
+        assert call.with_context(task) is task
         assert settling.on_sent is None
 
 
@@ -177,7 +177,7 @@ def test_a_step_is_a_child_of_what_is_stored_and_the_parent_of_its_parts() -> No
 
     with spans.tracing.step(task) as span:
         with span.call() as call:
-            handed = call.handed(task)
+            handed = call.with_context(task)
             call.answered(make_success())
         with span.settle() as settling:
             assert settling.on_sent is not None
@@ -238,7 +238,7 @@ def test_a_call_says_which_processor_was_asked(target: str, server: tuple[str, i
     task = make_task(trace_context=TRACED)
 
     with spans.tracing.step(task) as span, span.call() as call:
-        tell_server(call.handed(task).trace_context, target)
+        record_server(call.with_context(task).trace_context, target)
 
     told = attributes_of(spans.one(CALL))
     assert (told["server.address"], told.get("server.port")) == server
@@ -249,7 +249,7 @@ def test_which_processor_was_asked_is_told_of_nobodys_else_span() -> None:
     spans = Spans()
 
     with spans.tracing.step(make_task(trace_context=TRACED)):
-        tell_server(NOT_TRACED, "127.0.0.1:7421")
+        record_server(NOT_TRACED, "127.0.0.1:7421")
 
     assert "server.address" not in attributes_of(spans.one("progressor.step"))
 
