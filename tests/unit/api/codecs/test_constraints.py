@@ -23,11 +23,6 @@ from tests.unit.api.codecs.test_processes import fields_of
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 NEVER = Timestamp(seconds=2**62)
 LIMIT = 1000
-KINDS: list[Any] = [
-    (pb.StartRequest, TaskType.INIT),
-    (pb.CallRequest, TaskType.CALL),
-    (pb.NotifyRequest, TaskType.NOTIFY),
-]
 
 
 def uses(*gates: tuple[str, int | None]) -> list[types.GateUse]:
@@ -40,11 +35,6 @@ def decoded(message: types.Constraints) -> Constraints:
 
 def wrong(**fields: Any) -> list[str]:
     return fields_of(lambda: decoded(types.Constraints(**fields)))
-
-
-def test_what_is_not_said_takes_the_defaults() -> None:
-    assert decoded(types.Constraints()) == Constraints()
-    assert decoded(types.Constraints()).is_empty
 
 
 def test_everything_wrong_with_a_request_is_told_at_once() -> None:
@@ -143,14 +133,6 @@ def test_a_key_that_is_no_id_is_named(key: str) -> None:
 
 def test_a_repair_has_no_place_for_constraints() -> None:
     assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
-
-
-def test_a_timer_carries_constraints() -> None:
-    message = types.SetTimer(constraints=types.Constraints(gates=uses(("g", 1)), priority=2))
-
-    timer = process_wire.set_timer_from_wire(message, "set_timer", LIMIT)
-
-    assert timer.constraints == Constraints(gates={"g": 1}, priority=2)
 
 
 def test_a_timer_has_an_instant_of_its_own() -> None:

@@ -18,7 +18,6 @@ from progressor.api.jobs.servicer import (
 from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.clock import SystemClock
 from progressor.domain.jobs.job import JobState
-from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes.process import process_key
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
@@ -122,18 +121,6 @@ def test_everything_wrong_with_a_listing_is_told_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "states"),
-    [([], ()), ([2, 3, 2], (JobState.DONE, JobState.FAILED)), ([2, 0], ())],
-)
-def test_a_listing_is_of_states_or_of_any(numbers: list[Any], states: tuple[JobState, ...]) -> None:
-    message = pb.ListJobsRequest(namespace="orders", states=numbers)
-
-    assert job_codec.list_from_wire(message) == job_codec.Listing(
-        namespace="orders", wanted=JobFilter(states=states), after=None, limit=100
-    )
-
-
 @pytest.mark.parametrize("job_id", ["a", "a/b", "é" * 128, "\U0001f9ea" * 64, "x" * 256])
 def test_every_job_has_a_token_that_comes_back(job_id: str) -> None:
     key = (NOON, job_id)
@@ -145,12 +132,6 @@ def test_a_token_of_jobs_is_refused_by_the_list_of_processes() -> None:
     token = page_tokens.JOBS.write((NOON, "a"))
 
     assert fields_of(lambda: page_tokens.PROCESSES.read(token)) == ["page_token"]
-
-
-def test_payloads_that_are_left_out_are_told_of() -> None:
-    page = JobPage(job=make_job(), nodes=(), payloads_left_out=True)
-
-    assert job_codec.get_to_wire(page).payloads_left_out
 
 
 def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> None:
@@ -167,12 +148,6 @@ def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> N
     assert [it.job.revision for it in told] == [4, 4, 4, 9]
     assert all(it.job.job_id == "job" for it in told)
     assert all(it.ByteSize() < PAGE_BYTES_MAX + 1024 for it in told)
-
-
-def test_a_job_without_changes_is_a_message_all_the_same() -> None:
-    (told,) = job_codec.changes_to_wire(make_job(), [], sent_revision=0)
-
-    assert told == pb.WatchJobResponse(job=job_codec.job_to_wire(make_job()))
 
 
 class Watched:

@@ -7,11 +7,9 @@ from google.protobuf import duration_pb2, field_mask_pb2
 
 from progressor import errors
 from progressor.api.namespaces import codec as namespace_codec
-from progressor.api.namespaces import fields as namespace_fields
 from progressor.domain.processes.event import HistoryRange
-from progressor.domain.processes.namespace import HistoryMode, Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.processes.task import TaskType
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.v1 import namespace_service_pb2 as pb
 
 DAY = dt.timedelta(days=1)
@@ -37,44 +35,9 @@ def seconds(value: int) -> duration_pb2.Duration:
     return duration_pb2.Duration(seconds=value)
 
 
-def test_a_namespace_of_name_and_target_takes_every_default() -> None:
-    assert create() == Namespace(name="orders", processor_targets=("localhost:50051",))
-
-
 def test_zeros_take_the_defaults_of_a_retry_policy() -> None:
     assert create(retry_policy=pb.RetryPolicy()).retry_policy == RetryPolicy()
     assert create(retry_policy=pb.RetryPolicy(jitter=0)).retry_policy == RetryPolicy(jitter=0)
-
-
-def test_a_full_namespace_survives_the_round_trip() -> None:
-    namespace = Namespace(
-        name="orders",
-        processor_targets=("a:1", "unix:/run/p.sock", "[::1]:65535"),
-        step_timeout=dt.timedelta(milliseconds=1),
-        retry_policy=RetryPolicy(
-            initial_interval=dt.timedelta(microseconds=5),
-            coefficient=1.5,
-            interval_max=DAY,
-            jitter=0.0,
-            attempts_max=1_000_000,
-            elapsed_max=DAY,
-            non_retryable_reasons=("A", "B"),
-        ),
-        retry_policies={TaskType.CALL: RetryPolicy(attempts_max=1)},
-        exhausted_call_fails_alone=True,
-        zombie_policy=ZombiePolicy.FAIL,
-        worker_count_max=100_000,
-        history_mode=HistoryMode.LAST,
-        history_last=10,
-        finished_process_retention=DAY,
-        task_retention=DAY,
-        payload_bytes_max=16 * 1024 * 1024,
-        waiting_callers_max=1,
-        target_patience=dt.timedelta(milliseconds=1),
-    )
-    message = pb.CreateNamespaceRequest(namespace=namespace_codec.namespace_to_wire(namespace))
-
-    assert namespace_codec.create_from_wire(message) == namespace
 
 
 def test_what_the_engine_set_is_told_and_ignored_in_create() -> None:
@@ -223,14 +186,6 @@ def test_a_negative_revision_and_a_bad_name_are_named_together() -> None:
 
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["namespace.name", "expected_revision"]
-
-
-def test_every_field_of_the_message_is_decoded_or_the_engines_own() -> None:
-    of_the_engine = {"name", "created_at", "updated_at", "revision"}
-
-    assert set(pb.Namespace.DESCRIPTOR.fields_by_name) == (
-        set(namespace_fields.CHANGEABLE) | of_the_engine
-    )
 
 
 @pytest.mark.parametrize("kind", [pb.GetNamespaceRequest, pb.DeleteNamespaceRequest])

@@ -8,28 +8,11 @@ from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.replicas import codec as replica_codec
 from progressor.domain.views.replica import ReplicaState
-from progressor.sdk.values.replicas import LogLevel, replica_from_wire
+from progressor.sdk.values.replicas import LogLevel
 from progressor.sdk.values.replicas import ReplicaState as SdkState
 from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.builders import make_replica_view, seconds
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    view = make_replica_view(step_count=None, caller_count=None, clock_offset=None)
-    message = replica_codec.replica_to_wire(view)
-
-    present = {field.name for field, _ in message.ListFields()}
-    assert present.isdisjoint({"step_count", "caller_count", "clock_offset"})
-    found = replica_from_wire(message)
-    assert (found.step_count, found.caller_count, found.clock_offset) == (None, None, None)
-
-
-def test_what_is_zero_is_told() -> None:
-    view = make_replica_view(step_count=0, caller_count=0, clock_offset=dt.timedelta())
-    found = replica_from_wire(replica_codec.replica_to_wire(view))
-
-    assert (found.step_count, found.caller_count, found.clock_offset) == (0, 0, dt.timedelta())
 
 
 @pytest.mark.parametrize("state", ReplicaState)

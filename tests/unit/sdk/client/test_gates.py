@@ -1,13 +1,11 @@
 """Gates, constraints and Cancel through the clients: what is sent, what comes back."""
 
-import asyncio
 import datetime as dt
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
-from progressor.sdk import BYTES, Client, Constraints, GateHold, Order, SyncClient, TaskStatus
+from progressor.sdk import Client, Constraints, GateHold
 from progressor.v1 import gate_service_pb2 as gates
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -47,19 +45,6 @@ async def test_a_request_takes_constraints(
     assert constrained.constraints == ON_THE_WIRE
     assert not plain.HasField("constraints")
     assert engine.sessions == has_sessions
-
-
-async def test_the_blocking_client_takes_constraints() -> None:
-    def ask(address: str) -> None:
-        with SyncClient(address, codec=BYTES) as client:
-            client.call("p", constraints=ONE_GATE)
-            client.cancel("p", task_id=3)
-
-    async with scripted_engine(pb.CallResponse(), pb.CancelResponse(task_id=3)) as engine:
-        await asyncio.to_thread(ask, engine.address)
-
-    assert engine.requests[0].constraints == ON_THE_WIRE
-    assert engine.requests[1].task_id == 3
 
 
 @pytest.mark.parametrize("task", [{"task_id": 7}, {"idempotency_key": "k"}])
@@ -147,27 +132,3 @@ async def test_delete_gate_returns_nothing() -> None:
         await client.gates.delete("db-1")
 
     assert engine.requests == [gates.DeleteGateRequest(namespace="default", gate="db-1")]
-
-
-async def test_a_trace_tells_of_constraints_and_of_time_spent() -> None:
-    answer = pb.TraceResponse()
-    traced = answer.tasks.add(
-        task_id=1,
-        status=types.TASK_STATUS_AVAILABLE,
-        constraints=types.Constraints(order=types.Order(key="k", version="1.2")),
-        spent=types.TimeSpent(gates=Duration(seconds=4)),
-    )
-    traced.created_at.FromDatetime(NOON)
-    answer.tasks.add(task_id=2)
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        page = await client.trace("p")
-
-    constrained, plain = page.tasks
-    assert constrained.status is TaskStatus.AVAILABLE
-    assert constrained.constraints == Constraints(order=Order("k", "1.2"))
-    assert constrained.spent is not None
-    assert (constrained.spent.gates, constrained.spent.running) == (
-        dt.timedelta(seconds=4),
-        dt.timedelta(),
-    )
-    assert (plain.constraints, plain.spent) == (None, None)

@@ -2,12 +2,10 @@
 
 import asyncio
 import datetime as dt
-import inspect
 import re
 from typing import Any
 
 import grpc
-import msgspec
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -16,28 +14,20 @@ from progressor.sdk import (
     Client,
     DeadlineExceededError,
     EngineUnavailableError,
-    FollowedJob,
     Graph,
     JobCancelledError,
-    JobEndedError,
     JobFailedError,
-    JobNotFailedError,
     JobNotFoundError,
-    JobRole,
-    Jobs,
     JobState,
-    LedJob,
     NodeCounts,
     NodeState,
     StorageUnavailableError,
     SyncClient,
-    SyncJobs,
     TaskError,
 )
 from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
-from progressor.v1 import process_service_pb2 as processes
 from progressor.v1 import types_pb2 as types
 from tests.unit.sdk.scripted_engine import HANG, refusal, scripted_engine
 
@@ -202,17 +192,6 @@ async def test_get_returns_the_graph() -> None:
         view["d"]
 
 
-async def test_a_view_is_json() -> None:
-    answer = pb.GetJobResponse(job=a_job(), nodes=[pb.Node(name="a", result=b"[1]")])
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        view = await client.jobs.get("j")
-
-    told = msgspec.json.decode(msgspec.json.encode(view))
-    assert (told["job"]["state"], told["job"]["counts"]["done"]) == ("running", 4)
-    assert told["job"]["created_at"] == "2026-03-01T12:00:00.123456Z"
-    assert (told["nodes"][0]["name"], told["nodes"][0]["result"]) == ("a", [1])
-
-
 async def test_results_have_the_type_that_is_asked_for() -> None:
     answer = pb.GetJobResponse(job=a_job(), nodes=[pb.Node(name="a", result=b"[1]")])
     async with scripted_engine(answer, answer) as engine, Client(engine.address) as client:
@@ -221,28 +200,6 @@ async def test_results_have_the_type_that_is_asked_for() -> None:
             await client.jobs.get("j", result_type=int)
 
     assert view["a"].result == (1,)
-
-
-@pytest.mark.parametrize(
-    ("wire", "role"),
-    [
-        (None, None),
-        (
-            processes.JobRole(led=processes.LedJob(unfinished_count=2, node_count=5)),
-            JobRole(led=LedJob(unfinished_count=2, node_count=5), followed=None),
-        ),
-        (
-            processes.JobRole(followed=processes.FollowedJob(namespace="n", job_id="j", node="a")),
-            JobRole(led=None, followed=FollowedJob(namespace="n", job_id="j", node="a")),
-        ),
-    ],
-)
-async def test_a_process_tells_its_part_in_jobs(
-    wire: processes.JobRole | None, role: JobRole | None
-) -> None:
-    answer = processes.GetResponse(job_role=wire)
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        assert (await client.get("p")).job_role == role
 
 
 async def test_list_follows_the_pages() -> None:
@@ -285,25 +242,6 @@ async def test_cancel_says_why_and_retry_what_begins_again() -> None:
     assert (retried.job.state, retried.nodes) == (JobState.RUNNING, ("a", "b"))
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "kind"),
-    [
-        (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND", JobNotFoundError),
-        (grpc.StatusCode.FAILED_PRECONDITION, "JOB_ENDED", JobEndedError),
-        (grpc.StatusCode.FAILED_PRECONDITION, "JOB_NOT_FAILED", JobNotFailedError),
-    ],
-)
-async def test_refusals_become_classes(
-    code: grpc.StatusCode, reason: str, kind: type[Exception]
-) -> None:
-    status = refusal(code, reason, namespace="n", job_id="j")
-    async with scripted_engine(status) as engine, Client(engine.address) as client:
-        with pytest.raises(kind) as raised:
-            await client.jobs.cancel("j")
-
-    assert vars(raised.value) == {"namespace": "n", "job_id": "j"}
-
-
 async def test_watch_goes_on_where_the_engine_went_away() -> None:
     first = pb.WatchJobResponse(
         job=a_job(revision=4), nodes=[pb.Node(name="a", state=nodes.NODE_STATE_RUNNING)]
@@ -324,13 +262,6 @@ async def test_watch_goes_on_where_the_engine_went_away() -> None:
         pb.WatchJobRequest(namespace="n", job_id="j", after_revision=4),
         pb.WatchJobRequest(namespace="n", job_id="j", after_revision=4),
     ]
-
-
-async def test_watch_begins_after_a_revision() -> None:
-    async with scripted_engine([]) as engine, Client(engine.address) as client:
-        assert [it async for it in client.jobs.watch("j", after_revision=9)] == []
-
-    assert engine.requests[0].after_revision == 9
 
 
 async def test_watch_tells_what_is_refused() -> None:
@@ -424,27 +355,3 @@ async def test_the_blocking_client_does_the_same() -> None:
 
     assert engine.requests[0].nodes[0].args == b"raw"
     assert [it.after_revision for it in engine.requests[3:]] == [0, 2, 0, 0]
-
-
-async def test_a_blocking_wait_that_is_cut_off_says_so() -> None:
-    def ask(address: str) -> None:
-        with (
-            SyncClient(address) as client,
-            pytest.raises(EngineUnavailableError, match="job 'j'"),
-        ):
-            client.jobs.wait("j")
-
-    async with scripted_engine([a_change()]) as engine:
-        await asyncio.to_thread(ask, engine.address)
-
-
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    def face(jobs: type) -> dict[str, object]:
-        return {
-            name: inspect.signature(method)
-            for name, method in inspect.getmembers(jobs, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    assert face(Jobs) == face(SyncJobs)
-    assert len(face(Jobs)) == 7

@@ -171,16 +171,6 @@ async def test_get_returns_process_history_timer_and_waits() -> None:
     assert (retried.busy_count, retried.behind_since, retried.collected_at) == (None, None, None)
 
 
-async def test_get_of_a_plain_process_leaves_the_rest_empty() -> None:
-    answer = pb.GetResponse(process=types.Process(process_id="p", status=99))  # type: ignore[arg-type]  # a newer engine
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        got = await client.get("p", await_init=True)
-
-    assert engine.requests[0].await_init
-    assert (got.timer, got.waits, got.history, got.next_after) == (None, (), (), None)
-    assert got.process.status is ProcessStatus.UNSPECIFIED
-
-
 async def test_put_sends_the_whole_state() -> None:
     async with scripted_engine(pb.PutResponse(task_id=1)) as engine, Client(engine.address) as it:
         accepted = await it.put(
@@ -212,33 +202,6 @@ async def test_remove_returns_nothing() -> None:
         await client.remove("p")
 
     assert engine.requests == [pb.RemoveRequest(namespace="default", process_id="p")]
-
-
-async def test_trace_returns_tasks_with_their_times_and_errors() -> None:
-    answer = pb.TraceResponse(next_page_token=SECOND)
-    task = answer.tasks.add(
-        task_id=2,
-        type=types.TASK_TYPE_CALL,
-        status=types.TASK_STATUS_ERROR,
-        attempt_count=8,
-        args=b"1",
-        caller_context={"user": "ann"},
-        error=types.TaskError(code=2, reason="ValueError", message="no"),
-    )
-    task.created_at.FromDatetime(NOON)
-    task.finished_at.FromDatetime(NOON)
-    task.events.add(event_id=1, payload=b"2")
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        page = await client.trace("p", page_size=1, page_token=FIRST)
-
-    assert (engine.requests[0].page_size, engine.requests[0].page_token) == (1, FIRST)
-    (traced,) = page.tasks
-    assert (traced.type, traced.status) == (TaskType.CALL, TaskStatus.ERROR)
-    assert (traced.args, traced.response, traced.context) == (1, None, {"user": "ann"})
-    assert (traced.scheduled_at, traced.finished_at) == (None, NOON)
-    assert traced.error is not None
-    assert (traced.error.reason, traced.events[0].payload) == ("ValueError", 2)
-    assert page.next_page_token == SECOND
 
 
 async def test_list_follows_the_pages() -> None:

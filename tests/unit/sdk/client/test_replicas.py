@@ -1,8 +1,5 @@
 """Replicas through the clients: asked for page by page, what they do, told how much to log."""
 
-import asyncio
-import datetime as dt
-
 import grpc
 import pytest
 
@@ -12,7 +9,6 @@ from progressor.sdk import (
     LogLevelChange,
     ReplicaState,
     StorageUnavailableError,
-    SyncClient,
 )
 from progressor.v1 import replica_service_pb2 as pb
 from tests.unit.sdk.scripted_engine import refusal, scripted_engine
@@ -40,14 +36,6 @@ async def test_a_client_goes_through_the_pages() -> None:
     assert second.step_count == 0
 
 
-async def test_the_blocking_client_does_so_too() -> None:
-    async with scripted_engine(*PAGES) as engine:
-        with SyncClient(engine.address) as client:
-            found = await asyncio.to_thread(lambda: [*client.replicas.list()])
-
-    assert [it.replica_id for it in found] == [1, 4]
-
-
 async def test_a_page_is_asked_for_again_where_nobody_could_be_reached() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
     async with scripted_engine(away, *PAGES) as engine, Client(engine.address) as client:
@@ -71,14 +59,6 @@ async def test_a_client_asks_what_goes_on_until_it_is_told() -> None:
     assert (activity.queues_age, activity.uncounted_namespace_count) == (None, 2)
 
 
-async def test_the_blocking_client_asks_so_too() -> None:
-    async with scripted_engine(ACTIVITY) as engine:
-        with SyncClient(engine.address) as client:
-            activity = await asyncio.to_thread(client.replicas.activity)
-
-    assert [it.replica_id for it in activity.replicas] == [7]
-
-
 def level_was(level: "pb.LogLevel.ValueType") -> pb.SetLogLevelResponse:
     return pb.SetLogLevelResponse(previous_level=level, replica_name="host-1")
 
@@ -91,17 +71,6 @@ async def test_a_client_changes_the_level_of_a_log_for_a_while() -> None:
     (request,) = engine.requests
     assert (request.level, request.lasting.seconds) == (pb.LOG_LEVEL_DEBUG, 90)
     assert change == LogLevelChange(replica_name="host-1", previous_level=LogLevel.INFO)
-
-
-async def test_the_blocking_client_changes_it_too() -> None:
-    async with scripted_engine(level_was(pb.LOG_LEVEL_ERROR)) as engine:
-        with SyncClient(engine.address) as client:
-            change = await asyncio.to_thread(
-                lambda: client.replicas.set_log_level(LogLevel.WARNING)
-            )
-
-    assert change.previous_level is LogLevel.ERROR
-    assert engine.requests[0].lasting.ToTimedelta() == dt.timedelta()
 
 
 async def test_a_change_of_a_log_is_not_sent_twice() -> None:

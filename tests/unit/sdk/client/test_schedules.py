@@ -1,11 +1,8 @@
 """Schedules through the clients: what is sent, what comes back, both ways without a loss."""
 
-import asyncio
 import dataclasses
 import datetime as dt
-import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -18,30 +15,21 @@ from progressor.sdk import (
     Client,
     Constraints,
     Cron,
-    Every,
     FiringCause,
     FiringState,
     Graph,
-    HistoryRange,
     NextFiring,
     OverlapPolicy,
     RetryPolicy,
-    ScheduleChangedError,
-    ScheduledCall,
     ScheduledJob,
-    ScheduledNotify,
     ScheduledStart,
-    Schedules,
     ScheduleSpec,
-    SyncClient,
-    SyncSchedules,
     TaskError,
     ZombiePolicy,
 )
 from progressor.sdk.codec.wire import WireEnum, instant_to_wire
 from progressor.sdk.values.graph import graph_from_wire, nodes_to_wire
 from progressor.sdk.values.schedule_wire import read_spec, spec_to_wire
-from progressor.sdk.values.schedules import Target, Times
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -49,15 +37,9 @@ from tests.unit.sdk.scripted_engine import refusal, scripted_engine
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
-SECOND = "2"
 NIGHTLY = ScheduleSpec(
     times=Cron("30 2 * * *", "Europe/Berlin"), target=ScheduledStart({"report": "sales"})
 )
-COMMON: dict[str, Any] = {
-    "context": {"user": "ann"},
-    "history": HistoryRange.last(3),
-    "constraints": Constraints(gates={"db": 1}),
-}
 
 
 @pytest.mark.parametrize("ours", [OverlapPolicy, FiringState, FiringCause])
@@ -79,43 +61,6 @@ def diamond() -> Graph:
     a = graph.node("a", 1)
     graph.node("b", after=[a, graph.node("c", {"x": [1]}, after=a)], wants_results=True)
     return graph
-
-
-@pytest.mark.parametrize("times", [Cron("@daily"), Every(DAY), Every(DAY, NOON)])
-@pytest.mark.parametrize(
-    "target",
-    [
-        ScheduledStart(),
-        ScheduledStart([1], process_id_template="p-{instant}", metadata={"a": 1}, **COMMON),
-        ScheduledCall("p", [1], **COMMON),
-        ScheduledCall("p"),
-        ScheduledNotify("p", [1], **COMMON),
-    ],
-)
-def test_a_spec_comes_back_as_it_was_sent(times: Times, target: Target) -> None:
-    spec = ScheduleSpec(
-        times=times,
-        target=target,
-        jitter=dt.timedelta(seconds=9),
-        start_at=NOON,
-        end_at=NOON + DAY,
-        overlap_policy=OverlapPolicy.CANCEL_PREVIOUS,
-        catch_up_window=DAY * 2,
-    )
-
-    assert read_spec(spec_to_wire(spec, JSON), JSON) == spec
-    plain = ScheduleSpec(times=times, target=target, jitter=dt.timedelta())
-    assert read_spec(spec_to_wire(plain, JSON), JSON) == plain
-
-
-def test_what_the_wire_leaves_out_is_what_it_stands_for() -> None:
-    times, target = pb.CronTimes(expression="@daily"), pb.ScheduledStart()
-
-    spec = read_spec(pb.ScheduleSpec(cron=times, start=target), JSON)
-
-    assert spec == ScheduleSpec(
-        times=Cron("@daily"), target=ScheduledStart(), jitter=dt.timedelta()
-    )
 
 
 def test_a_scheduled_job_comes_back_as_it_was_sent() -> None:
@@ -276,18 +221,6 @@ async def test_get_tells_firings_to_come_and_of_the_past(counts: Any, fields: An
     assert told["schedule"]["spec"]["times"]["time_zone"] == "Europe/Berlin"
 
 
-async def test_list_follows_the_pages() -> None:
-    script = (
-        pb.ListSchedulesResponse(schedules=[a_schedule("a")], next_page_token=SECOND),
-        pb.ListSchedulesResponse(schedules=[a_schedule("b")]),
-    )
-    async with scripted_engine(*script) as engine, Client(engine.address, namespace="n") as client:
-        found = [it.schedule_id async for it in client.schedules.list(page_size=1)]
-
-    assert found == ["a", "b"]
-    assert [it.page_token for it in engine.requests] == ["", SECOND]
-
-
 async def test_pause_resume_and_delete() -> None:
     script = (
         pb.PauseScheduleResponse(schedule=a_schedule()),
@@ -343,39 +276,3 @@ async def test_backfill_names_the_span() -> None:
         overlap_policy=pb.OVERLAP_POLICY_QUEUE_ONE,
     )
     assert filled == Backfilled(instant_count=9, queued_count=4)
-
-
-async def test_a_change_that_came_too_late_says_so() -> None:
-    changed = refusal(
-        grpc.StatusCode.ABORTED, "SCHEDULE_CHANGED", schedule_id="s", expected="1", actual="2"
-    )
-    async with scripted_engine(changed) as engine, Client(engine.address) as client:
-        with pytest.raises(ScheduleChangedError, match="revision 2, not 1"):
-            await client.schedules.delete("s", expected_revision=1)
-
-
-async def test_the_blocking_client_does_the_same() -> None:
-    def ask(address: str) -> None:
-        with SyncClient(address, namespace="n") as client:
-            client.schedules.create("s", NIGHTLY)
-            assert [it.schedule_id for it in client.schedules.list()] == ["a"]
-
-    script = (
-        pb.CreateScheduleResponse(schedule=a_schedule()),
-        pb.ListSchedulesResponse(schedules=[a_schedule("a")]),
-    )
-    async with scripted_engine(*script) as engine:
-        await asyncio.to_thread(ask, engine.address)
-
-    assert engine.requests[0].spec == spec_to_wire(NIGHTLY, JSON)
-
-
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    def face(schedules: type) -> dict[str, object]:
-        methods: list[tuple[str, Callable[..., Any]]] = inspect.getmembers(
-            schedules, inspect.isfunction
-        )
-        return {name: inspect.signature(it) for name, it in methods if not name.startswith("_")}
-
-    assert face(Schedules) == face(SyncSchedules)
-    assert len(face(Schedules)) == 9

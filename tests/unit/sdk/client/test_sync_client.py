@@ -90,14 +90,6 @@ def _lost(client: SyncClient) -> errors.ProgressorError:
     return raised.value
 
 
-def test_an_engine_that_is_not_there_is_named() -> None:
-    with (
-        SyncClient("unix:/nonexistent/engine.sock", timeout=0.5) as client,
-        pytest.raises(EngineUnavailableError, match="nonexistent"),
-    ):
-        client.get("p")
-
-
 async def test_many_threads_share_one_client() -> None:
     count = 4
     together = threading.Barrier(count, timeout=30)
