@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from progressor.domain.processes.admission import Import, Request, Verdict, decide
 from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.domain.processes.process import SLOT_COUNT, ProcessStatus, process_key
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_key
 
@@ -84,11 +84,3 @@ def test_the_order_of_keys_of_an_import_means_nothing(metadata: dict[str, Any]) 
     other = dataclasses.replace(one, metadata=reordered(metadata))
 
     assert one.fingerprint() == other.fingerprint()
-
-
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_a_slot_follows_from_the_names_alone(namespace: str, process_id: str) -> None:
-    key = process_key(namespace, process_id)
-
-    assert 0 <= key.slot < SLOT_COUNT
-    assert key == process_key(namespace, process_id)

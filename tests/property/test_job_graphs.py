@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from progressor.domain.jobs.graph import (
     GraphError,
     NodePlan,
-    decode_graph,
-    encode_graph,
     plan_nodes,
 )
 from progressor.domain.jobs.job import NodeSpec, StartNodes
@@ -128,16 +126,6 @@ def test_what_is_wrong_is_named_by_its_field(seed: int, wrong: str) -> None:
         plan(tuple(nodes))
 
     assert refused.value.field == expected
-
-
-@given(SEEDS)
-def test_what_is_kept_is_what_was_submitted(seed: int) -> None:
-    action = StartNodes(nodes=specs(random_graph(random.Random(seed), 60), args=b"\0x"))
-
-    encoded = encode_graph(action)
-
-    assert decode_graph(encoded) == action
-    assert encode_graph(decode_graph(encoded)) == encoded
 
 
 def node_name(graph: Graph, place: int) -> str:

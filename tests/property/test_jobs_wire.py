@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime as dt
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +12,11 @@ from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import Violations
 from progressor.api.jobs import codec as job_codec
 from progressor.domain.jobs.graph import decode_graph, encode_graph
-from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
-from progressor.domain.jobs.view import JobPage
+from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import Leadership, process_key
-from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
-from progressor.v1 import job_service_pb2 as pb
-from progressor.v1 import namespace_service_pb2, nodes_pb2, types_pb2
+from progressor.domain.processes.task import NodeState, TaskError
+from progressor.v1 import namespace_service_pb2, nodes_pb2
 from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
 from progressor.wire import policies as policy_wire
@@ -30,14 +27,6 @@ PAYLOAD_BYTES_MAX = 20
 COUNTS = st.integers(0, 50_000)
 DURATIONS = st.timedeltas(dt.timedelta(microseconds=1), policy_wire.INTERVAL_MAX)
 ERRORS = st.builds(TaskError, code=st.integers(1, 16), reason=TEXTS, message=TEXTS)
-OUTCOMES = st.builds(
-    NodeOutcome,
-    name=TEXTS,
-    state=st.sampled_from(NodeState),
-    result=st.binary(max_size=20),
-    error=st.none() | ERRORS,
-    skipped_because_of=st.none() | TEXTS.filter(bool),
-)
 NODES = st.builds(
     Node,
     ordinal=COUNTS,
@@ -98,11 +87,6 @@ ANY_SPEC = st.builds(
 )
 
 
-def instant(message: Any, field: str) -> dt.datetime | None:
-    is_there = message.HasField(field)
-    return wire.timestamp_to_datetime(getattr(message, field), field) if is_there else None
-
-
 @given(st.lists(ANY_SPEC, max_size=3), INT64, INT32)
 def test_any_nodes_are_taken_and_kept_or_refused_by_their_field(
     specs: list[nodes_pb2.NodeSpec], seconds: int, nanos: int
@@ -143,29 +127,6 @@ def test_a_policy_comes_back(policy: RetryPolicy) -> None:
     assert policy_wire.retry_policy_from_wire(message, "retry_policy") == policy
 
 
-@given(OUTCOMES)
-def test_an_outcome_is_told_whole(outcome: NodeOutcome) -> None:
-    message = nodes_pb2.NodeOutcome()
-    node_wire.fill_node_outcome(message, outcome)
-    sent = nodes_pb2.NodeOutcome.FromString(message.SerializeToString())
-
-    assert (sent.name, sent.result) == (outcome.name, outcome.result)
-    assert sent.state == node_wire.NODE_STATE_TO_WIRE[outcome.state]
-    assert sent.skipped_because_of == (outcome.skipped_because_of or "")
-    assert _error_of(sent.error if sent.HasField("error") else None) == outcome.error
-
-
-@given(JOBS, st.lists(NODES, max_size=3))
-def test_a_job_is_told_whole(job: Job, nodes: list[Node]) -> None:
-    page = JobPage(job=job, nodes=tuple(nodes))
-    sent = pb.GetJobResponse.FromString(job_codec.get_to_wire(page).SerializeToString())
-
-    assert _job_of(sent.job) == job
-    assert [
-        _node_of(message, node.ordinal) for message, node in zip(sent.nodes, nodes, strict=True)
-    ] == nodes
-
-
 @given(JOBS, st.lists(NODES, max_size=5))
 def test_changes_lose_no_node(job: Job, nodes: list[Node]) -> None:
     told = list(job_codec.changes_to_wire(job, nodes, sent_revision=0))
@@ -188,76 +149,3 @@ def test_a_token_of_a_job_comes_back_or_is_refused(created_at: dt.datetime, job_
 def test_any_text_is_a_token_or_refused(token: str) -> None:
     with contextlib.suppress(errors.InvalidRequestError):
         assert (page_tokens.JOBS.read(token) is None) == (not token)
-
-
-def _a_job(created_at: dt.datetime, job_id: str) -> Job:
-    return Job(
-        key=process_key("orders", job_id),
-        state=JobState.RUNNING,
-        detail=None,
-        led_by=Leadership.ENGINE,
-        counts=NodeCounts(),
-        created_at=created_at,
-        updated_at=created_at,
-        ended_at=None,
-        deadline_at=None,
-        schedule_id=None,
-        revision=1,
-        retry_count=0,
-    )
-
-
-def _job_of(message: pb.Job) -> Job:
-    counts = message.counts
-    return Job(
-        key=process_key(message.namespace, message.job_id),
-        state=JobState(pb.JobState.Name(message.state).removeprefix("JOB_STATE_").lower()),
-        detail=message.detail or None,
-        led_by=Leadership.ENGINE if message.led_by_engine else Leadership.PROCESSOR,
-        counts=NodeCounts(
-            **{name: getattr(counts, name) for name in counts.DESCRIPTOR.fields_by_name}
-        ),
-        created_at=wire.timestamp_to_datetime(message.created_at, "created_at"),
-        updated_at=wire.timestamp_to_datetime(message.updated_at, "updated_at"),
-        ended_at=instant(message, "ended_at"),
-        deadline_at=instant(message, "deadline"),
-        schedule_id=message.schedule_id or None,
-        revision=message.revision,
-        retry_count=message.retry_count,
-    )
-
-
-def _node_of(message: pb.Node, ordinal: int) -> Node:
-    name = nodes_pb2.NodeState.Name(message.state)
-    return Node(
-        ordinal=ordinal,
-        name=message.name,
-        state=NodeState(name.removeprefix("NODE_STATE_").lower()),
-        follower=process_key(message.namespace, message.process_id),
-        predecessors=tuple(message.predecessors),
-        skipped_because_of=message.skipped_because_of or None,
-        args=message.args,
-        result=message.result,
-        error=_error_of(message.error if message.HasField("error") else None),
-        target=message.target or None,
-        constraints=None,
-        created_at=wire.timestamp_to_datetime(message.created_at, "created_at"),
-        ready_at=instant(message, "ready_at"),
-        started_at=instant(message, "started_at"),
-        ended_at=instant(message, "ended_at"),
-        attempt=message.attempt,
-        revision=message.revision,
-    )
-
-
-def _error_of(message: types_pb2.TaskError | None) -> TaskError | None:
-    if message is None:
-        return None
-    return TaskError(code=message.code, reason=message.reason, message=message.message)
-
-
-def test_a_spec_without_anything_has_the_defaults_of_the_domain() -> None:
-    spec = node_wire.node_spec_from_wire(nodes_pb2.NodeSpec(name="a"), "nodes[0]", 0)
-
-    assert spec == NodeSpec(name="a")
-    assert decode_graph(encode_graph(StartNodes(nodes=(spec,)))).nodes == (spec,)

@@ -122,19 +122,6 @@ def test_a_correct_engine_is_explained(seed: int, count: int) -> None:
     assert explained(Engine(seed).run(count)) is None
 
 
-@given(seed=SEEDS, count=st.integers(0, 25))
-def test_it_is_explained_without_its_last_reading_too(seed: int, count: int) -> None:
-    assert explained(Engine(seed).run(count)[:-1]) is None
-
-
-@given(seed=SEEDS, count=st.integers(0, 60))
-def test_with_journals_there_is_hardly_a_choice(seed: int, count: int) -> None:
-    engine = Engine(seed)
-    history = engine.run(count)
-
-    assert explained(history, engine.journal, lives_max=10 * (count + 2)) is None
-
-
 @given(seed=SEEDS, count=st.integers(3, 40), data=st.data())
 def test_a_step_that_is_in_no_journal_is_found(seed: int, count: int, data: st.DataObject) -> None:
     engine = Engine(seed)

@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor import errors
-from progressor.domain.processes.event import Event
-from progressor.domain.processes.process import Process, ProcessStatus, process_key
-from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.v1 import process_service_pb2, types_pb2
 from progressor.wire import fields as wire
-from progressor.wire import processes as process_wire
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -32,30 +28,6 @@ JSON_VALUES = st.recursive(
     max_leaves=20,
 )
 OBJECTS = st.dictionaries(TEXTS, JSON_VALUES, max_size=5)
-EVENTS = st.builds(
-    Event,
-    event_id=st.integers(1, 2**63 - 1),
-    occurred_at=INSTANTS,
-    payload=st.binary(max_size=50),
-    format_version=INT32,
-    metadata=st.none() | OBJECTS,
-    task_id=st.integers(1, 2**63 - 1),
-)
-PROCESSES = st.builds(
-    Process,
-    key=st.builds(process_key, TEXTS, TEXTS),
-    status=st.sampled_from(ProcessStatus),
-    previous_status=st.none() | st.sampled_from(ProcessStatus),
-    detail=st.none() | TEXTS,
-    aux_state=st.binary(max_size=50),
-    metadata=st.none() | OBJECTS,
-    corrupted_by=st.none() | INT64,
-    created_at=INSTANTS,
-    status_changed_at=INSTANTS,
-    last_event_id=st.integers(0, 2**63 - 1),
-    init_task_id=INT64,
-    result=st.none() | st.binary(max_size=50),
-)
 
 
 @given(INSTANTS)
@@ -151,65 +123,6 @@ def test_the_deepest_metadata_can_be_read_in_a_trace() -> None:
     received = process_service_pb2.TraceResponse.FromString(packed)
 
     assert wire.struct_to_mapping(received.tasks[0].events[0].metadata, "m") == deepest
-
-
-@given(EVENTS)
-def test_an_event_is_told_whole(event: Event) -> None:
-    message = types_pb2.Event.FromString(process_wire.event_to_wire(event).SerializeToString())
-
-    has_metadata = message.HasField("metadata")
-    received = Event(
-        event_id=message.event_id,
-        occurred_at=wire.timestamp_to_datetime(message.occurred_at, "occurred_at"),
-        payload=message.payload,
-        format_version=message.format_version,
-        metadata=wire.struct_to_mapping(message.metadata, "metadata") if has_metadata else None,
-        task_id=message.task_id,
-    )
-    assert received == event
-
-
-@given(PROCESSES)
-def test_a_process_is_told_whole(process: Process) -> None:
-    message = types_pb2.Process.FromString(
-        process_wire.process_to_wire(process).SerializeToString()
-    )
-
-    has_metadata = message.HasField("metadata")
-    received = Process(
-        key=process_key(message.namespace, message.process_id),
-        status=process_wire.PROCESS_STATUS_FROM_WIRE[message.status],
-        previous_status=process_wire.PROCESS_STATUS_FROM_WIRE.get(message.previous_status),
-        detail=message.detail if process.detail is not None else None,
-        aux_state=message.aux_state,
-        metadata=wire.struct_to_mapping(message.metadata, "metadata") if has_metadata else None,
-        corrupted_by=message.corrupted_by if message.HasField("corrupted_by") else None,
-        created_at=wire.timestamp_to_datetime(message.created_at, "created_at"),
-        status_changed_at=wire.timestamp_to_datetime(message.status_changed_at, "changed"),
-        last_event_id=message.last_event_id,
-        init_task_id=process.init_task_id,
-        result=message.result if process.result is not None else None,
-    )
-    assert received == process
-
-
-def test_every_status_and_type_has_its_number_and_its_name() -> None:
-    statuses = {
-        s: types_pb2.ProcessStatus.Name(n) for s, n in process_wire.PROCESS_STATUS_TO_WIRE.items()
-    }
-    types = {t: types_pb2.TaskType.Name(n) for t, n in process_wire.TASK_TYPE_TO_WIRE.items()}
-    task_statuses = {
-        s: types_pb2.TaskStatus.Name(n) for s, n in process_wire.TASK_STATUS_TO_WIRE.items()
-    }
-
-    assert statuses == {s: f"PROCESS_STATUS_{s.name}" for s in ProcessStatus}
-    assert types == {t: f"TASK_TYPE_{t.name}" for t in TaskType}
-    assert task_statuses == {s: f"TASK_STATUS_{s.name}" for s in TaskStatus}
-    assert set(process_wire.PROCESS_STATUS_FROM_WIRE) == set(types_pb2.ProcessStatus.values()) - {0}
-    assert set(process_wire.TASK_TYPE_FROM_WIRE) == set(types_pb2.TaskType.values()) - {0}
-    assert set(process_wire.TASK_STATUS_TO_WIRE.values()) == set(types_pb2.TaskStatus.values()) - {
-        0
-    }
 
 
 @given(st.text(max_size=400))
