@@ -82,7 +82,7 @@ class JobRequests(Requests):
             namespace: Of the leader, and of nodes without a namespace.
 
         Raises:
-            ProcessAlreadyExistsError: The id is taken by a request with another key.
+            ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
             InvalidRequestError: A node is invalid; the error names the field.
             ValueError: The graph is empty, or a node comes after one that is not in the graph.
         """

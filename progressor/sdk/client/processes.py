@@ -93,7 +93,7 @@ class ProcessRequests(Requests):
         answer.
 
         Raises:
-            ProcessAlreadyExistsError: The id is taken by a request with another key.
+            ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
             RejectedError: The processor rejected the request; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
@@ -276,7 +276,7 @@ class ProcessRequests(Requests):
         finished.
 
         Raises:
-            ProcessAlreadyExistsError: The id is taken by a request with another key.
+            ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
         """
         return Exchange(
             pb.PutRequest(
@@ -351,7 +351,10 @@ class ProcessRequests(Requests):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Trace]:
-        """Return a page of the tasks of a process in the order of their ids; "": the first page."""
+        """Return a page of the tasks of a process, in the order of their ids.
+
+        `page_token` is `Trace.next_page_token` of the page before; "": the first page.
+        """
         return Exchange(
             pb.TraceRequest(
                 namespace=namespace or self.namespace,

@@ -68,7 +68,11 @@ class Fail(Verdict):
     """Fail the step without a retry: the process breaks, and accepts only a repair."""
 
     def __init__(self, message: str, *, reason: str = "") -> None:
-        """Set the message, which becomes the detail of the process, and a reason for programs.
+        """Set the error of the step.
+
+        Args:
+            message: For people; it becomes the detail of the process.
+            reason: A word for programs, `ProcessFailedError.failure_reason`.
 
         Raises:
             TypeError: An argument is not a string.
@@ -86,9 +90,13 @@ class Retry(Verdict):
     """Try this step again, if the retry policy of the namespace has attempts left."""
 
     def __init__(self, message: str, *, after: Seconds | None = None, reason: str = "") -> None:
-        """Set the message, the reason for programs, and the minimum wait.
+        """Set the error of this attempt.
 
-        `after` is in seconds or a timedelta; None, or less than 0: the wait of the policy.
+        Args:
+            message: For people; the detail of the process if no attempts are left.
+            after: The minimum wait before the next attempt, in seconds or a timedelta; None, or
+                less than 0: the wait of the policy.
+            reason: A word for programs, which the policy can exclude from retries.
 
         Raises:
             TypeError: `message` or `reason` is not a string, or `after` is not a duration.

@@ -47,7 +47,7 @@ class GraphNode:
         """Its name."""
         return self.spec.name
 
-    def begin_again(self, state: NodeState) -> None:
+    def reset(self, state: NodeState) -> None:
         """Set an unfinished state, and clear the outcome."""
         self.state, self.begun = state, state is NodeState.RUNNING
         self.result, self.error, self.skipped_because_of = b"", None, ""
@@ -152,14 +152,14 @@ class GraphState:
             if node.state in _KEEPING:
                 was_stopped = node.state is NodeState.CANCELLED and node.begun
                 node.attempt += was_stopped or node.state is NodeState.FAILED
-                node.begin_again(NodeState.WAITING if node.waits_for else NodeState.READY)
+                node.reset(NodeState.WAITING if node.waits_for else NodeState.READY)
         return failed
 
     def reopen(self, name: str) -> None:
         """Set a failed node running; nodes skipped only because of it wait again."""
         node = self[name]
         node.attempt += 1
-        node.begin_again(NodeState.RUNNING)
+        node.reset(NodeState.RUNNING)
         below = self._skipped_below(node)
         for skipped in self:
             # Predecessors were added first, so those in `below` are already updated.
@@ -169,7 +169,7 @@ class GraphState:
             if causes:
                 skipped.skipped_because_of = causes[0].skipped_because_of or causes[0].name
             else:
-                skipped.begin_again(NodeState.WAITING)
+                skipped.reset(NodeState.WAITING)
 
     def _skip_after(self, node: GraphNode, *, because_of: str) -> None:
         """Skip the waiting nodes that depend on a failed node."""

@@ -82,7 +82,8 @@ class Rehearsal(Generic[State]):
         self._process_id = process_id
         self._codec, self._state_type = processor.codec, processor.state_type
         self._namespace = processor.name if config is None else config.name
-        self._simulated = SimulatedProcess(
+        # For `SimulatedJob`, which changes it as the engine does.
+        self.simulated = SimulatedProcess(
             processor,
             config=config or NamespaceConfig(name=processor.name, processor_targets=()),
             now=starts_at,
@@ -97,24 +98,24 @@ class Rehearsal(Generic[State]):
     @property
     def now(self) -> dt.datetime:
         """The time of the clock."""
-        return self._simulated.now
+        return self.simulated.now
 
     @property
     def status(self) -> ProcessStatus:
         """The status of the process; UNSPECIFIED: not started, or removed."""
-        process = self._simulated.process
+        process = self.simulated.process
         return ProcessStatus.from_number(0 if process is None else process.status)
 
     @property
     def detail(self) -> str:
         """Why the process is in error; "" otherwise."""
-        process = self._simulated.process
+        process = self.simulated.process
         return "" if process is None else process.detail
 
     @property
     def state(self) -> State | None:
         """The state of the process, of the processor's state type; None: it has none."""
-        process = self._simulated.process
+        process = self.simulated.process
         data = b"" if process is None else process.aux_state
         state: State | None = self._codec.decode(data, self._state_type)
         return state
@@ -122,7 +123,7 @@ class Rehearsal(Generic[State]):
     @property
     def metadata(self) -> dict[str, Payload]:
         """The metadata of the process."""
-        process = self._simulated.process
+        process = self.simulated.process
         return {} if process is None else object_from_wire(process.metadata)
 
     @property
@@ -136,7 +137,7 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: The result is not a `kind`, or there is none and `kind` does not admit None.
         """
-        return decoded(self._codec, self._simulated.result, kind)
+        return decoded(self._codec, self.simulated.result, kind)
 
     @property
     def events(self) -> list[Payload]:
@@ -149,22 +150,22 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: An event is not a `kind`.
         """
-        return [decoded(self._codec, it.payload, kind) for it in self._simulated.history]
+        return [decoded(self._codec, it.payload, kind) for it in self.simulated.history]
 
     @property
     def history(self) -> tuple[Event, ...]:
         """The emitted events as recorded."""
-        return tuple(read_event(it, self._codec) for it in self._simulated.history)
+        return tuple(read_event(it, self._codec) for it in self.simulated.history)
 
     @property
     def removed_by_request(self) -> bool:
         """Whether `remove` deleted the process, not a step of its own."""
-        return self._simulated.process is None and self._simulated.removed_by_request
+        return self.simulated.process is None and self.simulated.removed_by_request
 
     @property
     def timer(self) -> DueTimer | None:
         """The timer of the process; None: none."""
-        timer = self._simulated.timer
+        timer = self.simulated.timer
         if timer is None:
             return None
         return DueTimer(
@@ -186,7 +187,7 @@ class Rehearsal(Generic[State]):
                 error=it.error,
                 rejected=it.reject is not None,
             )
-            for it in self._simulated.ended
+            for it in self.simulated.ended
         )
 
     async def start(
@@ -207,10 +208,10 @@ class Rehearsal(Generic[State]):
             RejectedError: The handler rejected the request; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
-        if self._simulated.process is not None:
+        if self.simulated.process is not None:
             raise errors.ProcessAlreadyExistsError(self._namespace, self._process_id)
         now = instant_to_wire(self.now)
-        self._simulated.process = types_pb2.Process(
+        self.simulated.process = types_pb2.Process(
             namespace=self._namespace,
             process_id=self._process_id,
             status=types_pb2.PROCESS_STATUS_INIT,
@@ -219,7 +220,7 @@ class Rehearsal(Generic[State]):
             metadata=metadata_to_wire(metadata),
         )
         ended = await self._ask(TaskType.INIT, args, context, nodes=tuple(nodes))
-        return self._text_of(ended, response_type)
+        return self._answer_of(ended, response_type)
 
     async def call(
         self,
@@ -238,7 +239,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        return self._text_of(await self._ask(TaskType.CALL, args, context), response_type)
+        return self._answer_of(await self._ask(TaskType.CALL, args, context), response_type)
 
     async def notify(
         self, args: Payload = None, *, context: Mapping[str, str] | None = None
@@ -269,7 +270,7 @@ class Rehearsal(Generic[State]):
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        return self._text_of(await self._ask(TaskType.REPAIR, args, context), response_type)
+        return self._answer_of(await self._ask(TaskType.REPAIR, args, context), response_type)
 
     async def simple_repair(self) -> None:
         """Resume the process without its handler; a timer that broke it runs again now.
@@ -278,13 +279,13 @@ class Rehearsal(Generic[State]):
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        breaking_timer = self._simulated.breaking_timer
+        breaking_timer = self.simulated.breaking_timer
         if breaking_timer is None:
-            self._simulated.recover()
-            await self._simulated.observed(None)
+            self.simulated.recover()
+            await self.simulated.observed(None)
         else:
-            self._simulated.timer = breaking_timer.again(self.now)
-            await self.run_timer()
+            self.simulated.timer = breaking_timer.again(self.now)
+            await self.simulated.run_timer()
 
     async def join(self, nodes: Iterable[NodeOutcome]) -> None:
         """Run the join handler of the process, a leader, with the outcomes of all nodes.
@@ -304,7 +305,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_process()
-        await self._simulated.remove(by_request=True)
+        await self.simulated.remove(by_request=True)
 
     async def run_timer(self) -> None:
         """Move the clock forward to the timer's due time, and run the timer.
@@ -314,26 +315,10 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: The process has no timer.
         """
-        simulated, timer = self._simulated, self._simulated.timer
-        if timer is None:
+        if self.simulated.timer is None:
             message = f"process {self._process_id!r} has no timer to run"
             raise ValueError(message)
-        simulated.now, simulated.timer = max(simulated.now, timer.due_at), None
-        if timer.message.remove:
-            await simulated.remove()
-            return
-        timer.first_at = timer.first_at or simulated.now
-        asks_range = timer.message.HasField("history_range")
-        task = Task(
-            task_id=timer.task_id,
-            type=TaskType.TIMEOUT,
-            args=timer.message.args,
-            history_range=timer.message.history_range if asks_range else None,
-            scheduled_at=timer.due_at,
-            attempt=timer.attempt,
-            first_at=timer.first_at,
-        )
-        await simulated.run(task, timer)
+        await self.simulated.run_timer()
 
     async def advance(self, by: Seconds = 0) -> int:
         """Move the clock, and run each timer at its due time; return how many ran.
@@ -344,52 +329,16 @@ class Rehearsal(Generic[State]):
         Raises:
             RuntimeError: `TIMERS_MAX` timers have run, and another is due.
         """
-        simulated = self._simulated
+        simulated = self.simulated
         until, count = simulated.now + timedelta_of(by), 0
         while simulated.timer is not None and simulated.timer.due_at <= until:  # TIMERS_MAX at most
             if count == TIMERS_MAX:
                 message = f"{TIMERS_MAX} timers have run, and another is due until {until}"
                 raise RuntimeError(message)
-            await self.run_timer()
+            await simulated.run_timer()
             count += 1
         simulated.now = max(simulated.now, until)
         return count
-
-    def break_by(self, detail: str) -> None:
-        """Set the process in error, as the engine does for running nodes of an ended job."""
-        self._expect_running()
-        self._simulated.break_from_outside(detail)
-
-    def finish(self) -> None:
-        """Finish the process, as the engine does for the leader of a cancelled job."""
-        self._expect_running()
-        self._simulated.finish()
-
-    async def begin_again(self) -> None:
-        """Resume a broken process, as the engine does for the nodes of a retried job.
-
-        A timer that broke it runs now; a timer that `break_by` suspended is set again as it was.
-        """
-        self._expect_broken()
-        simulated = self._simulated
-        breaking_timer, suspended_timer = simulated.breaking_timer, simulated.suspended_timer
-        simulated.recover()
-        if breaking_timer is not None:
-            simulated.timer = breaking_timer.again(self.now)
-            await self.run_timer()
-        elif suspended_timer is not None:
-            simulated.timer = suspended_timer.again(self.now)
-
-    def resume(self, *, with_timer: bool) -> None:
-        """Resume a broken process, as the engine does for the leader of a resumed job.
-
-        `with_timer`: a timer that broke it is due now.
-        """
-        self._expect_broken()
-        breaking_timer = self._simulated.breaking_timer
-        self._simulated.recover()
-        if breaking_timer is not None and with_timer:
-            self._simulated.timer = breaking_timer.again(self.now)
 
     async def _ask(
         self,
@@ -400,7 +349,7 @@ class Rehearsal(Generic[State]):
         nodes: tuple[NodeOutcome, ...] = (),
     ) -> EndedTask:
         task = Task(
-            task_id=self._simulated.next_task_id(),
+            task_id=self.simulated.next_task_id(),
             type=task_type,
             args=self._codec.encode(args),
             context=context or {},
@@ -408,9 +357,9 @@ class Rehearsal(Generic[State]):
             scheduled_at=self.now,
             first_at=self.now,
         )
-        return await self._simulated.run(task)
+        return await self.simulated.run(task)
 
-    def _text_of(self, ended: EndedTask, response_type: TypeForm[Asked]) -> Answer[Asked]:
+    def _answer_of(self, ended: EndedTask, response_type: TypeForm[Asked]) -> Answer[Asked]:
         """Return the answer for the caller, or raise the error."""
         task, error, reject = ended.task, ended.error, ended.reject
         if reject is not None:
@@ -425,7 +374,7 @@ class Rehearsal(Generic[State]):
             return Answer(task_id=task.task_id, response=response, deduplicated=False)
         failure = errors.StepFailure(code=error.code, reason=error.reason)
         if task.type is TaskType.REPAIR:
-            broken_by = None if self._simulated.process is None else self._broken_by()
+            broken_by = None if self.simulated.process is None else self._broken_by()
             failure = dataclasses.replace(failure, broken_by=broken_by)
             raise errors.RepairFailedError(self._process_id, error.message, task.task_id, failure)
         if ended.is_alone:
@@ -442,9 +391,9 @@ class Rehearsal(Generic[State]):
         return self._expect_process().corrupted_by or None
 
     def _expect_process(self) -> types_pb2.Process:
-        if self._simulated.process is None:
+        if self.simulated.process is None:
             raise errors.ProcessNotFoundError(self._namespace, self._process_id)
-        return self._simulated.process
+        return self.simulated.process
 
     def _expect_running(self) -> None:
         process = self._expect_process()
@@ -452,7 +401,7 @@ class Rehearsal(Generic[State]):
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is ProcessStatus.ERROR:
             broken_by = self._broken_by()
-            found = (it.error for it in self._simulated.ended if it.task.task_id == broken_by)
+            found = (it.error for it in self.simulated.ended if it.task.task_id == broken_by)
             error = next(found, None)
             failure = errors.StepFailure(
                 broken_by=broken_by,

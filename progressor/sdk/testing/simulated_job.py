@@ -189,7 +189,7 @@ class SimulatedJob:
             self.graph.end(name, NodeState.CANCELLED, error=error)
             follower, inner = self.followers.get(name), self.inner.get(name)
             if follower is not None and follower.status in _ACTIVE:
-                follower.break_by(why)
+                follower.simulated.break_from_outside(why)
             if inner is not None and inner.state is JobState.RUNNING:
                 inner.stop(JobState.FAILED, why)
 
@@ -206,7 +206,7 @@ class SimulatedJob:
             return
         self.stop(JobState.CANCELLED, cause)
         if self.leader is not None:
-            self.leader.finish()
+            self.leader.simulated.finish()
 
     async def expire(self) -> None:
         """Let the deadline pass: the job fails, and its leader breaks.
@@ -238,7 +238,7 @@ class SimulatedJob:
         self.retry_count += 1
         self.deadline, self._has_expired = None, False
         if self.leader is not None and self.leader.status is ProcessStatus.ERROR:
-            self.leader.resume(with_timer=True)
+            self.leader.simulated.resume(with_timer=True)
         self._set_deadline(due)
         failed, broken = self.graph.named(NodeState.FAILED), self.graph.named(*_BROKEN)
         self.graph.retry()
@@ -251,7 +251,7 @@ class SimulatedJob:
             if inner is not None and inner.state is JobState.FAILED:
                 await inner.retry(nodes_pb2.StartNodes())
             else:
-                await follower.begin_again()
+                await follower.simulated.restart()
         return failed
 
     async def reopen(self, name: str) -> None:
@@ -319,7 +319,7 @@ class SimulatedJob:
         if self.state is JobState.FAILED:
             self._resume()
             if self.leader is not None and self.leader.status is ProcessStatus.ERROR:
-                self.leader.resume(with_timer=False)
+                self.leader.simulated.resume(with_timer=False)
             if self._parent is not None:
                 self._parent.job._reopen(self._parent.node)  # noqa: SLF001  # of this class
         return True
@@ -340,14 +340,14 @@ class SimulatedJob:
             del self.followers[name]
             self.inner.pop(name, None)
             return False
-        self.graph[name].begin_again(NodeState.RUNNING)
+        self.graph[name].reset(NodeState.RUNNING)
         return True
 
     async def _break(self, detail: str, *, reason: str, message: str) -> None:
         """Fail the job, its leader, and its node in the outer job."""
         self.stop(JobState.FAILED, detail)
         if self.leader is not None:
-            self.leader.break_by(detail)
+            self.leader.simulated.break_from_outside(detail)
         parent = self._parent
         if parent is not None and parent.job.graph[parent.node].state is NodeState.RUNNING:
             error = TaskError(code=_FAILED_CODE, reason=reason, message=message)

@@ -142,7 +142,7 @@ class SimulatedProcess:
         self.timer, self.breaking_timer = None, timer
 
     def break_from_outside(self, detail: str) -> None:
-        """Set the process in error without a step; its timer is kept for `recover`."""
+        """Set the process in error without a step; `restart` sets its timer again."""
         timer = self.timer
         self.break_by(detail)
         self.suspended_timer = timer
@@ -151,6 +151,43 @@ class SimulatedProcess:
         """Set the process running."""
         self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
         self.suspended_timer = None
+
+    def resume(self, *, with_timer: bool) -> None:
+        """Set a broken process running; `with_timer`: a timer that broke it is due now."""
+        breaking_timer = self.breaking_timer
+        self.recover()
+        if breaking_timer is not None and with_timer:
+            self.timer = breaking_timer.again(self.now)
+
+    async def restart(self) -> None:
+        """Resume a broken process, and run a timer that broke it; set a suspended one again."""
+        breaking_timer, suspended_timer = self.breaking_timer, self.suspended_timer
+        self.resume(with_timer=True)
+        if breaking_timer is not None:
+            await self.run_timer()
+        elif suspended_timer is not None:
+            self.timer = suspended_timer.again(self.now)
+
+    async def run_timer(self) -> None:
+        """Move the clock forward to the timer's due time, and run the timer."""
+        timer = self.timer
+        assert timer is not None, "there is no timer to run"
+        self.now, self.timer = max(self.now, timer.due_at), None
+        if timer.message.remove:
+            await self.remove()
+            return
+        timer.first_at = timer.first_at or self.now
+        has_range = timer.message.HasField("history_range")
+        task = Task(
+            task_id=timer.task_id,
+            type=TaskType.TIMEOUT,
+            args=timer.message.args,
+            history_range=timer.message.history_range if has_range else None,
+            scheduled_at=timer.due_at,
+            attempt=timer.attempt,
+            first_at=timer.first_at,
+        )
+        await self.run(task, timer)
 
     def finish(self, result: bytes = b"") -> None:
         """Finish the process and cancel its timer."""
