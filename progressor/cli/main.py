@@ -3,15 +3,17 @@
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
 import progressor
 from progressor import errors
-from progressor.cli.jobs.format import JOB_FORMAT
 from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
 from progressor.cli.output.failure import only_ours, report, report_words
+
+_Command = tuple[str, str, str]
+"""Its name, its function and its summary, as in the help of what it belongs to."""
 
 _ROOM = "progressor.cli"
 _SUMMARY = "A durable process engine on PostgreSQL, called over gRPC."
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_text(tokens)
-        result = build_app()(
+        result = build_app(explained=tokens)(
             tokens, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
@@ -49,8 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, ExitCode) else ExitCode.DONE
 
 
-def build_app() -> App:
-    """Return the app; a command's module is imported when the command runs."""
+def build_app(*, explained: Collection[str] | None = ()) -> App:
+    """Return the app; a command's module is imported when the command runs.
+
+    Args:
+        explained: Names of commands whose help is the docstring of their function, which has to be
+            imported for it, instead of the summary; None for all.
+    """
     app = App(
         "progressor",
         help=_SUMMARY,
@@ -60,18 +67,23 @@ def build_app() -> App:
         default_parameter=Parameter(show_default=_shown_default),
     )
     for group, commands in _COMMANDS.items():
-        _add(app, commands, group=group)
+        _add(app, commands, explained, group=group)
     for name, (group, summary, commands) in _FAMILIES.items():
         family = App(name, help=summary, group=group, help_epilogue="")
-        _add(family, commands)
+        _add(family, commands, explained)
         app.command(family)
     return app
 
 
-def _add(app: App, commands: Sequence[tuple[str, str, str]], **options: str) -> None:
-    # Only the help of `progressor` itself ends with the epilogue.
+def _add(
+    app: App, commands: Sequence[_Command], explained: Collection[str] | None, **options: str
+) -> None:
     for name, place, summary in commands:
-        app.command(f"{_ROOM}.{place}", name=name, help=summary, help_epilogue="", **options)
+        if explained is not None and name not in explained:
+            options["help"] = summary
+        # Only the help of `progressor` itself ends with the epilogue.
+        app.command(f"{_ROOM}.{place}", name=name, help_epilogue="", **options)
+        options.pop("help", None)
 
 
 _COMMANDS = {
@@ -118,7 +130,7 @@ _GATE_COMMANDS = (
     ("delete", "gates.gates:delete", "Delete an unused gate."),
 )
 _JOB_COMMANDS = (
-    ("submit", "jobs.jobs:submit", f"Submit a job from a file.\n\n{JOB_FORMAT}"),
+    ("submit", "jobs.jobs:submit", "Submit a job from a file."),
     ("get", "jobs.jobs:get", "Print a job, its graph and its nodes."),
     ("list", "jobs.jobs:list_jobs", "Print the jobs of a namespace."),
     ("watch", "jobs.jobs:watch", "Watch a job until it ends."),

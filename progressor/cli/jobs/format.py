@@ -1,10 +1,10 @@
-"""The format of a job file, for the help; this module imports nothing."""
+"""The format of a job file, for the help."""
 
 JOB_FORMAT = """\
 A *.toml file is read as TOML, any other as JSON; - reads JSON from standard input.
 
   job_id = "release-7"           # or --id
-  deadline = "2h"                # a duration from now, or an instant; or --deadline
+  deadline = "2h"                # from now, or an instant; or --deadline
   context = { user = "u" }       # passed on to every node
   metadata = { team = "core" }   # of the job's process, see list --metadata
 

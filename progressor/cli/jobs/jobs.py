@@ -12,6 +12,7 @@ from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first,
 from progressor.cli.input.job_documents import Deadline, deadline_of, placed, read_job
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.jobs.drawing import shown_name
+from progressor.cli.jobs.format import JOB_FORMAT
 from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
 from progressor.cli.jobs.watch import await_job, watch_job
@@ -69,6 +70,9 @@ async def submit(  # options, all named
         code = await await_job(client, called)
         output.show(await client.jobs.get(called))
         return code
+
+
+submit.__doc__ = f"{submit.__doc__}\n\n{JOB_FORMAT}"
 
 
 async def get(

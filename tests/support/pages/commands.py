@@ -15,7 +15,7 @@ _SHARED_LINES = 5
 
 def sections() -> str:
     """Return a section for each command, and one for each group of options that many share."""
-    text = _NO_DEFAULT.sub("", _CONTENTS.sub("", build_app().generate_docs()))
+    text = _NO_DEFAULT.sub("", _CONTENTS.sub("", build_app(explained=None).generate_docs()))
     _, _, found = text.replace("```console\n", "```text\n").partition("\n## ")
     assert found, "the help has no section for a command"
     commands = f"## {found.strip()}\n"

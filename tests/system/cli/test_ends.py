@@ -231,6 +231,24 @@ def test_help_of_a_command_leaves_the_exit_codes_to_the_top(
     assert "[default: ]" not in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["serve"], "a second signal ends it at once"),
+        (["schedule", "backfill"], "At most 1,000; without --overlap, all at once."),
+        (["job", "submit"], "[nodes.build]"),
+        (["job"], "Submit a job from a file."),
+    ],
+    ids=lambda it: it if isinstance(it, str) else " ".join(it),
+)
+def test_help_of_a_command_is_its_docstring_and_that_of_others_their_summary(
+    command: list[str], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+
+    assert words in " ".join(capfd.readouterr().out.split())
+
+
 def test_help_tells_every_command_and_the_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
