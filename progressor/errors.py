@@ -438,7 +438,7 @@ class StorageError(ProgressorError):
 
 
 class StorageUnavailableError(StorageError):
-    """PostgreSQL is away, or too busy to answer in time; the request may be repeated."""
+    """PostgreSQL is unreachable, or too busy to answer in time; the request may be repeated."""
 
     reason = "STORAGE_UNAVAILABLE"
 

@@ -117,7 +117,7 @@ class Engine:
         return self._wiring.backend
 
     async def listen(self) -> None:
-        """Bind all addresses; requests get STORAGE_UNAVAILABLE until PostgreSQL is reached.
+        """Bind all addresses; requests get STORAGE_UNAVAILABLE until connected to PostgreSQL.
 
         Raises:
             ConfigError: An address cannot be bound.
@@ -172,7 +172,7 @@ class Engine:
         replicas = Replicas(pool=pools.scan, clock=self._clock)
         self.replica_id = await _until_there(replicas.draw_id, database=self.database)
         _log.info(
-            "PostgreSQL is reached",
+            "connected to PostgreSQL",
             extra={"database": self.database, "replica_id": self.replica_id},
         )
         wiring = Wiring(
@@ -262,13 +262,13 @@ class Engine:
         while True:
             await self._read_only.wait()
             self._read_only.clear()
-            _log.warning("PostgreSQL takes no writes; looking for one that does")
+            _log.warning("PostgreSQL is read-only; looking for a writable server")
             await wiring.leave_server()
 
     def _beat(self, wiring: Wiring) -> None:
         if wiring.slots.suspended:
             wiring.slots.suspended = wiring.leases.lost = False
-            _log.info("steps are taken again")
+            _log.info("claiming steps again")
             # What came due meanwhile found no place here.
             wiring.slots.room_made.set()
         wiring.look()
@@ -299,7 +299,7 @@ class Engine:
             async with asyncio.timeout(_FLUSH_TIMEOUT.total_seconds()):
                 await wiring.finish()
         except TimeoutError:
-            _log.warning("settlements left to the other replicas: PostgreSQL does not answer")
+            _log.warning("leaving settlements to other replicas: PostgreSQL does not answer")
             wiring.cancel()
 
     async def _watch_health(self) -> None:
@@ -308,7 +308,7 @@ class Engine:
             healthy = await self._health.changed()
             self._server.set_serving(serving=healthy)
             if self.serving.is_set() and not self._stop.is_set():
-                _log.info("engine serves again" if healthy else "engine does not serve")
+                _log.info("engine serving again" if healthy else "engine does not serve")
             if healthy:
                 self.serving.set()
 
@@ -325,7 +325,7 @@ async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -
             return await ask()
         except errors.StorageUnavailableError as error:
             facts = {"database": database, "why": " ".join(error.why.split())}
-            _log.warning("PostgreSQL is away", extra=facts)
+            _log.warning("PostgreSQL is unreachable", extra=facts)
             await asyncio.sleep(backoff.pause())
 
 

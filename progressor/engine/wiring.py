@@ -1,4 +1,4 @@
-"""The parts of an engine, put together: what there is once PostgreSQL is reached.
+"""The parts of an engine, put together: what there is once connected to PostgreSQL.
 
 One half of the composition root; the other is ``engine``, which says when things start and end.
 """
@@ -81,7 +81,7 @@ _TO_PROCESSORS: Labels = ("processor",)
 
 
 class Wiring:
-    """All that there is once PostgreSQL is reached."""
+    """All that there is once connected to PostgreSQL."""
 
     def __init__(  # noqa: PLR0913  it builds the rest
         self,
@@ -472,7 +472,7 @@ class Wiring:
         ]
 
     async def leave_server(self) -> None:
-        """Connect anew: the server takes no writes any more. The listener notices by itself."""
+        """Connect anew: the server is read-only any more. The listener notices by itself."""
         await self._pools.leave()
 
     async def stop_scanning(self) -> None:

@@ -390,7 +390,7 @@ class Interceptor:
     def _log_storage(
         self, name: str, error: errors.StorageUnavailableError, context: CallContext | None
     ) -> None:
-        # Once a second is enough: when PostgreSQL is away, every request says the same.
+        # Once a second is enough: when PostgreSQL is unreachable, every request says the same.
         now = self._clock.monotonic()
         if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
             self._storage_logged_at = now

@@ -31,7 +31,7 @@ async def _announce(engine: HostedEngine) -> None:
     where: dict[str, object] = {"addresses": engine.addresses, "database": engine.database}
     if engine.metrics_url:
         where["metrics"] = engine.metrics_url
-    _log.info("engine listens", extra=where)
+    _log.info("engine listening", extra=where)
     await engine.serving.wait()
     _log.info("engine serves", extra=where)
     await forever()

@@ -174,7 +174,7 @@ class Supervisor:
                     self._listened = True
                     urls = [it.metrics_url for it in self._processes if it.metrics_url]
                     self._where |= {"metrics": urls} if urls else {}
-                    _log.info("engine listens", extra=self._where)
+                    _log.info("engine listening", extra=self._where)
             case ReplicaServes():
                 if self._served:
                     facts = {"replica": process.name, "metrics": process.metrics_url}

@@ -24,7 +24,7 @@ class EngineOptions:
     """How to reach an engine."""
 
     address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = "127.0.0.1:7420"
-    """Where the engine listens: host:port or unix:/path."""
+    """Where the engine listening: host:port or unix:/path."""
     timeout: float = 30.0
     """Seconds to wait for the answer; an accepted task continues after that."""
     tls: Annotated[bool, Parameter(negative="")] = False

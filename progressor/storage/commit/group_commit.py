@@ -220,9 +220,13 @@ class GroupCommit(Generic[Item, Result]):
     def _refuse_too_many(self) -> None:
         waiting = self.waiting
         if waiting.count >= self._queue_max:
-            raise errors.OverloadedError(f"{self._queue_max} writes wait", RETRY_AFTER)
+            raise errors.OverloadedError(
+                f"{self._queue_max} writes are already waiting", RETRY_AFTER
+            )
         if waiting.size >= QUEUE_BYTES_MAX:
-            raise errors.OverloadedError(f"writes of {QUEUE_BYTES_MAX} bytes wait", RETRY_AFTER)
+            raise errors.OverloadedError(
+                f"writes of {QUEUE_BYTES_MAX} bytes are already waiting", RETRY_AFTER
+            )
 
     async def run(self) -> None:
         """Write until `close`, and then until every shard is empty.
@@ -535,7 +539,7 @@ class GroupCommit(Generic[Item, Result]):
         """Write the halves of a batch that was refused; a single item fails with the error."""
         if len(batch) == 1:
             facts = {"write": self.name, "why": str(error)}
-            _log.error("item refused", extra=facts, exc_info=error.__cause__)
+            _log.error("item rejected", extra=facts, exc_info=error.__cause__)
             batch[0].done = True
             _fail(batch, error)
             return []
@@ -544,7 +548,7 @@ class GroupCommit(Generic[Item, Result]):
     def _fail_waiting(
         self, shard: Shard[Item, Result], error: errors.StorageUnavailableError
     ) -> None:
-        """Fail what waits while PostgreSQL is away, except what has to be written."""
+        """Fail what waits while PostgreSQL is unreachable, except what has to be written."""
         if self._kind.insistence is Insistence.GIVE_UP:
             _fail(shard.take_all(), error)
 

@@ -96,7 +96,7 @@ class GroupRead(Generic[Item, Result]):
 
         Raises:
             OverloadedError: As many items wait as may.
-            StorageUnavailableError: PostgreSQL is away, or the engine is stopping.
+            StorageUnavailableError: PostgreSQL is unreachable, or the engine is stopping.
             StorageRefusedError: PostgreSQL refuses the item.
         """
         if self._closed:
@@ -226,7 +226,7 @@ class GroupRead(Generic[Item, Result]):
         except errors.StorageRefusedError as error:
             if len(batch) == 1:
                 facts = {"read": self.name, "why": str(error)}
-                _log.error("item refused", extra=facts, exc_info=error.__cause__)
+                _log.error("item rejected", extra=facts, exc_info=error.__cause__)
                 _fail(batch, error)
                 return
             middle = len(batch) // 2
@@ -253,7 +253,7 @@ class GroupRead(Generic[Item, Result]):
     def _give_up(
         self, entries: "Iterable[_Entry[Item, Result]]", error: errors.StorageUnavailableError
     ) -> None:
-        _log.warning("not read", extra={"read": self.name, "why": error.why})
+        _log.warning("batch not read", extra={"read": self.name, "why": error.why})
         _fail(entries, error)
 
 

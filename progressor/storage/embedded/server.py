@@ -225,7 +225,7 @@ class EmbeddedPostgres:
         if version.exists():
             if (kept := version.read_text("ascii").strip()) != str(major):
                 raise self._error(
-                    f"was made by PostgreSQL {kept}, and the binaries in {found} are "
+                    f"was created by PostgreSQL {kept}, and the binaries in {found} are "
                     f"PostgreSQL {major}: use binaries of {kept}, or move the data with pg_dump"
                 )
             return

@@ -36,11 +36,11 @@ class Namespaces:
         """Return a namespace, from memory if it is there: as of the last `refresh`.
 
         So a change made in another replica takes effect here with the next scan; and a step in hand
-        can end by yesterday's policy while PostgreSQL is away.
+        can end by yesterday's policy while PostgreSQL is unreachable.
 
         Raises:
             NamespaceNotFoundError: There is none.
-            StorageUnavailableError: It is not in memory, and PostgreSQL is away.
+            StorageUnavailableError: It is not in memory, and PostgreSQL is unreachable.
         """
         known = self._known.get(name)
         return await self.get(name) if known is None else known
@@ -72,7 +72,7 @@ class Namespaces:
 
         Raises:
             NamespaceAlreadyExistsError: The name is taken.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._one(
             "create_namespace", {"name": namespace.name, "config": _config(namespace)}
@@ -94,7 +94,7 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError: There is none.
             NamespaceChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         for _ in range(UPDATE_ATTEMPTS_MAX):
             current = await self.get(name)
@@ -106,7 +106,7 @@ class Namespaces:
             )
             if row is not None:
                 return self._remember(row)
-        raise errors.StorageUnavailableError(f"namespace {name} changes too fast")
+        raise errors.StorageUnavailableError(f"namespace {name} keeps changing")
 
     async def get(self, name: str) -> Namespace:
         """Read a namespace. Raises NamespaceNotFoundError if there is none."""
@@ -130,7 +130,7 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError: There is none.
             NamespaceNotEmptyError: It has processes.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(self._delete, [name], binary=True)

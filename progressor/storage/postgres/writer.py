@@ -83,7 +83,7 @@ async def refuse_read_only(connection: psycopg.AsyncConnection[tuple[Any, ...]])
     row = await (await connection.execute("SHOW transaction_read_only")).fetchone()
     if row == ("on",):
         await connection.close()
-        raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes")
+        raise psycopg.errors.ReadOnlySqlTransaction("the server is read-only")
 
 
 def _names_several(given: Mapping[str, Any]) -> bool:

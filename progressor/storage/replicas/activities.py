@@ -20,7 +20,7 @@ class Activities:
         """Return what the replicas told last, and what waits.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         facts = await self._watch.facts()
         counts = await self._queues.counts(functools.partial(_busy, facts))

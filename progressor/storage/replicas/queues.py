@@ -60,7 +60,7 @@ class Queues:
         it is exact there.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         if not namespaces:
             return ()
@@ -180,7 +180,7 @@ class QueueWatch:
         """Count what waits in namespaces, at once and for as long as it takes; and remember it.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         started_at = self._clock.monotonic()
         found = await self._queues.count(namespaces)

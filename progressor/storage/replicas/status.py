@@ -70,7 +70,7 @@ class Watch:
         """Return what the replicas told; those who ask at once share one statement.
 
         Raises:
-            StorageUnavailableError: It is too old, and PostgreSQL is away.
+            StorageUnavailableError: It is too old, and PostgreSQL is unreachable.
         """
         known = self._fresh()
         if known is not None:

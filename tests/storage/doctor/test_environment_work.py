@@ -153,7 +153,7 @@ class TestWork:
         found = find(orders, "due_tasks")
 
         assert found.state is State.WARNING
-        assert "all workers are taken" in found.words
+        assert "all workers are busy" in found.words
         assert "1 of 1 workers taken" in found.offenders[0]
 
     def test_due_although_there_is_room(self, orders: str) -> None:

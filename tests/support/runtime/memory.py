@@ -39,7 +39,7 @@ AWAY = "it is away, says the test"
 
 
 def away() -> errors.StorageUnavailableError:
-    """Return what storage raises while PostgreSQL is away."""
+    """Return what storage raises while PostgreSQL is unreachable."""
     return errors.StorageUnavailableError(AWAY)
 
 

@@ -291,7 +291,7 @@ def test_a_server_that_is_away_is_waited_for_and_named_without_the_password() ->
 
     assert process.returncode == 0, rest
     assert (away["event"], away["database"]) == (
-        "PostgreSQL is away",
+        "PostgreSQL is unreachable",
         "postgresql://u:***@127.0.0.1:1/db",
     )
     assert "\n" not in away["why"]

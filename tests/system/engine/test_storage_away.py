@@ -145,7 +145,7 @@ class TestLostLater:
         await health_becomes(env.replica.address, SERVING)
 
         told = [it.getMessage() for it in caplog.records if it.name == "progressor.engine.engine"]
-        assert told == ["engine does not serve", "engine serves again"]
+        assert told == ["engine does not serve", "engine serving again"]
 
     async def test_what_was_accepted_is_kept(self, env: Env, mortal: Cluster) -> None:
         hang, _ = await env.busy("p")

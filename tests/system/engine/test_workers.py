@@ -103,7 +103,7 @@ async def test_both_replicas_carry_what_comes_in_by_the_one_port(own_database: s
 
         assert set(carriers.values()) == NAMES
         assert {answer.response for answer in answers} == {b"hello"}
-        assert len(scene.supervisor.logged("engine listens")) == 1
+        assert len(scene.supervisor.logged("engine listening")) == 1
         assert len(scene.supervisor.logged("engine serves")) == 1
 
 

@@ -127,7 +127,7 @@ class TestWithoutHeartbeats:
         assert meanwhile == 1
         assert env.points.count("scan_found") == 0
         assert told.index("lease lost: no heartbeat could be written") < told.index(
-            "steps are taken again"
+            "claiming steps again"
         )
 
 

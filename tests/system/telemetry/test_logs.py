@@ -52,11 +52,11 @@ async def test_a_start_and_an_end_are_told(database: str, caplog: pytest.LogCapt
         async with running_replica(database) as replica:
             replica_id = replica.engine.replica_id
     told = messages(caplog)
-    (reached,) = (it for it in caplog.records if it.getMessage() == "PostgreSQL is reached")
+    (reached,) = (it for it in caplog.records if it.getMessage() == "connected to PostgreSQL")
 
     assert vars(reached)["replica_id"] == replica_id
-    assert told.index("PostgreSQL is reached") < told.index("draining")
-    assert {"engine does not serve", "engine serves again"}.isdisjoint(told)
+    assert told.index("connected to PostgreSQL") < told.index("draining")
+    assert {"engine does not serve", "engine serving again"}.isdisjoint(told)
 
 
 async def test_changes_of_namespaces_are_told_with_their_names(

@@ -239,7 +239,7 @@ async def test_serve_prints_where_all_metrics_are_read(database: str) -> None:
         text = await scraped(url)
 
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url)
-        assert (await engine.log_record("engine listens"))["metrics"] == url
+        assert (await engine.log_record("engine listening"))["metrics"] == url
     assert families(text).keys() >= ALL
     assert families(text).keys() >= THE_EIGHT
     assert len(THE_EIGHT) == 8

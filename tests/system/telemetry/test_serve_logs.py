@@ -143,7 +143,7 @@ class TestTheForm:
             lines = await log.whole()
 
         events = [line["event"] for line in lines]
-        order = ["engine listens", "PostgreSQL is reached", "engine serves", "engine stopped"]
+        order = ["engine listening", "connected to PostgreSQL", "engine serves", "engine stopped"]
         assert [it for it in events if it in order] == order
         assert all({"level", "logger", "timestamp"} <= line.keys() for line in lines)
 

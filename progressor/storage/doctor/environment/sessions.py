@@ -101,10 +101,10 @@ def pooler_verdict(doctor_run: DoctorRun) -> Verdict:
     if backend == doctor_run.told_backend:
         return findings.ok("connected to PostgreSQL without a pooler")
     return findings.warning(
-        "a pooler stands before PostgreSQL; in transaction mode LISTEN does not get through, so a "
-        "caller hears a second later or two of an answer that another replica gave",
+        "connections go through a pooler; in transaction mode LISTEN does not work through it, so "
+        "a caller may learn one or two seconds late of an answer that another replica gave",
         advice=(
-            "Nothing is lost by it. Send the requests for one process to one replica, or give the "
+            "Nothing is lost. Send the requests for one process to one replica, or give the "
             "replicas a DSN past the pooler."
         ),
     )

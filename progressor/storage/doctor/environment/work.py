@@ -66,8 +66,8 @@ def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
         return findings.warning(
             words,
             advice=(
-                "See on their hosts why they ended, or cannot reach PostgreSQL; the others have "
-                "taken their steps, and their rows go after an hour."
+                "Check on their hosts why they ended or cannot reach PostgreSQL. Other replicas have "
+                "taken over their steps; their rows are deleted after an hour."
             ),
             offenders=silent,
         )
@@ -144,7 +144,7 @@ def due_verdict(doctor_run: DoctorRun) -> Verdict:
         )
     if all(_is_full(row, serving) for row in late):
         return findings.warning(
-            f"{words}: all workers are taken",
+            f"{words}: all workers are busy",
             advice=(
                 "See whether the processor is slow (`progressor trace`); else add replicas, or "
                 "raise worker_count_max of the namespace."
