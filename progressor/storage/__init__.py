@@ -5,7 +5,7 @@ all of them. A method is one round trip; the writes of the hot path are gathered
 one set-based function call per batch (``priv/functions``). Start with ``commit/group_commit.py``,
 then ``processes/settlements.py``; ``priv/README.md`` explains the tables.
 
-What retries while PostgreSQL is unreachable, and how soon. Pauses double, with a jitter of a quarter
+What retries while PostgreSQL is unreachable. Pauses double, with a jitter of a quarter
 (``postgres/backoff.py``), unless the table says otherwise; ``postgres/pools.py`` says which error
 means what.
 

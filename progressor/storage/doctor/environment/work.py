@@ -66,8 +66,8 @@ def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
         return findings.warning(
             words,
             advice=(
-                "Check on their hosts why they ended or cannot reach PostgreSQL. Other replicas have "
-                "taken over their steps; their rows are deleted after an hour."
+                "Check on their hosts why they ended or cannot reach PostgreSQL. Other replicas "
+                "have taken over their steps; their rows are deleted after an hour."
             ),
             offenders=silent,
         )

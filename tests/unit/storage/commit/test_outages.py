@@ -1,4 +1,4 @@
-"""Group commit while PostgreSQL is unreachable or rejects a write: who gets an error, what is retried."""
+"""Group commit while PostgreSQL is unreachable or rejects a write."""
 
 import asyncio
 import itertools
