@@ -1,4 +1,4 @@
-"""What the configuration is made of: sections, sources, decoding; only ``config`` imports it.
+"""The configuration: its sections, its sources, and how values are decoded.
 
-Start with ``sections``, where every key stands; then ``sources`` for who may give its value.
+Start with ``sections``, which declares every key, then ``config``, which loads them.
 """

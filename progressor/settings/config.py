@@ -15,7 +15,7 @@ from typing import Any
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
-from progressor.settings.decoding import Given, Key, decode, keys_of, plain
+from progressor.settings.decoding import Given, Key, Source, decode, keys_of, plain
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
     Commit,
@@ -28,9 +28,7 @@ from progressor.settings.sections import (
     Snapshots,
     Telemetry,
 )
-from progressor.settings.sources import Source, SourceKind, find_file, read_layers, variable_of
-
-_DEFAULT = Source(kind=SourceKind.DEFAULT)
+from progressor.settings.sources import find_file, read_sources, variable_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +109,22 @@ def load(
     """
     if environment is None:
         environment = os.environ
-    layers = read_layers(
+    values, namespaces = read_sources(
         _KEYS, file=find_file(file, environment), environment=environment, flags=flags
     )
     by_section: dict[str, dict[str, Given]] = {section: {} for section in _SECTIONS}
-    for name, given in layers.values.items():
+    for name, given in values.items():
         section, key = _KEYS[name]
         by_section[section][key.name] = given
     sections: dict[str, Any] = {
         section: decode(table, by_section[section], prefix=section)
         for section, table in _SECTIONS.items()
     }
-    namespaces = decode_namespaces(layers.namespaces) if layers.namespaces else ()
-    return Config(**sections, namespaces=namespaces, sources=layers.sources)
+    return Config(
+        **sections,
+        namespaces=decode_namespaces(namespaces) if namespaces else (),
+        sources={name: given.source for name, given in values.items()},
+    )
 
 
 def reference() -> list[ReferenceRow]:
@@ -150,11 +151,7 @@ def effective(config: Config) -> list[EffectiveRow]:
     rows = []
     for name, (section, key) in _KEYS.items():
         value = getattr(getattr(config, section), key.field)
-        rows.append(
-            EffectiveRow(
-                key=name,
-                value=redact_dsn(value) if key.secret else plain(value),
-                source=config.sources.get(name, _DEFAULT),
-            )
-        )
+        shown = redact_dsn(value) if key.secret else plain(value)
+        source = config.sources.get(name, Source())
+        rows.append(EffectiveRow(key=name, value=shown, source=source))
     return rows

@@ -10,6 +10,7 @@ import builtins
 import dataclasses
 import datetime as dt
 import difflib
+import enum
 import re
 import types
 import typing
@@ -43,17 +44,47 @@ _KINDS: Mapping[object, str] = {
 }
 
 
+class SourceKind(enum.StrEnum):
+    """The kinds of sources, the weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The source of a value: ``where`` is a path, a variable or the command line."""
+
+    kind: SourceKind = SourceKind.DEFAULT
+    where: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """A value for a key from some source.
 
     ``is_text`` is true if the source has only strings (an environment variable, a flag): then "5"
-    is a number too. ``where`` ends a sentence about the value.
+    is a number too.
     """
 
     value: object
+    source: Source = Source()
     is_text: bool = False
-    where: str = ""
+
+    @property
+    def where(self) -> str:
+        """The end of a sentence about the value."""
+        match self.source.kind:
+            case SourceKind.DEFAULT:
+                return ""
+            case SourceKind.FILE:
+                return f" (in {self.source.where})"
+            case SourceKind.ENVIRONMENT:
+                return f" (in the environment variable {self.source.where})"
+            case SourceKind.FLAG:
+                return " (in a flag)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +114,9 @@ class Key:
 
 
 def setting(default: T, meaning: str, *, secret: bool = False) -> T:
-    """Declare a key with its default and what it means."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "secret": secret})
+    """Declare a key with its default and its meaning; a secret one is not shown."""
+    metadata = {"meaning": meaning, "secret": secret}
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 def found_setting(find: Callable[[], T], meaning: str, *, shown: str = "") -> T:

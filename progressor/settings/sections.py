@@ -48,13 +48,8 @@ def default_data_directory() -> Path:
 class Database:
     """PostgreSQL: a server of the user's, or an embedded one."""
 
-    dsn: str = dataclasses.field(
-        default="",
-        repr=False,
-        metadata={
-            "meaning": "the PostgreSQL to use (URL or key=value); empty: an embedded one",
-            "secret": True,
-        },
+    dsn: str = setting(
+        "", "the PostgreSQL to use (URL or key=value); empty: an embedded one", secret=True
     )
     data_directory: Path = found_setting(
         default_data_directory,

@@ -1,47 +1,19 @@
-"""Where values come from: a TOML file, the environment, flags; the last of them wins."""
+"""Reads the values of all sources: a TOML file, the environment, flags; the last one wins."""
 
-import dataclasses
-import enum
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from progressor import errors
-from progressor.settings.decoding import Given, given_table, unknown_key
+from progressor.settings.decoding import Given, Source, SourceKind, given_table, unknown_key
 
-FILE_NAME = "progressor.toml"
-FILE_VARIABLE = "PROGRESSOR_CONFIG"
 NAMESPACES = "namespaces"
 
-# Kubernetes gives every container such variables for a service called, say, progressor-server.
+_FILE_NAME = "progressor.toml"
+_FILE_VARIABLE = "PROGRESSOR_CONFIG"
+# Kubernetes sets such variables in every container, here for a service called progressor-server.
 _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_.+)?)")
-
-
-class SourceKind(enum.StrEnum):
-    """Where a value comes from, the weakest first."""
-
-    DEFAULT = "default"
-    FILE = "file"
-    ENVIRONMENT = "environment"
-    FLAG = "flag"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a value comes from: a path, a variable or a flag."""
-
-    kind: SourceKind
-    where: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Layers:
-    """The strongest value for each key that was given, and its source."""
-
-    values: Mapping[str, Given]
-    sources: Mapping[str, Source]
-    namespaces: Given | None
 
 
 def variable_of(key: str) -> str:
@@ -50,23 +22,23 @@ def variable_of(key: str) -> str:
 
 
 def find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """Return the file to read: the one given, the environment's, or the working directory's."""
+    """Return the file to read: the given one, the environment's, or the working directory's."""
     if given is not None:
         return given
-    if environment.get(FILE_VARIABLE):
-        return Path(environment[FILE_VARIABLE])
-    here = Path(FILE_NAME)
+    if environment.get(_FILE_VARIABLE):
+        return Path(environment[_FILE_VARIABLE])
+    here = Path(_FILE_NAME)
     return here if here.is_file() else None
 
 
-def read_layers(
+def read_sources(
     keys: Collection[str],
     *,
     file: Path | None,
     environment: Mapping[str, str],
     flags: Mapping[str, str],
-) -> Layers:
-    """Collect the values of all sources; nothing is decoded yet.
+) -> tuple[dict[str, Given], Given | None]:
+    """Return the strongest value of each given key, not decoded, and the table of namespaces.
 
     Args:
         keys: Every key, as in ``server.bind``.
@@ -75,21 +47,15 @@ def read_layers(
         flags: By key.
 
     Raises:
-        ConfigError: The file cannot be read, or a source names a key that does not exist.
+        ConfigError: The file cannot be read, or a source names an unknown key.
     """
-    values: dict[str, Given] = {}
-    sources: dict[str, Source] = {}
-    from_file = _read_file(file) if file else {}
-    namespaces = from_file.pop(NAMESPACES, None)
-    for layer, kind in (
-        (_flattened(from_file, keys), SourceKind.FILE),
-        (_from_environment(environment, keys), SourceKind.ENVIRONMENT),
-        (_from_flags(flags, keys), SourceKind.FLAG),
-    ):
-        for key, (given, where) in layer.items():
-            values[key] = given
-            sources[key] = Source(kind=kind, where=where or str(file))
-    return Layers(values=values, sources=sources, namespaces=namespaces)
+    tables = _read_file(file) if file else {}
+    namespaces = tables.pop(NAMESPACES, None)
+    values = dict(_in_file(tables, keys)) | _in_environment(environment, keys) | _in_flags(flags)
+    for key, given in values.items():
+        if key not in keys:
+            raise unknown_key(key, keys, given)
+    return values, namespaces
 
 
 def _read_file(path: Path) -> dict[str, Given]:
@@ -100,47 +66,33 @@ def _read_file(path: Path) -> dict[str, Given]:
         raise errors.ConfigError(str(path), f"cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise errors.ConfigError(str(path), f"is not TOML: {error}") from error
-    return {name: Given(value=value, where=f" (in {path})") for name, value in document.items()}
+    source = Source(SourceKind.FILE, str(path))
+    return {name: Given(value=value, source=source) for name, value in document.items()}
 
 
-def _flattened(
-    document: Mapping[str, Given], keys: Collection[str]
-) -> dict[str, tuple[Given, str]]:
+def _in_file(tables: Mapping[str, Given], keys: Collection[str]) -> Iterator[tuple[str, Given]]:
     sections = {key.partition(".")[0] for key in keys}
-    flat = {}
-    for section, table in document.items():
+    for section, table in tables.items():
         if section not in sections:
             raise unknown_key(section, [*sections, NAMESPACES], table)
         for name, given in given_table(table, prefix=section).items():
-            flat[_checked(f"{section}.{name}", keys, given)] = given, ""
-    return flat
+            yield f"{section}.{name}", given
 
 
-def _from_environment(
-    environment: Mapping[str, str], keys: Collection[str]
-) -> dict[str, tuple[Given, str]]:
+def _in_environment(environment: Mapping[str, str], keys: Collection[str]) -> dict[str, Given]:
     by_variable = {variable_of(key): key for key in keys}
     prefixes = tuple({f"{variable_of(key.partition('.')[0])}_" for key in keys})
     found = {}
     for variable, value in environment.items():
-        given = Given(value=value, is_text=True, where=f" (in the environment variable {variable})")
+        given = Given(value=value, source=Source(SourceKind.ENVIRONMENT, variable), is_text=True)
         if variable in by_variable:
             if value:
-                found[by_variable[variable]] = given, variable
+                found[by_variable[variable]] = given
         elif variable.startswith(prefixes) and not _SERVICE_LINK.fullmatch(variable):
             raise unknown_key(variable, by_variable, given)
     return found
 
 
-def _from_flags(flags: Mapping[str, str], keys: Collection[str]) -> dict[str, tuple[Given, str]]:
-    found = {}
-    for key, value in flags.items():
-        given = Given(value=value, is_text=True, where=" (in a flag)")
-        found[_checked(key, keys, given)] = given, "command line"
-    return found
-
-
-def _checked(key: str, keys: Collection[str], given: Given) -> str:
-    if key not in keys:
-        raise unknown_key(key, keys, given)
-    return key
+def _in_flags(flags: Mapping[str, str]) -> dict[str, Given]:
+    source = Source(SourceKind.FLAG, "command line")
+    return {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}

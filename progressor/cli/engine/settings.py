@@ -9,7 +9,7 @@ from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output.output import Column, Output, table
 from progressor.settings import config
-from progressor.settings.sources import Source, SourceKind
+from progressor.settings.decoding import Source, SourceKind
 
 _REFERENCE: Mapping[str, Column[config.ReferenceRow]] = {
     "key": lambda it: it.key,

@@ -12,8 +12,8 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings import config
 from progressor.settings.addresses import redact_dsn
+from progressor.settings.decoding import SourceKind
 from progressor.settings.sections import ReplicaSettings, Telemetry, default_data_directory
-from progressor.settings.sources import SourceKind
 
 
 def _load(
