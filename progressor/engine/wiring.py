@@ -285,20 +285,12 @@ class Wiring:
     def _build_schedules(self) -> None:
         self._schedules_changed = asyncio.Event()
         self.schedules = Schedules(
-            pool=self._pools.front, functions=self.functions, clock=self._clock,
-            statement_timeout=self._config.database.statement_timeout,
-            on_changed=self._schedules_changed.set,
-        )  # fmt: skip
+            self._storage_on(self._pools.front), on_changed=self._schedules_changed.set
+        )
         self.schedule_runs = self._schedule_runs_on(self._firings_on(self._pools.front))
 
     def _firings_on(self, pool: Pool) -> Firings:
-        config = self._config
-        return Firings(
-            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout,
-            patience=config.gates.starvation_timeout,
-            on_promoted=self._promoted,
-        )  # fmt: skip
+        return Firings(self._storage_on(pool), on_promoted=self._promoted)
 
     def _schedule_runs_on(self, firings: Firings) -> ScheduleRuns:
         return ScheduleRuns(

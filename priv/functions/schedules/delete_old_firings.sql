@@ -5,7 +5,7 @@
 -- on: behind a schedule, or behind an instant within it. What is not among the last p_kept of a schedule
 -- is found out once, by the first call that comes to it, and handed on.
 -- Locks: schedules, SKIP LOCKED, in key order.
--- Returns: how many were deleted, and where to go on; a namespace of null: the slot is done.
+-- Returns: how many were deleted, and where to go on, or that the slot is done.
 CREATE FUNCTION delete_old_firings(
     p_now          timestamptz,
     p_slot         smallint,
@@ -19,8 +19,8 @@ CREATE FUNCTION delete_old_firings(
     p_kept_instant timestamptz
 )
 RETURNS TABLE (
-    deleted bigint, namespace text, schedule_id text, instant timestamptz, kept_at timestamptz,
-    kept_instant timestamptz
+    deleted_count bigint, is_done boolean, namespace text, schedule_id text, instant timestamptz,
+    kept_at timestamptz, kept_instant timestamptz
 )
 BY INDEX
 AS $$
@@ -31,7 +31,8 @@ DECLARE
     v_seen     record;
     v_room     integer := p_limit;
 BEGIN
-    deleted := 0;
+    deleted_count := 0;
+    is_done := false;
     namespace := p_namespace;
     schedule_id := p_schedule_id;
     instant := p_instant;
@@ -50,7 +51,7 @@ BEGIN
         LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
-            namespace := NULL;
+            is_done := true;
             EXIT;
         END IF;
         IF instant IS NULL
@@ -116,7 +117,7 @@ BEGIN
                 max(g.instant) FILTER (WHERE g.task_id IS NOT NULL) AS last_started
             FROM gone g
         ) g;
-        deleted := deleted + v_seen.gone;
+        deleted_count := deleted_count + v_seen.gone;
         IF v_seen.first_started IS NOT NULL THEN
             UPDATE schedules s
             SET forgotten_from = least(s.forgotten_from, v_seen.first_started),

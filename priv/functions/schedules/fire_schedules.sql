@@ -9,7 +9,7 @@
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
 -- known (this instant was fired before, or this trigger: the schedule goes on), changed. For gated ones one row
--- more, of item 0, whose effects are what settle_gates returns.
+-- more, without an item, whose effects are what settle_gates returns.
 CREATE FUNCTION fire_schedules(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -149,8 +149,8 @@ BEGIN
                 v_now, p_replica_id, p_patience, p_kind, v_starts, p_slot, p_namespace,
                 p_schedule_id, p_process_slot, p_process_id, p_task_key, p_trace_context)
         LOOP
-            IF v_said.item = 0 THEN
-                item := 0;
+            IF v_said.item IS NULL THEN
+                item := NULL;
                 verdict := v_said.verdict;
                 fired_at := v_now;
                 effects := v_said.effects;

@@ -13,7 +13,7 @@ RETURNS TABLE (
     instant timestamptz, cause text, state text, due_at timestamptz, fired_at timestamptz,
     started_at timestamptz, ended_at timestamptz, process_id text, task_id bigint,
     error_code integer, error_reason text, error_message text, missed_count bigint,
-    missed_until timestamptz, process_slot smallint
+    missed_until timestamptz
 )
 STABLE
 SET plan_cache_mode = force_generic_plan
@@ -29,7 +29,7 @@ BEGIN
             ELSE f.state
         END::text,
         f.due_at, f.fired_at, f.started_at, f.ended_at, f.process_id, f.task_id, f.error_code,
-        f.error_reason, f.error_message, f.missed_count, f.missed_until, f.process_slot
+        f.error_reason, f.error_message, f.missed_count, f.missed_until
     FROM (
         SELECT w.*
         FROM firings w

@@ -2,7 +2,7 @@
 -- leased: what can run is due at once.
 -- Locks: as admit_starts, admit_jobs, admit_requests and their gated kin, by p_kind.
 -- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated
--- ones one row more, of item 0, whose effects are what settle_gates returns.
+-- ones one row more, without an item, whose effects are what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
 CREATE FUNCTION start_firings(
     p_now          timestamptz,
@@ -144,7 +144,7 @@ BEGIN
         IF v_said.verdict = 'gone' THEN
             RAISE serialization_failure USING MESSAGE = 'a process was removed meanwhile';
         END IF;
-        item := CASE WHEN v_said.item IS NULL THEN 0 ELSE v_rows.items[v_said.item] END;
+        item := v_rows.items[v_said.item];
         verdict := v_said.verdict;
         task_id := v_said.task_id;
         is_due := v_said.verdict = 'accepted' AND v_said.free;

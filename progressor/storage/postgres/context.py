@@ -5,11 +5,15 @@ import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
 
 from progressor.clock import Clock
-from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.functions import Function, Functions
 from progressor.storage.postgres.pools import Connection, Pool, connection_of
+
+R = TypeVar("R", bound=tuple[Any, ...])
 
 STARVATION_TIMEOUT = dt.timedelta(seconds=60)
 """How long a task waits for its gates before it goes first, unless configured."""
@@ -57,3 +61,28 @@ class StorageContext:
         async with self.connection(reads_only=reads_only) as connection:
             cursor = await connection.execute(statement, arguments, binary=True)
             return await cursor.fetchall()
+
+    async def named_rows(
+        self, row: type[R], statement: LiteralString, named: Mapping[str, Any]
+    ) -> list[R]:
+        """Return the rows of one statement, whose columns are the fields of a NamedTuple.
+
+        Raises:
+            StorageError: As `connection`.
+        """
+        async with self.connection() as connection:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(statement, named)
+            _check_columns(cursor, row)
+            return list(map(row._make, await cursor.fetchall()))  # type: ignore[attr-defined]
+
+    async def call(self, function: Function[R], **named: object) -> list[R]:
+        """Call a function and return its rows; raises as `connection` and `Function.rows`."""
+        async with self.connection() as connection:
+            return await function.rows(connection, **named)
+
+
+def _check_columns(cursor: psycopg.AsyncCursor[Any], row: type[R]) -> None:
+    columns = tuple(column.name for column in cursor.description or ())
+    fields = getattr(row, "_fields", ())
+    assert columns == fields, f"the statement returns {columns}, not {fields}"

@@ -1,7 +1,7 @@
 """Schedules as the columns of their table, both ways."""
 
 import datetime as dt
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -29,6 +29,67 @@ from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.constraints import constraints_of, constraints_text
 
 START, JOB = "start", "job"
+
+
+class DueScheduleRow(NamedTuple):
+    """A claimed schedule, without what it starts."""
+
+    slot: int
+    namespace: str
+    schedule_id: str
+    cron: str | None
+    time_zone: str
+    every: dt.timedelta
+    anchor: dt.datetime
+    jitter: dt.timedelta
+    start_at: dt.datetime | None
+    end_at: dt.datetime | None
+    overlap_policy: str
+    catch_up_window: dt.timedelta
+    target: str
+    target_id: str
+    is_gated: bool
+    revision: int
+    next_instant: dt.datetime
+    next_at: dt.datetime
+    claimed_at: dt.datetime
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule with what it starts; ``args`` are None in lists."""
+
+    slot: int
+    namespace: str
+    schedule_id: str
+    cron: str | None
+    time_zone: str
+    every: dt.timedelta
+    anchor: dt.datetime
+    jitter: dt.timedelta
+    start_at: dt.datetime | None
+    end_at: dt.datetime | None
+    overlap_policy: str
+    catch_up_window: dt.timedelta
+    target: str
+    target_id: str
+    args: bytes | None
+    caller_context: dict[str, str] | None
+    metadata: dict[str, Any] | None
+    history_after: int | None
+    history_limit: int | None
+    history_backward: bool | None
+    constraints: dict[str, Any] | None
+    paused: bool
+    note: str
+    revision: int
+    created_at: dt.datetime
+    updated_at: dt.datetime
+    next_instant: dt.datetime | None
+    next_at: dt.datetime | None
+    started_count: int
+    skipped_count: int
+    missed_count: int
+    refused_count: int
 
 
 def timing_columns(timing: Timing) -> dict[str, Any]:
@@ -74,42 +135,41 @@ def target_columns(key: ScheduleKey, target: Target) -> dict[str, Any]:
     }
 
 
-def timing_of(columns: rows.Row) -> Timing:
-    """Return the timing of the nine columns cron .. catch_up_window."""
-    cron, time_zone, every, anchor, jitter, start_at, end_at, policy, window = columns
-    times: Times = IntervalTimes(every, anchor) if cron is None else CronTimes(cron, time_zone)
+def timing_of(row: DueScheduleRow | ScheduleRow) -> Timing:
+    """Return when a schedule fires."""
+    times: Times
+    if row.cron is None:
+        times = IntervalTimes(row.every, row.anchor)
+    else:
+        times = CronTimes(row.cron, row.time_zone)
     return Timing(
         times=times,
-        jitter=jitter,
-        start_at=start_at,
-        end_at=end_at,
-        overlap_policy=OverlapPolicy(policy),
-        catch_up_window=window,
+        jitter=row.jitter,
+        start_at=row.start_at,
+        end_at=row.end_at,
+        overlap_policy=OverlapPolicy(row.overlap_policy),
+        catch_up_window=row.catch_up_window,
     )
 
 
-def upcoming_of(instant: dt.datetime | None, due_at: dt.datetime | None) -> Upcoming | None:
-    """Return what is due next, of its two columns."""
-    if instant is None or due_at is None:
-        return None
-    return Upcoming(instant, due_at)
-
-
-def schedule_of(row: rows.Row) -> Schedule:
-    """Return the schedule of a row of get_schedule or list_schedules."""
+def schedule_of(row: ScheduleRow) -> Schedule:
+    """Return the schedule of a row."""
+    upcoming = None
+    if row.next_instant is not None and row.next_at is not None:
+        upcoming = Upcoming(row.next_instant, row.next_at)
     return Schedule(
-        key=ScheduleKey(*row[:3]),
-        spec=ScheduleSpec(timing=timing_of(row[3:12]), target=_target_of(row[12:21])),
-        paused=row[21],
-        note=row[22],
-        revision=row[23],
-        created_at=row[24],
-        updated_at=row[25],
-        upcoming=upcoming_of(row[26], row[27]),
-        started_count=row[28],
-        skipped_count=row[29],
-        missed_count=row[30],
-        refused_count=row[31],
+        key=ScheduleKey(row.slot, row.namespace, row.schedule_id),
+        spec=ScheduleSpec(timing=timing_of(row), target=_target_of(row)),
+        paused=row.paused,
+        note=row.note,
+        revision=row.revision,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        upcoming=upcoming,
+        started_count=row.started_count,
+        skipped_count=row.skipped_count,
+        missed_count=row.missed_count,
+        refused_count=row.refused_count,
     )
 
 
@@ -160,33 +220,33 @@ def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
             assert_never(target)
 
 
-def _target_of(columns: rows.Row) -> Target:
-    """Return the target of the nine columns target .. constraints; args are None in lists."""
-    name, target_id, args, caller_context, metadata, after, limit, backward, constraints = columns
-    history_range = rows.history_range(after, limit, backward=backward)
-    if name == JOB:
-        graph = StartNodes(nodes=()) if args is None else decode_graph(bytes(args))
+def _target_of(row: ScheduleRow) -> Target:
+    history_range = rows.history_range(
+        row.history_after, row.history_limit, backward=row.history_backward
+    )
+    if row.target == JOB:
+        graph = StartNodes(nodes=()) if row.args is None else decode_graph(row.args)
         return JobTarget(
             nodes=graph.nodes,
-            template=target_id,
+            template=row.target_id,
             timeout=graph.timeout,
-            caller_context=caller_context or {},
-            metadata=metadata,
+            caller_context=row.caller_context or {},
+            metadata=row.metadata,
         )
-    if name == START:
+    if row.target == START:
         return StartTarget(
-            template=target_id,
-            args=bytes(args or b""),
-            caller_context=caller_context or {},
-            metadata=metadata,
+            template=row.target_id,
+            args=row.args or b"",
+            caller_context=row.caller_context or {},
+            metadata=row.metadata,
             history_range=history_range,
-            constraints=constraints_of(constraints),
+            constraints=constraints_of(row.constraints),
         )
     return CallTarget(
-        task_type=TaskType(name),
-        process_id=target_id,
-        args=bytes(args or b""),
-        caller_context=caller_context or {},
+        task_type=TaskType(row.target),
+        process_id=row.target_id,
+        args=row.args or b"",
+        caller_context=row.caller_context or {},
         history_range=history_range,
-        constraints=constraints_of(constraints),
+        constraints=constraints_of(row.constraints),
     )

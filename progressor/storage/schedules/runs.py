@@ -4,13 +4,11 @@
 schedules; a claim before it only divides the work among replicas.
 """
 
-import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, assert_never
 
-from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.schedules.schedule import (
@@ -39,11 +37,10 @@ from progressor.storage.postgres.arrays import (
     JsonColumn,
     TextColumn,
 )
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, Promoted, ignore, promoted
-from progressor.storage.rows.schedules import JOB, START, timing_of, upcoming_of
+from progressor.storage.rows.gate_effects import OnPromoted, Promoted, ignore, promoted
+from progressor.storage.rows.schedules import JOB, START, DueScheduleRow, timing_of
 
 _SQL = statements.load("schedules/schedules")
 
@@ -175,52 +172,114 @@ class Deleted:
     next: DeletedTo | None
 
 
+class _QueuedRow(NamedTuple):
+    """A queued firing, with the columns of its schedule."""
+
+    slot: int
+    namespace: str
+    schedule_id: str
+    target: str
+    target_id: str
+    is_gated: bool
+    revision: int
+    instant: dt.datetime
+    due_at: dt.datetime
+    cause: str
+    overlap_policy: str
+    is_ready: bool
+
+
+class _FiredRow(NamedTuple):
+    """What became of an item; or, without an item, effects on gates."""
+
+    item: int | None
+    verdict: str
+    fired_at: dt.datetime
+    task_id: int
+    is_due: bool
+    reason: str | None
+    effects: list[Any] | None
+
+
+class _FiringRow(NamedTuple):
+    instant: dt.datetime
+    cause: str
+    state: str
+    due_at: dt.datetime
+    fired_at: dt.datetime
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    process_id: str | None
+    task_id: int | None
+    error_code: int
+    error_reason: str | None
+    error_message: str | None
+    missed_count: int | None
+    missed_until: dt.datetime | None
+
+
+class _RunRow(NamedTuple):
+    instant: dt.datetime
+    process_slot: int
+    process_id: str
+    task_type: str
+    task_id: int
+
+
+class _DeletedRow(NamedTuple):
+    """How many firings were deleted; ``is_done``: the slot is, so the rest says nothing."""
+
+    deleted_count: int
+    is_done: bool
+    namespace: str
+    schedule_id: str
+    instant: dt.datetime | None
+    kept_at: dt.datetime | None
+    kept_instant: dt.datetime | None
+
+
 class Firings:
     """Claims, fires and reads what schedules fire."""
 
-    def __init__(  # noqa: PLR0913  what it writes by, and how
-        self,
-        *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        statement_timeout: dt.timedelta,
-        patience: dt.timedelta = PATIENCE,
-        on_promoted: OnPromoted = ignore,
-    ) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._replica_id = replica_id
-        self._statement_timeout = statement_timeout.total_seconds()
-        self._patience = patience.total_seconds()
+    def __init__(self, context: StorageContext, *, on_promoted: OnPromoted = ignore) -> None:
+        functions = context.functions
+        self._context = context
         self._on_promoted = on_promoted
-        self._claim = functions.call("claim_schedules").statement
-        self._fire = functions.call("fire_schedules").statement
-        self._find_queued = functions.call("find_queued_firings").statement
-        self._read = functions.call("read_firings").statement
-        self._running = functions.call("running_firings").statement
-        self._delete_old = functions.call("delete_old_firings").statement
+        self._claim_schedules = functions.call("claim_schedules", DueScheduleRow)
+        self._fire_schedules = functions.call("fire_schedules", _FiredRow)
+        self._find_queued_firings = functions.call("find_queued_firings", _QueuedRow)
+        self._read_firings = functions.call("read_firings", _FiringRow)
+        self._find_running_firings = functions.call("find_running_firings", _RunRow)
+        self._delete_old_firings = functions.call("delete_old_firings", _DeletedRow)
 
     async def claim_due(self, *, limit: int, lease: dt.timedelta) -> tuple[DueSchedule, ...]:
         """Claim at most `limit` schedules that are due, the longest overdue first.
 
         Others leave them alone for `lease`; but it decides nothing.
         """
-        found = await self._rows(self._claim, self._clock.pinned(), lease.total_seconds(), limit)
-        return tuple(_due_of(row) for row in found)
+        found = await self._context.call(
+            self._claim_schedules,
+            now=self._context.clock.pinned(),
+            lease=lease.total_seconds(),
+            limit=limit,
+        )
+        return tuple(map(_due_of, found))
 
     async def seconds_until_due(self) -> float | None:
         """Return when the next unclaimed schedule is due, or None if there is none."""
-        found = await self._named("find_next_due", {"now": self._clock.pinned()})
+        found = await self._named("find_next_due", {"now": self._context.clock.pinned()})
         return max(0.0, found[0][0]) if found else None
 
     async def find_queued(self, *, after: ScheduleKey, limit: int) -> tuple[QueuedFiring, ...]:
         """Look at the oldest queued firing of at most `limit` schedules behind `after`."""
-        found = await self._rows(
-            self._find_queued, limit, after.slot, after.namespace, after.schedule_id
+        found = await self._context.call(
+            self._find_queued_firings,
+            limit=limit,
+            after_slot=after.slot,
+            after_namespace=after.namespace,
+            after_schedule_id=after.schedule_id,
         )
-        return tuple(_queued_of(row) for row in found)
+        return tuple(map(_queued_of, found))
 
     async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
         """Fire what is due, all of one kind, and return what became of each, in their order.
@@ -232,26 +291,30 @@ class Firings:
         """
         kinds = {item.fired.kind for item in items}
         assert len(kinds) == 1, f"{kinds}: one kind in a batch"
-        found = await self._rows(
-            self._fire,
-            self._clock.pinned(),
-            self._replica_id(),
-            self._patience,
-            kinds.pop(),
-            *_columns_of(items),
+        found = await self._context.call(
+            self._fire_schedules,
+            now=self._context.clock.pinned(),
+            replica_id=self._context.replica_id,
+            patience=self._context.starvation_timeout.total_seconds(),
+            kind=kinds.pop(),
+            **_columns_of(items),
         )
         results: list[Done | None] = [None] * len(items)
         due: list[tuple[ProcessKey, int]] = []
-        for place, verdict, fired_at, task_id, is_due, reason, told in found:
-            if not place:
-                self._on_promoted(promoted(told))
+        for row in found:
+            if row.item is None:
+                self._on_promoted(promoted(row.effects))
                 continue
-            item = items[place - 1]
-            results[place - 1] = Done(
-                item=item, verdict=verdict, fired_at=fired_at, task_id=task_id, reason=reason
+            item = items[row.item - 1]
+            results[row.item - 1] = Done(
+                item=item,
+                verdict=row.verdict,
+                fired_at=row.fired_at,
+                task_id=row.task_id,
+                reason=row.reason,
             )
-            if is_due:
-                due.append((item.fired.process_at(item.upcoming.instant), task_id))
+            if row.is_due:
+                due.append((item.fired.process_at(item.upcoming.instant), row.task_id))
         if due:
             self._on_promoted(Promoted(due=tuple(due)))
         done = tuple(result for result in results if result is not None)
@@ -260,37 +323,40 @@ class Firings:
 
     async def by_key(self, key: ScheduleKey, idempotency_key: str) -> Firing | None:
         """Return the firing of the trigger that came with a key before."""
-        named = _key_columns(key) | {"idempotency_key": idempotency_key}
+        named = dataclasses.asdict(key) | {"idempotency_key": idempotency_key}
         found = await self._named("firing_by_key", named)
         return await self.at(key, found[0][0]) if found else None
 
     async def at(self, key: ScheduleKey, instant: dt.datetime) -> Firing | None:
         """Return the firing of an instant."""
-        found = await self._rows(self._read, *dataclasses.astuple(key), instant, 1)
-        return _firing_of(found[0]) if found and found[0][0] == instant else None
+        found = await self._read(key, instant=instant, limit=1)
+        return found[0] if found and found[0].instant == instant else None
 
     async def running(self, key: ScheduleKey) -> tuple[Run, ...]:
         """Return what firings have started and what has not ended, the oldest first."""
-        found = await self._rows(self._running, *dataclasses.astuple(key), RUNNING_MAX)
+        found = await self._context.call(
+            self._find_running_firings, **dataclasses.asdict(key), limit=RUNNING_MAX
+        )
         return tuple(
             Run(
-                instant=row[0],
-                process=ProcessKey(row[1], key.namespace, row[2]),
-                task_type=TaskType(row[3]),
-                task_id=row[4],
+                instant=row.instant,
+                process=ProcessKey(row.process_slot, key.namespace, row.process_id),
+                task_type=TaskType(row.task_type),
+                task_id=row.task_id,
             )
             for row in found
         )
 
     async def mark_cancelled(self, key: ScheduleKey, instant: dt.datetime) -> None:
         """Note that what a firing started was cancelled for the sake of another."""
-        named = _key_columns(key) | {"instant": instant, "now": self._clock.pinned()}
-        await self._named("cancel_firing", named)
+        now = self._context.clock.pinned()
+        await self._named(
+            "cancel_firing", dataclasses.asdict(key) | {"instant": instant, "now": now}
+        )
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
         """Read at most `limit` firings, the latest first, with where their runs are now."""
-        found = await self._rows(self._read, *dataclasses.astuple(key), None, limit)
-        return tuple(_firing_of(row) for row in found)
+        return await self._read(key, instant=None, limit=limit)
 
     async def delete_old(
         self, slot: int, at: DeletedTo, *, kept: int, age: dt.timedelta, limit: int
@@ -299,39 +365,36 @@ class Firings:
 
         A call goes on where the one before has ended, and looks at no more than `limit` of them.
         """
-        [found] = await self._rows(
-            self._delete_old,
-            self._clock.pinned(),
-            slot,
-            kept,
-            age.total_seconds(),
-            limit,
-            *dataclasses.astuple(at),
+        [found] = await self._context.call(
+            self._delete_old_firings,
+            now=self._context.clock.pinned(),
+            slot=slot,
+            kept=kept,
+            age=age.total_seconds(),
+            limit=limit,
+            **dataclasses.asdict(at),
         )
-        return Deleted(found[0], None if found[1] is None else DeletedTo(*found[1:]))
+        following = DeletedTo(
+            found.namespace, found.schedule_id, found.instant, found.kept_at, found.kept_instant
+        )
+        return Deleted(found.deleted_count, None if found.is_done else following)
 
     async def now(self) -> dt.datetime:
         """Return PostgreSQL's time."""
-        found = await self._named("read_now", {"now": self._clock.pinned()})
-        now = found[0][0]
+        [(now,)] = await self._named("read_now", {"now": self._context.clock.pinned()})
         assert isinstance(now, dt.datetime), "PostgreSQL tells its time"
         return now
 
-    async def _rows(self, statement: bytes, *arguments: object) -> Sequence[rows.Row]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(statement, arguments, binary=True)
-            return await cursor.fetchall()
+    async def _read(
+        self, key: ScheduleKey, *, instant: dt.datetime | None, limit: int
+    ) -> tuple[Firing, ...]:
+        found = await self._context.call(
+            self._read_firings, **dataclasses.asdict(key), instant=instant, limit=limit
+        )
+        return tuple(map(_firing_of, found))
 
     async def _named(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(_SQL[name], named, binary=True)
-            return await cursor.fetchall()
+        return await self._context.rows(_SQL[name], named)
 
 
 def item_of(due: DueSchedule, plan: Plan) -> Item:
@@ -367,91 +430,82 @@ def fired_of(schedule: Schedule) -> Fired:
     )
 
 
-def _columns_of(items: Sequence[Item]) -> list[object]:
+def _columns_of(items: Sequence[Item]) -> dict[str, object]:
     keys = [item.fired.key for item in items]
     instants = [item.upcoming for item in items]
     missed = [item.what if isinstance(item.what, Missed) else None for item in items]
     processes = [item.fired.process_at(item.upcoming.instant) for item in items]
-    return [
-        Int2Column([key.slot for key in keys]),
-        TextColumn([key.namespace for key in keys]),
-        TextColumn([key.schedule_id for key in keys]),
-        Int8Column([item.fired.revision for item in items]),
-        InstantColumn([None if item.due is None else item.due.due_at for item in items]),
-        TextColumn([item.cause.value for item in items]),
-        TextColumn([item.policy.value for item in items]),
-        BoolColumn([item.was_queued for item in items]),
-        InstantColumn([it.instant for it in instants]),
-        InstantColumn([it.due_at for it in instants]),
-        InstantColumn([None if item.then is None else item.then.instant for item in items]),
-        InstantColumn([None if item.then is None else item.then.due_at for item in items]),
-        Int8Column([None if it is None else it.count for it in missed]),
-        InstantColumn([None if it is None else it.until for it in missed]),
-        TextColumn([item.idempotency_key for item in items]),
-        Int2Column([process.slot for process in processes]),
-        TextColumn([process.process_id for process in processes]),
-        TextColumn(
-            [
-                firing_key(key.schedule_id, it.instant)
-                for key, it in zip(keys, instants, strict=True)
-            ]
+    return {
+        "slot": Int2Column(key.slot for key in keys),
+        "namespace": TextColumn(key.namespace for key in keys),
+        "schedule_id": TextColumn(key.schedule_id for key in keys),
+        "revision": Int8Column(item.fired.revision for item in items),
+        "next_at": InstantColumn(item.due and item.due.due_at for item in items),
+        "cause": TextColumn(item.cause.value for item in items),
+        "overlap_policy": TextColumn(item.policy.value for item in items),
+        "was_queued": BoolColumn(item.was_queued for item in items),
+        "instant": InstantColumn(it.instant for it in instants),
+        "due_at": InstantColumn(it.due_at for it in instants),
+        "then_instant": InstantColumn(item.then and item.then.instant for item in items),
+        "then_at": InstantColumn(item.then and item.then.due_at for item in items),
+        "missed_count": Int8Column(it and it.count for it in missed),
+        "missed_until": InstantColumn(it and it.until for it in missed),
+        "idempotency_key": TextColumn(item.idempotency_key for item in items),
+        "process_slot": Int2Column(process.slot for process in processes),
+        "process_id": TextColumn(process.process_id for process in processes),
+        "task_key": TextColumn(
+            firing_key(key.schedule_id, it.instant) for key, it in zip(keys, instants, strict=True)
         ),
-        JsonColumn([rows.json_text(item.trace_context) for item in items]),
-    ]
+        "trace_context": JsonColumn(rows.json_text(item.trace_context) for item in items),
+    }
 
 
-def _due_of(row: rows.Row) -> DueSchedule:
-    upcoming = upcoming_of(row[16], row[17])
-    assert upcoming is not None, "what is due has an instant"
+def _due_of(row: DueScheduleRow) -> DueSchedule:
     return DueSchedule(
-        fired=Fired(
-            key=ScheduleKey(*row[:3]),
-            target=row[12],
-            target_id=row[13],
-            is_gated=row[14],
-            revision=row[15],
-        ),
-        timing=timing_of(row[3:12]),
-        upcoming=upcoming,
-        now=row[18],
+        fired=_fired(row),
+        timing=timing_of(row),
+        upcoming=Upcoming(row.next_instant, row.next_at),
+        now=row.claimed_at,
     )
 
 
-def _queued_of(row: rows.Row) -> QueuedFiring:
+def _queued_of(row: _QueuedRow) -> QueuedFiring:
     return QueuedFiring(
-        fired=Fired(
-            key=ScheduleKey(*row[:3]),
-            target=row[3],
-            target_id=row[4],
-            is_gated=row[5],
-            revision=row[6],
-        ),
-        upcoming=Upcoming(row[7], row[8]),
-        cause=FiringCause(row[9]),
-        policy=OverlapPolicy(row[10]),
-        is_ready=row[11],
+        fired=_fired(row),
+        upcoming=Upcoming(row.instant, row.due_at),
+        cause=FiringCause(row.cause),
+        policy=OverlapPolicy(row.overlap_policy),
+        is_ready=row.is_ready,
     )
 
 
-def _firing_of(row: rows.Row) -> Firing:
+def _fired(row: DueScheduleRow | _QueuedRow) -> Fired:
+    return Fired(
+        key=ScheduleKey(row.slot, row.namespace, row.schedule_id),
+        target=row.target,
+        target_id=row.target_id,
+        is_gated=row.is_gated,
+        revision=row.revision,
+    )
+
+
+def _firing_of(row: _FiringRow) -> Firing:
     error = None
-    if row[10] is not None:
-        error = TaskError(code=row[9], reason=row[10], message=row[11] or "")
+    if row.error_reason is not None:
+        error = TaskError(
+            code=row.error_code, reason=row.error_reason, message=row.error_message or ""
+        )
     return Firing(
-        instant=row[0],
-        cause=FiringCause(row[1]),
-        state=FiringState(row[2]),
-        due_at=row[3],
-        fired_at=row[4],
-        started_at=row[5],
-        ended_at=row[6],
-        process_id=row[7],
-        task_id=row[8],
+        instant=row.instant,
+        cause=FiringCause(row.cause),
+        state=FiringState(row.state),
+        due_at=row.due_at,
+        fired_at=row.fired_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        process_id=row.process_id,
+        task_id=row.task_id,
         error=error,
-        missed_count=row[12] or 0,
-        missed_until=row[13],
+        missed_count=row.missed_count or 0,
+        missed_until=row.missed_until,
     )
-
-
-def _key_columns(key: ScheduleKey) -> dict[str, Any]:
-    return {"slot": key.slot, "namespace": key.namespace, "schedule_id": key.schedule_id}

@@ -4,14 +4,13 @@ Instants are computed here, between a read and a write: the write counts only if
 still at the revision that was read.
 """
 
-import asyncio
 import contextlib
+import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from progressor import errors, job_errors
-from progressor.clock import Clock
 from progressor.domain.schedules.schedule import (
     Calendar,
     OverlapPolicy,
@@ -21,10 +20,14 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
 )
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.schedules import schedule_of, target_columns, timing_columns
+from progressor.storage.rows.schedules import (
+    ScheduleRow,
+    schedule_of,
+    target_columns,
+    timing_columns,
+)
 
 _SQL = statements.load("schedules/schedules")
 _CHANGE_ATTEMPTS_MAX = 10
@@ -33,24 +36,28 @@ Change = Callable[[Schedule, dt.datetime], Mapping[str, Any]]
 """Returns the parameters of a change, of the schedule as it stands and of now."""
 
 
+class _BackfilledRow(NamedTuple):
+    verdict: str
+    queued_count: int
+    forgotten_from: dt.datetime
+    forgotten_until: dt.datetime
+
+
+class _DeletedRow(NamedTuple):
+    revision: int | None
+    deleted: bool
+
+
 class Schedules:
     """The schedules of all namespaces."""
 
     def __init__(
-        self,
-        *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        statement_timeout: dt.timedelta,
-        on_changed: Callable[[], None] = lambda: None,
+        self, context: StorageContext, *, on_changed: Callable[[], None] = lambda: None
     ) -> None:
+        self._context = context
         self._on_changed = on_changed
-        self._pool = pool
-        self._clock = clock
-        self._statement_timeout = statement_timeout.total_seconds()
-        self._backfill = functions.call("backfill_schedule").statement
-        self._delete = functions.call("delete_schedule").statement
+        self._backfill_schedule = context.functions.call("backfill_schedule", _BackfilledRow)
+        self._delete_schedule = context.functions.call("delete_schedule", _DeletedRow)
 
     async def create(
         self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str
@@ -65,7 +72,7 @@ class Schedules:
         now = await self._now()
         upcoming = None if paused else Calendar(key, spec.timing).upcoming(now)
         columns = (
-            _key_columns(key)
+            dataclasses.asdict(key)
             | timing_columns(spec.timing)
             | target_columns(key, spec.target)
             | _upcoming_columns(upcoming)
@@ -88,17 +95,16 @@ class Schedules:
             ScheduleNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._rows("get_schedule", _key_columns(key))
+        found = await self._read("get_schedule", dataclasses.asdict(key))
         if not found:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
-        return schedule_of(found[0])
+        return found[0]
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
         """Read at most `limit` schedules with ids above `after`, in order, without their args."""
-        found = await self._rows(
+        return await self._read(
             "list_schedules", {"namespace": namespace, "after": after, "limit": limit}
         )
-        return tuple(map(schedule_of, found))
 
     async def update(
         self, key: ScheduleKey, spec: ScheduleSpec, *, expected_revision: int
@@ -136,17 +142,15 @@ class Schedules:
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
         """Delete a schedule with its firings; raises as `update` does."""
-        async with self._connection() as connection:
-            cursor = await connection.execute(
-                self._delete, [key.slot, key.namespace, key.schedule_id, expected_revision]
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "delete_schedule returns a row"
-        revision, deleted = row
-        if revision is None:
+        [found] = await self._context.call(
+            self._delete_schedule, **dataclasses.asdict(key), expected=expected_revision
+        )
+        if found.revision is None:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
-        if not deleted:
-            raise job_errors.ScheduleChangedError(key.schedule_id, expected_revision, revision)
+        if not found.deleted:
+            raise job_errors.ScheduleChangedError(
+                key.schedule_id, expected_revision, found.revision
+            )
 
     async def backfill(
         self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
@@ -160,37 +164,28 @@ class Schedules:
             StorageUnavailableError: PostgreSQL is away.
         """
         key = schedule.key
-        async with self._connection() as connection:
-            cursor = await connection.execute(
-                self._backfill,
-                [
-                    self._clock.pinned(),
-                    key.slot,
-                    key.namespace,
-                    key.schedule_id,
-                    schedule.revision,
-                    policy.value,
-                    arrays.InstantColumn([it.instant for it in instants]),
-                    arrays.InstantColumn([it.due_at for it in instants]),
-                ],
-                binary=True,
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "backfill_schedule returns a row"
-        verdict, queued_count, forgotten_from, forgotten_until = row
-        if verdict == "not_found":
+        [found] = await self._context.call(
+            self._backfill_schedule,
+            now=self._context.clock.pinned(),
+            **dataclasses.asdict(key),
+            revision=schedule.revision,
+            overlap_policy=policy.value,
+            instant=arrays.InstantColumn(it.instant for it in instants),
+            due_at=arrays.InstantColumn(it.due_at for it in instants),
+        )
+        if found.verdict == "not_found":
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
-        if verdict == "changed":
+        if found.verdict == "changed":
             raise job_errors.ScheduleChangedError(
                 key.schedule_id, schedule.revision, schedule.revision + 1
             )
-        if verdict == "forgotten":
+        if found.verdict == "forgotten":
             description = (
-                f"the record of firings from {forgotten_from.isoformat()} to "
-                f"{forgotten_until.isoformat()} is gone: whether they happened is not known"
+                f"the record of firings from {found.forgotten_from.isoformat()} to "
+                f"{found.forgotten_until.isoformat()} is gone: whether they happened is not known"
             )
             raise errors.InvalidRequestError(errors.FieldViolation("since", description))
-        return int(queued_count)
+        return found.queued_count
 
     async def _change(
         self,
@@ -207,33 +202,23 @@ class Schedules:
                     key.schedule_id, expected_revision, schedule.revision
                 )
             now = await self._now()
-            columns = _key_columns(key) | {"now": now, "revision": schedule.revision}
+            columns = dataclasses.asdict(key) | {"now": now, "revision": schedule.revision}
             if await self._rows(statement, columns | dict(change(schedule, now))):
                 self._on_changed()
                 return await self.get(key)
         raise errors.StorageConflictError("a schedule that changes all the time")
 
     async def _now(self) -> dt.datetime:
-        [(now,)] = await self._rows("read_now", {"now": self._clock.pinned()})
+        [(now,)] = await self._rows("read_now", {"now": self._context.clock.pinned()})
         assert isinstance(now, dt.datetime), "PostgreSQL tells its time"
         return now
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            yield connection
+    async def _read(self, name: str, named: Mapping[str, Any]) -> tuple[Schedule, ...]:
+        found = await self._context.named_rows(ScheduleRow, _SQL[name], named)
+        return tuple(map(schedule_of, found))
 
     async def _rows(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        async with self._connection() as connection:
-            cursor = await connection.execute(_SQL[name], named, binary=True)
-            return await cursor.fetchall()
-
-
-def _key_columns(key: ScheduleKey) -> dict[str, Any]:
-    return {"slot": key.slot, "namespace": key.namespace, "schedule_id": key.schedule_id}
+        return await self._context.rows(_SQL[name], named)
 
 
 def _upcoming_columns(upcoming: Upcoming | None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ RETURNING s.revision;
 -- name: get_schedule
 -- One schedule with what it starts.
 SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
-    s.start_at, s.end_at, s.overlap_policy::text, s.catch_up_window, s.target, s.target_id, s.args,
+    s.start_at, s.end_at, s.overlap_policy::text AS overlap_policy, s.catch_up_window, s.target, s.target_id, s.args,
     s.caller_context, s.metadata, s.history_after, s.history_limit, s.history_backward,
     s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at, s.next_instant,
     s.next_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
@@ -74,8 +74,8 @@ WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedul
 -- name: list_schedules
 -- One page of schedules, in the order of their ids, without args.
 SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
-    s.start_at, s.end_at, s.overlap_policy::text, s.catch_up_window, s.target, s.target_id,
-    NULL::bytea, s.caller_context, s.metadata, s.history_after, s.history_limit,
+    s.start_at, s.end_at, s.overlap_policy::text AS overlap_policy, s.catch_up_window, s.target, s.target_id,
+    NULL::bytea AS args, s.caller_context, s.metadata, s.history_after, s.history_limit,
     s.history_backward, s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at,
     s.next_instant, s.next_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
 FROM progressor.schedules s

@@ -16,6 +16,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.schedules.schedule import schedule_key
 from progressor.settings import config
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, Pools, open_pools
 from progressor.storage.postgres.writer import IDLE_IN_TRANSACTION_SECONDS
@@ -89,10 +90,13 @@ async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_sched
     watched: Watched,
 ) -> None:
     schedules = Schedules(
-        pool=lent(watched),
-        functions=Functions(),
-        clock=SystemClock(),
-        statement_timeout=dt.timedelta(seconds=10),
+        StorageContext(
+            pool=lent(watched),
+            functions=Functions(),
+            clock=SystemClock(),
+            replica_id=1,
+            statement_timeout=dt.timedelta(seconds=10),
+        )
     )
 
     key = schedule_key(NAMESPACE.name, "s")

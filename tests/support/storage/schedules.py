@@ -24,12 +24,11 @@ from progressor.domain.schedules.schedule import (
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
-from progressor.storage.postgres.functions import Functions
 from progressor.storage.schedules.runs import Firings
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.runtime.context import make_context
-from tests.support.storage.store import LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Store
+from tests.support.storage.store import LEASE_TIMEOUT, NAMESPACE, Store
 
 MINUTE = dt.timedelta(minutes=1)
 MINUTELY = CronTimes("* * * * *", "UTC")
@@ -120,20 +119,12 @@ class ScheduleStore:
 
 def schedule_store(store: Store) -> ScheduleStore:
     """Return a replica's schedules."""
-    functions, metrics, observers = Functions(), Metrics(), Observers()
+    metrics, observers = Metrics(), Observers()
+    storage = dataclasses.replace(store.context, clock=store.clock)
     fired: list[dict[str, object]] = []
     observers.add(lambda point, facts: fired.append(facts) if point == "fired" else None)
-    schedules = Schedules(
-        pool=store.pool, functions=functions, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT
-    )
-    firings = Firings(
-        pool=store.pool,
-        functions=functions,
-        clock=store.clock,
-        replica_id=lambda: store.replica_id,
-        statement_timeout=STATEMENT_TIMEOUT,
-        on_promoted=store.told.append,
-    )
+    schedules = Schedules(storage)
+    firings = Firings(storage, on_promoted=store.told.append)
     context = make_context(observers=observers, metrics=metrics)
     schedule_runs = ScheduleRuns(
         firings=firings,

@@ -1,7 +1,7 @@
 -- Finds what firings of a schedule have started and what has not ended, the oldest first.
 -- Locks: none.
 -- Returns: one row per firing.
-CREATE FUNCTION running_firings(
+CREATE FUNCTION find_running_firings(
     p_slot        smallint,
     p_namespace   text,
     p_schedule_id text,
