@@ -172,3 +172,20 @@ def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[An
         while not ended.is_set() and not broken:
             if found := broken_invariants(observer):
                 broken.append(found)
+
+
+def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than_was_told(
+    own_database: str,
+) -> None:
+    with opened(own_database) as three:
+        storage = GatedStorage(three)
+        storage.request(a_request(key_of("p"), TaskType.INIT), 0, run=True)
+        storage.settle(0, success())
+        storage.request(a_request(key_of("p")), 0, run=False)
+        storage.claim_due(1, 1)
+        storage.settle(0, UNREACHABLE)
+
+        storage.claim_told(0)
+
+        storage.judge()
+        storage.everything_ends_by_what_is_told()

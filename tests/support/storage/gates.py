@@ -6,7 +6,6 @@ do it: a task that no statement reports is never run, and the last check finds i
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime as dt
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, LiteralString, TypeVar
@@ -16,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from progressor import errors
 from progressor.domain.processes.admission import Request
-from progressor.domain.processes.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
+from progressor.domain.processes.intent import Outcome, Rejected, RemoveProcess
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.storage.gates.gates import BEFORE_ALL
@@ -49,11 +48,6 @@ _VERSIONS: LiteralString = """
     SELECT task_id, order_key, order_version, state::text
     FROM progressor.gated
     WHERE order_key IS NOT NULL"""
-_CANCELLABLE: LiteralString = """
-    SELECT t.process_id, t.task_id
-    FROM progressor.tasks t
-    WHERE t.status = 'waiting'
-    ORDER BY t.task_id"""
 _KEPT_STARTS: LiteralString = """
     SELECT process_id, task_id FROM progressor.gated WHERE task_type = 'init' AND state = 'order'"""
 _OVERFULL: LiteralString = """
@@ -93,10 +87,6 @@ _LOCK: LiteralString = """
     SELECT FROM progressor.processes
     WHERE (namespace, process_id) = (%s, %s)
     FOR NO KEY UPDATE"""
-_LOCK_GATE: LiteralString = """
-    SELECT FROM progressor.gates WHERE (namespace, gate) = (%s, %s) FOR NO KEY UPDATE"""
-_LOCK_ORDER: LiteralString = """
-    SELECT FROM progressor.orders WHERE (namespace, order_key) = (%s, %s) FOR NO KEY UPDATE"""
 
 
 def key_of(process_id: str) -> ProcessKey:
@@ -104,30 +94,19 @@ def key_of(process_id: str) -> ProcessKey:
     return process_key(NAMESPACE.name, process_id)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Beside:
-    """What another session has locked meanwhile; gates and orders have different keys."""
-
-    process_id: str
-    order: str | None
-    gate: str | None
-
-
 class Opened:
-    """Three replicas, their clock, and two connections: one that looks, one that locks."""
+    """Three replicas, their clock, and a connection that looks."""
 
     def __init__(
         self,
         runner: asyncio.Runner,
         observer: psycopg.Connection[Any],
-        hand: psycopg.Connection[Any],
         stores: tuple[Store, ...],
         clock: ManualClock,
     ) -> None:
         """Take what `opened` has opened."""
         self.runner = runner
         self.observer = observer
-        self.hand = hand
         self.stores = stores
         self.clock = clock
 
@@ -142,13 +121,12 @@ def opened(conninfo: str, *, patience: dt.timedelta = PATIENCE) -> Iterator[Open
     with (
         asyncio.Runner() as runner,
         psycopg.connect(quick, autocommit=True) as observer,
-        psycopg.connect(quick, autocommit=True) as hand,
     ):
         stack = contextlib.AsyncExitStack()
         running = running_stores(quick, count=STORES_COUNT, clock=clock, patience=patience)
         stores = runner.run(stack.enter_async_context(running))
         try:
-            yield Opened(runner, observer, hand, stores, clock)
+            yield Opened(runner, observer, stores, clock)
         finally:
             runner.run(stack.aclose())
 
@@ -161,7 +139,6 @@ class GatedStorage:
         self.clock = opened.clock
         self.stores = opened.stores
         self.observer = opened.observer
-        self._hand = opened.hand
         self._runner = opened.runner
         self.held: dict[int, tuple[RunningTask, int]] = {}
         """By token: what runs, and at which store; or ran, if its process was removed meanwhile."""
@@ -224,55 +201,6 @@ class GatedStorage:
             if written.due is not None:
                 self.note_due(task.key, written.due.task_id, written.due.due_at)
 
-    def settle_beside(self, which: int, outcome: Outcome, beside: Beside) -> None:
-        """Settle one of those that run, while others have rows locked that are not its own.
-
-        For its own it would wait.
-        """
-        if not self.held:
-            return
-        task, _ = self.held[self._token(which)]
-        own = task.key.process_id
-        if own == beside.process_id:
-            return
-        # A timer may come to be of any order and want any gate.
-        may_set = task.task_type is TaskType.REPAIR or _sets_timer(outcome)
-        taken = {row[0] for row in self.observer.execute(_NAMED, {"process_id": own}).fetchall()}
-        with self._hand.transaction():
-            self._hand.execute(_LOCK, (NAMESPACE.name, beside.process_id))
-            if not may_set and beside.order not in taken:
-                self._hand.execute(_LOCK_ORDER, (NAMESPACE.name, beside.order))
-            if not may_set and beside.gate not in taken:
-                self._hand.execute(_LOCK_GATE, (NAMESPACE.name, beside.gate))
-            self.settle(which, outcome)
-
-    def cancel(self, which: int, store: int) -> None:
-        """Cancel one of the tasks that wait, if any does."""
-        waiting = self.observer.execute(_CANCELLABLE).fetchall()
-        if waiting:
-            process_id, task_id = waiting[which % len(waiting)]
-            self.run(self.stores[store].processes.cancel(key_of(process_id), task_id))
-        self.hear()
-
-    def remove(self, process_id: str, store: int) -> None:
-        """Remove a process, if it is there; a step in flight finds its lease gone."""
-        with contextlib.suppress(errors.ProcessNotFoundError):
-            self.run(self.stores[store].processes.remove(key_of(process_id)))
-        self.hear()
-
-    def forget_finished(self, process_id: str, store: int) -> None:
-        """Remove a process that has finished, so that its id may be used again."""
-        finished = "SELECT FROM progressor.processes WHERE process_id = %s AND status = 'finished'"
-        if self.observer.execute(finished, (process_id,)).fetchall():
-            self.remove(process_id, store)
-
-    def simple_repair(self, process_id: str, store: int) -> None:
-        """Bring a broken process back, if it is one."""
-        repaired = self.run(self.stores[store].processes.simple_repair(key_of(process_id)))
-        if repaired.due is not None:
-            self.note_due(repaired.due.key, repaired.due.task_id, repaired.due.due_at)
-        self.hear()
-
     def set_gate(self, gate: str, capacity: int, store: int) -> None:
         """Set the capacity of a gate, which may not be there yet."""
         gates = self.stores[store].gates
@@ -284,11 +212,6 @@ class GatedStorage:
         # that ran when its capacity was lowered, and was handed back since, keeps it.
         overfull = self.observer.execute(_OVERFULL, (gate,)).fetchall()
         assert overfull == [], overfull
-
-    def delete_gate(self, gate: str, store: int) -> None:
-        """Delete a gate if it exists and no task names it."""
-        with contextlib.suppress(errors.GateNotFoundError, errors.GateInUseError):
-            self.run(self.stores[store].gates.delete(NAMESPACE.name, gate))
 
     def claim_told(self, store: int) -> None:
         """Claim what this and the other replicas have been told of, and what has become due."""
@@ -312,10 +235,6 @@ class GatedStorage:
         """Claim as the scan does: whatever is due."""
         for claimed in self.run(self.stores[store].claim_due(limit=limit)):
             self._hold(claimed.task, store)
-
-    def let_time_pass(self, pause: dt.timedelta) -> None:
-        """Let time pass; nothing checks yet which tasks wait for it."""
-        self.clock.advance(pause)
 
     def promote_due(self, store: int) -> None:
         """Look at tasks whose instant has come."""
@@ -431,7 +350,3 @@ class GatedStorage:
                 self.settle(0, success())
         left = self.observer.execute(_LEFT).fetchall()
         assert left == [], f"{left}, held {self.held}, due {self.due}"
-
-
-def _sets_timer(outcome: Outcome) -> bool:
-    return isinstance(outcome, Succeeded) and isinstance(outcome.intent.timer, SetTimer)
