@@ -48,7 +48,6 @@ class ChildProcess:
     """A process of its own; its output goes to a log."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        """Start nothing yet."""
         self.name = name
         self._command = tuple(command)
         self._log = log

@@ -47,7 +47,6 @@ def seconds(count: float) -> dt.timedelta:
 
 
 def make_key(process_id: str = "p1", *, namespace: str = NAMESPACE) -> ProcessKey:
-    """Return the key of a process."""
     return process_key(namespace, process_id)
 
 

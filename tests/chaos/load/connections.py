@@ -55,7 +55,6 @@ class Connections:
         seed: int,
         namespace: str = NAMESPACE,
     ) -> None:
-        """Connect to nothing yet."""
         self._random = random.Random(seed)
         self._connections = [
             Connection(Client(target, namespace=namespace, session=session), replica, notes)
@@ -64,11 +63,9 @@ class Connections:
         ]
 
     def another(self) -> "Connection":
-        """Return any of them."""
         return self._random.choice(self._connections)
 
     async def close(self) -> None:
-        """Close them all."""
         for connection in self._connections:
             await connection.client.close()
 

@@ -61,7 +61,6 @@ class NodeJournal:
     """A line of JSON when a step begins, and one when it ends; they survive kill -9."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, to go on behind what is there."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @contextlib.contextmanager

@@ -80,7 +80,6 @@ class ProcessPool:
     """
 
     def __init__(self, seed: int) -> None:
-        """Begin with none."""
         self._random = random.Random(seed)
         self._numbers = itertools.count(1)
         self._subjects: list[Subject] = []
@@ -109,7 +108,6 @@ class Requester:
     is_calm = False
 
     def __init__(self, name: str, chosen: random.Random) -> None:
-        """Count elements from 1."""
         self._name = name
         self._random = chosen
         self._numbers = itertools.count(1)

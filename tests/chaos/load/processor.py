@@ -34,7 +34,6 @@ class Journal:
     """A file of one line of JSON for each step asked for: what was written survives kill -9."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, to go on behind what is there."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @contextlib.contextmanager

@@ -23,7 +23,6 @@ FETCH = "LEFT JOIN progressor.replies"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def behind(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # noqa: ARG001
-    """Return the replica behind the proxy."""
     async with running_replica(proxy.conninfo, QUICK) as replica:
         yield replica
         proxy.restore()

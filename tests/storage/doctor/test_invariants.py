@@ -34,12 +34,6 @@ FILLING = Plan(process_count=4000, timer_count=1000, namespace="orders")
 WHOLE = {"processes", "tasks", "events", "job_nodes"}
 
 
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def store(database: str) -> AsyncIterator[Store]:
     create_namespace(database)

@@ -1,7 +1,7 @@
 """The invariants of gates detect violations; those allowed for a moment, only if they last."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LINE_OF_NOBODY = (
     "INSERT INTO progressor.gate_lines VALUES ('orders', '{a}', '{a}', NULL, 3, 1, now(), 1)"
 )
-
-
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,7 +1,7 @@
 """Each invariant of jobs detects its own violation; some of them only if it lasts."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -19,12 +19,6 @@ from tests.support.storage.jobs.rows import populate_jobs
 from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,6 +1,6 @@
 """Each invariant of schedules detects its own violation; some of them only if it lasts."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -15,12 +15,6 @@ from tests.support.storage.schedules import MINUTE, schedule_store
 from tests.support.storage.store import Store, create_namespace, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

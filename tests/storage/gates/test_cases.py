@@ -43,12 +43,6 @@ async def storage(database: str) -> AsyncIterator[Store]:
         yield store
 
 
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 @pytest.fixture
 def store(storage: Store, observer: psycopg.Connection[Any]) -> Iterator[Store]:
     """Return a store over empty tables; in the end all invariants hold."""

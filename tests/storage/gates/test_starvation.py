@@ -26,11 +26,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUNDS = 20
 
 
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
     create_namespace(database)

@@ -43,12 +43,6 @@ def run(runner: asyncio.Runner, database: str) -> Run[Any]:
     return lambda work: runner.run(connected(work))
 
 
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 @pytest.fixture
 def holder(database: str) -> Iterator[psycopg.Connection[Any]]:
     """Return a session that holds a lock for which `WAITING` waits."""

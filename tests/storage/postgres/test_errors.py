@@ -87,11 +87,6 @@ CLASSES: dict[str, type[errors.StorageError]] = {
 TRANSIENT = (*CONFLICTS, *LOCKED, *AWAY, *READ_ONLY, *SCHEMA)
 
 
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
     create_namespace(database)
@@ -100,12 +95,6 @@ async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
     async with running_stores(database, clock=clock) as (store,):
         await store.beat()
         yield store
-
-
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 Strike = Callable[..., None]

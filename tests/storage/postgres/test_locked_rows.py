@@ -68,12 +68,6 @@ class Crowd:
     requests: list[admissions.Entry]
 
 
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def jobs(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[JobStore]:
     """Return a replica's storage in which all that is of one kind is in one lane."""

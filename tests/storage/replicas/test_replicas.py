@@ -45,7 +45,6 @@ class Beating:
     """A replica that beats when told to."""
 
     def __init__(self, database: str, clock: Clock, *, replica_id: int | None = None) -> None:
-        """Take an id of its own unless told whose."""
         self.replica_id = next(_ids) if replica_id is None else replica_id
         self.heartbeats = Heartbeats(
             dsn=database,
@@ -57,7 +56,6 @@ class Beating:
         )
 
     def beat(self, load: Load = IDLE, *, draining: bool = False) -> None:
-        """Beat once."""
         self.heartbeats.beat(draining=draining, load=load)
 
 

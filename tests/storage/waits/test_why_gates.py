@@ -81,7 +81,6 @@ def gates_of(wait: Wait) -> dict[str, GateWait]:
 
 
 def kinds(wait: Wait) -> list[type[Cause]]:
-    """Return of which kinds the causes of a wait are."""
     return [type(it) for it in wait.causes]
 
 

@@ -44,7 +44,6 @@ class MemoryRequests:
     """Answers with the args, with `raises` where set, and never to args of ``hang``."""
 
     def __init__(self) -> None:
-        """Begin with nothing asked."""
         self.requests: list[Request | Import | ProcessKey] = []
         self.cancelled = asyncio.Event()
         self.asked = asyncio.Event()
@@ -116,7 +115,6 @@ class MemoryProcesses:
     """One process of 10 events of 1 MiB, in namespace ``orders`` under ``1``."""
 
     def __init__(self) -> None:
-        """Begin with a running process."""
         self.status = ProcessStatus.RUNNING
         self.ranges: list[HistoryRange] = []
         self.init_ends_as = ProcessStatus.RUNNING
@@ -168,7 +166,6 @@ class MemoryNamespaces:
     """Namespaces in a dict; ``orders`` is there from the start."""
 
     def __init__(self) -> None:
-        """Begin with one."""
         self.stored = {"orders": namespace("orders")}
 
     async def lookup(self, name: str) -> Namespace:
@@ -214,7 +211,6 @@ class MemoryGates:
     """Gates of the namespace ``orders`` in a dict."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.stored: dict[str, Gate] = {}
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
@@ -252,7 +248,6 @@ class MemoryRoster:
     """Three replicas; the first one is silent."""
 
     def __init__(self) -> None:
-        """Begin with nothing asked."""
         self.raises: Exception | None = None
 
     async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
@@ -270,7 +265,6 @@ class MemoryActivities:
     """Tells of a replica that has just beaten, in which nothing is done; nothing waits."""
 
     async def read(self) -> Activity:
-        """Return it."""
         return make_activity(make_replica_facts())
 
 
@@ -278,7 +272,6 @@ class MemoryLogLevels:
     """Remembers what it was asked; the level was info."""
 
     def __init__(self) -> None:
-        """Begin with nothing asked."""
         self.asked: list[tuple[Level, dt.timedelta]] = []
 
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
@@ -362,7 +355,6 @@ def memory_backend(
     schedules: MemorySchedules | None = None,
     roster: MemoryRoster | None = None,
 ) -> Backend:
-    """Return a backend in memory."""
     schedules = schedules or MemorySchedules()
     return Backend(
         requests=requests or MemoryRequests(),

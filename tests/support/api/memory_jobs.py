@@ -18,7 +18,6 @@ class MemoryJobs:
     """Jobs of the namespace ``orders`` in a dict, each with its nodes."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.stored: dict[str, Job] = {}
         self.nodes: dict[str, tuple[Node, ...]] = {}
         self.asked: list[object] = []

@@ -23,7 +23,6 @@ class MemorySchedules:
     """Keeps schedules, and notes what is asked of them; it is always NOW."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.kept: dict[ScheduleKey, Schedule] = {}
         self.backfilled: list[tuple[Sequence[Upcoming], OverlapPolicy]] = []
 
@@ -36,7 +35,6 @@ class MemorySchedules:
         return self._keep(key, spec, paused=paused, note=note, revision=1)
 
     async def get(self, key: ScheduleKey) -> Schedule:
-        """Return one."""
         if key not in self.kept:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
         return self.kept[key]
@@ -57,12 +55,10 @@ class MemorySchedules:
         return self._keep(key, spec, paused=old.paused, note=old.note, revision=old.revision + 1)
 
     async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Pause one."""
         old = await self._at(key, expected_revision)
         return self._keep(key, old.spec, paused=True, note=note, revision=old.revision + 1)
 
     async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Resume one."""
         old = await self._at(key, expected_revision)
         return self._keep(key, old.spec, paused=False, note=note, revision=old.revision + 1)
 
@@ -111,7 +107,6 @@ class MemoryScheduleRuns:
     """Notes what is triggered."""
 
     def __init__(self, schedules: MemorySchedules) -> None:
-        """Begin without firings."""
         self._schedules = schedules
         self.fired: list[Firing] = []
 

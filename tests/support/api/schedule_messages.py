@@ -10,7 +10,6 @@ from tests.support.api.job_messages import at
 
 
 def seconds(number: float) -> Duration:
-    """Return a duration."""
     message = Duration()
     message.FromTimedelta(dt.timedelta(seconds=number))
     return message

@@ -67,27 +67,22 @@ class Engine:
 
     @property
     def namespace_service(self) -> "NamespaceServiceAsyncStub":
-        """Return a stub."""
         return NamespaceServiceStub(self.channel)
 
     @property
     def gate_service(self) -> "GateServiceAsyncStub":
-        """Return a stub."""
         return GateServiceStub(self.channel)
 
     @property
     def job_service(self) -> "JobServiceAsyncStub":
-        """Return a stub."""
         return JobServiceStub(self.channel)
 
     @property
     def schedule_service(self) -> "ScheduleServiceAsyncStub":
-        """Return a stub."""
         return ScheduleServiceStub(self.channel)
 
     @property
     def replica_service(self) -> "ReplicaServiceAsyncStub":
-        """Return a stub."""
         return ReplicaServiceStub(self.channel)
 
     async def health(self, service: str = "") -> int:

@@ -38,7 +38,6 @@ class Terminal:
     """What a program draws over a whole screen, frame by frame."""
 
     def __init__(self, process: asyncio.subprocess.Process, number: int) -> None:
-        """Take a program, and our end of its terminal."""
         self.process = process
         self._number = number
         self._drawn = b""

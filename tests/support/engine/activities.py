@@ -133,7 +133,6 @@ def namespace_in(activity: Activity, replica_id: int, name: str) -> NamespaceAct
 
 
 def tally_in(activity: Activity, replica_id: int, namespace: str) -> StepTally:
-    """Return what a replica has done in a namespace."""
     tally = namespace_in(activity, replica_id, namespace).tally
     assert tally is not None, "a replica of this release tells it"
     return tally

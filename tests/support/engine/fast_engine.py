@@ -22,7 +22,6 @@ class FastClock:
     """Time since `begun_at`, `speed` times as fast, from START on."""
 
     def __init__(self, speed: float, begun_at: float) -> None:
-        """Take when time began, by the machine's clock."""
         self._speed = speed
         self._begun_at = begun_at
 

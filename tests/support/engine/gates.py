@@ -164,7 +164,6 @@ class Gated:
         return (await next(self.turns).processes.Cancel(request)).task_id
 
     async def set_capacity(self, gate: str, capacity: int) -> None:
-        """Set the capacity of a gate."""
         request = SetGateRequest(namespace=self.env.namespace, gate=gate, capacity=capacity)
         await next(self.turns).gates.SetGate(request)
 

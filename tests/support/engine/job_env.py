@@ -149,7 +149,6 @@ class JobEnv:
         return await self.service.GetJob(request, timeout=PATIENCE_SECONDS)
 
     async def cancel(self, job_id: str, reason: str = "enough") -> pb.Job:
-        """Cancel a job."""
         request = pb.CancelJobRequest(namespace=self.env.namespace, job_id=job_id, reason=reason)
         return (await self.service.CancelJob(request, timeout=PATIENCE_SECONDS)).job
 

@@ -20,7 +20,6 @@ class Points:
     """
 
     def __init__(self) -> None:
-        """Start with nothing passed."""
         self.observers = Observers()
         self.observers.add(self._note)
         self._passed: dict[str, list[Facts]] = {}

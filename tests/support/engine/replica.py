@@ -124,7 +124,6 @@ class Env:
 
     @property
     def namespace(self) -> str:
-        """The name of the namespace."""
         return self.client.requests.namespace
 
     @property
@@ -288,7 +287,6 @@ class ReplicaProcess:
     """An engine in a process of its own: `progressor serve`."""
 
     def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
-        """Take a process that serves at an address."""
         self.process = process
         self.address = address
 
@@ -346,7 +344,6 @@ async def running_process(
 
 
 async def health_of(address: str, services: Sequence[str] = SERVICES) -> dict[str, int]:
-    """Return the health of each service."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         return {

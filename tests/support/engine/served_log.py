@@ -25,7 +25,6 @@ class ServedLog:
 
     @property
     def text(self) -> str:
-        """All of it."""
         return self._path.read_text()
 
     @property

@@ -19,7 +19,6 @@ class RawSession:
     """One session, frame by frame; leaving it hangs up."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Open it."""
         self.stream: Any = ProcessServiceStub(channel).Session()
         self.answers: list[messages.SessionAnswer] = []
         self.is_draining = False
@@ -60,7 +59,6 @@ class RawSession:
             pass
 
     async def __aenter__(self) -> Self:
-        """Return this session."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,7 +70,6 @@ class SessionStub:
     """A `ProcessServiceStub` whose calls go through sessions, one session each, where they can."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Open nothing yet."""
         self._channel = channel
         self._stub = ProcessServiceStub(channel)
 

@@ -41,7 +41,6 @@ class Fault:
     """What is to happen, once, to the n-th execution of a statement with `text` in it."""
 
     def __init__(self, kind: Kind, text: str, *, number: int = 1, code: str = "") -> None:
-        """Take what is to happen; `code` is the SQLSTATE of a refusal."""
         self.kind, self.text, self.code = kind, text, code
         self._left = number
         self._struck: concurrent.futures.Future[None] = concurrent.futures.Future()

@@ -35,7 +35,6 @@ class Machinery:
         stores: tuple[Store, ...],
         clock: ManualClock,
     ) -> None:
-        """Take what `machinery` has opened."""
         self._runner = runner
         self.observer = observer
         self.stores = stores

@@ -61,7 +61,6 @@ class ModelledStorage:
     """Two replicas at work, of which any may fall silent; every answer must be the model's."""
 
     def __init__(self, machinery: Machinery) -> None:
-        """Begin with empty tables, and both replicas alive."""
         self.machinery = machinery
         self.clock = machinery.clock
         self.stores = machinery.stores
@@ -404,7 +403,6 @@ class ModelledStorage:
         self.held[task.token] = Held(task, store)
 
     def process(self, key: ProcessKey) -> Process:
-        """Return a process as storage has it."""
         stored = self.do(self.stores[0].processes.get(key)).process
         return dataclasses.replace(stored, result=None)
 

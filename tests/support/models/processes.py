@@ -32,13 +32,11 @@ class ModelTask:
     constraints: Constraints | None = None
 
     def end(self, status: TaskStatus, reason: str | None = None) -> None:
-        """End, once."""
         assert not self.has_ended
         self.status, self.error_reason, self.due_at = status, reason, None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has."""
         return self.status in FINAL_STATUSES
 
 
@@ -61,7 +59,6 @@ class ModelProcess:
     tasks: list[ModelTask] = dataclasses.field(default_factory=list)
 
     def waiting(self) -> Iterator[ModelTask]:
-        """Yield what waits."""
         yield from self.line
         if self.timer is not None:
             yield self.timer
@@ -83,7 +80,6 @@ class ModelProcess:
         return task
 
     def find(self, task_id: int) -> ModelTask:
-        """Return the task with an id."""
         return next(task for task in self.tasks if task.task_id == task_id)
 
     def known(self, idempotency_key: str | None) -> ModelTask | None:
@@ -96,7 +92,6 @@ class Model:
     """All processes, by id."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.processes: dict[str, ModelProcess] = {}
 
     def admit(

@@ -47,7 +47,6 @@ class Proxy:
     """A way to a PostgreSQL; `running_proxy` opens one. Its methods may be called in any thread."""
 
     def __init__(self, conninfo: str) -> None:
-        """Take how to connect to the server."""
         given = conninfo_to_dict(conninfo)
         self._server = conninfo
         self._host, self._port = str(given["host"]), int(given.get("port") or 5432)

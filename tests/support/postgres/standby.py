@@ -28,7 +28,6 @@ class Server(Cluster):
     """A server that can be a standby."""
 
     def __init__(self, embedded: EmbeddedPostgres, home: Path) -> None:
-        """Take a running server, and the home that is removed with it."""
         super().__init__(embedded.conninfo, embedded, home)
         self._settings = home / "data/postgres/postgresql.auto.conf"
         self._signal = home / "data/postgres/standby.signal"
@@ -62,7 +61,6 @@ class Pair:
     """A primary and its standby, which may change places."""
 
     def __init__(self, primary: Server, standby: Server) -> None:
-        """Take two servers of which the second follows the first."""
         self.primary, self.standby = primary, standby
         self._hosts = [str(conninfo_to_dict(it.conninfo)["host"]) for it in (primary, standby)]
 

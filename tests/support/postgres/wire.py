@@ -71,7 +71,6 @@ class Messages:
     """Splits a stream of bytes into typed messages."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -92,7 +91,6 @@ class Turns:
     """What a client says on a connection, turn by turn."""
 
     def __init__(self) -> None:
-        """Begin after the opening packet."""
         self._messages = Messages()
         self._prepared: dict[bytes, str] = {}
         self._data = b""
@@ -152,7 +150,6 @@ class Answers:
     """What a server says on a connection, split where a turn is answered."""
 
     def __init__(self) -> None:
-        """Begin before the first message."""
         self._messages = Messages()
         self.backend = 0
         """The process id of the server's end, once it has told it."""

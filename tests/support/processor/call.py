@@ -13,7 +13,6 @@ class ScriptedCall:
     """Keeps what is written; reads what it is given. Writing waits until `flowing`."""
 
     def __init__(self) -> None:
-        """Begin with nothing written and nothing to read."""
         self.frames: list[frames_pb2.StepsFrame] = []
         self.is_cancelled = False
         self.flowing = asyncio.Event()

@@ -18,7 +18,6 @@ class ScriptedStreams:
     """Takes steps from streams, answers each in a frame of its own, and counts what it saw."""
 
     def __init__(self, carry_out: CarryOut) -> None:
-        """Have steps carried out by a scripted processor."""
         self.opened_count = 0
         self.frame_sizes: list[int] = []
         """How many steps each frame had."""

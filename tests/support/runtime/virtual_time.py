@@ -27,7 +27,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Time passes only when nothing else can be done, and then to the next deadline at once."""
 
     def __init__(self) -> None:
-        """Start at 0 s."""
         self._passed = 0.0
         self._observers = _Observers(self._skip)
         super().__init__(self._observers)

@@ -29,7 +29,6 @@ def waiting_key(number: int) -> ProcessKey:
 
 
 def waiting_task(number: int) -> int:
-    """Return that task."""
     return FIRST_TASK + 1000 + number
 
 

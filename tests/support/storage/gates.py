@@ -104,7 +104,6 @@ class Opened:
         stores: tuple[Store, ...],
         clock: ManualClock,
     ) -> None:
-        """Take what `opened` has opened."""
         self.runner = runner
         self.observer = observer
         self.stores = stores
@@ -135,7 +134,6 @@ class GatedStorage:
     """Notifications not yet handled, what runs, and what must hold after each deed."""
 
     def __init__(self, opened: Opened) -> None:
-        """Begin with empty tables."""
         self.clock = opened.clock
         self.stores = opened.stores
         self.observer = opened.observer

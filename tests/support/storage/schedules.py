@@ -68,7 +68,6 @@ class Ender:
     store: Store
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a task."""
         return (await self.store.processes.cancel(key, task)).task_id
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
@@ -90,7 +89,6 @@ class ScheduleStore:
     """What was fired, oldest first."""
 
     async def create(self, spec: ScheduleSpec | None = None, *, paused: bool = False) -> Schedule:
-        """Make a schedule."""
         return await self.schedules.create(
             fresh_schedule_key(), spec or a_spec(), paused=paused, note=""
         )

@@ -210,7 +210,6 @@ class Store:
     async def settle(
         self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
     ) -> SettlementOutcome:
-        """Settle a task."""
         return await self.settlements.submit(self.entry(task, outcome, continues=continues))
 
     async def settled(
@@ -257,7 +256,6 @@ class Store:
         return await self.claims.claim_due(self.pool, [room], overdue=overdue, wait=wait)
 
     async def claim(self, key: ProcessKey, task_id: int | None) -> list[Claimed]:
-        """Claim a task by its id."""
         assert task_id is not None, "there is nothing to claim"
         wanted = claims.Wanted(key=key, task_id=task_id, expires_after=EXPIRES_AFTER)
         return await self.claims.claim_tasks(self.pool, [wanted])

@@ -20,7 +20,6 @@ class Collector:
     """What counters have been heard of; `running_collector` opens one. For one replica."""
 
     def __init__(self) -> None:
-        """Hear of none yet."""
         self.endpoint = ""
         self.names: set[str] = set()
         """Of all metrics that were ever heard of."""

@@ -28,7 +28,6 @@ class Prometheus:
     """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
-        """Take where it listens."""
         self._url = url
 
     async def api(self, path: str, **parameters: str) -> Any:

@@ -45,7 +45,6 @@ class Spans:
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
-    """Return the attributes of a span."""
     return dict(span.attributes or {})
 
 

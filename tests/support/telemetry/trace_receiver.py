@@ -50,7 +50,6 @@ class TraceReceiver:
     """What was told so far; `running_receiver` opens one."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.endpoint = ""
         self.spans: list[Told] = []
         self._came = asyncio.Condition()

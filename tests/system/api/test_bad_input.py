@@ -23,7 +23,7 @@ from progressor.v1.types_pb2 import (
     NewEvent,
     SetTimer,
 )
-from tests.support.engine.replica import QUIET, Env, Replica, open_env, refusal, running_replica
+from tests.support.engine.replica import Env, Replica, open_env, refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,18 +49,6 @@ EXTRA: dict[str, dict[str, Any]] = {
     "AwaitTask": {"task_id": 1},
 }
 WITH_ARGS = ("Start", "Call", "Notify", "Repair")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -95,15 +83,6 @@ def fields_of(status: Status) -> list[str]:
 
 
 class TestUnknown:
-    @pytest.mark.parametrize("rpc", REQUESTS)
-    async def test_namespace_is_not_found(
-        self, env: Env, channel: grpc.aio.Channel, rpc: str
-    ) -> None:
-        status = await refused(channel, rpc, message(env, rpc, namespace="nobodys"))
-
-        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
-        assert status.metadata["namespace"] == "nobodys"
-
     @pytest.mark.parametrize("rpc", sorted(REQUESTS.keys() - {"Start", "Put"}))
     async def test_process_is_not_found(
         self, env: Env, channel: grpc.aio.Channel, rpc: str
@@ -151,61 +130,10 @@ class TestUnknown:
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
         assert status.metadata["task_id"] == str(10**15)
 
-    async def test_task_of_another_process_is_not_found(
-        self, env: Env, channel: grpc.aio.Channel
-    ) -> None:
-        await env.client.start("p")
-        other = await env.client.start("q")
-
-        status = await refused(
-            channel, "AwaitTask", message(env, "AwaitTask", task_id=other.task_id)
-        )
-
-        assert status.reason == "TASK_NOT_FOUND"
-
     async def test_method_is_unimplemented(self, channel: grpc.aio.Channel) -> None:
         status = await refused(channel, "Explode", b"")
 
         assert status.code is StatusCode.UNIMPLEMENTED
-
-
-BAD_IDS = {
-    "empty": "",
-    "257 bytes long": "x" * 257,
-    "257 bytes long in 129 characters": "ü" * 128 + "x",
-    "with a NUL": "a\0b",
-    "with a line break": "a\nb",
-}
-
-
-@pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS)
-@pytest.mark.parametrize("rpc", REQUESTS)
-async def test_a_process_id_is_refused_that_is(
-    env: Env, channel: grpc.aio.Channel, rpc: str, bad: str
-) -> None:
-    status = await refused(channel, rpc, message(env, rpc, process_id=bad))
-
-    assert fields_of(status) == ["process_id"]
-
-
-@pytest.mark.parametrize("rpc", REQUESTS)
-async def test_an_id_that_is_not_utf_8_is_refused_by_its_name(
-    env: Env, channel: grpc.aio.Channel, rpc: str
-) -> None:
-    packed = message(env, rpc, process_id="XYZ").SerializeToString()
-
-    status = await refused(channel, rpc, packed.replace(b"XYZ", b"\xff\xfe\xfd"))
-
-    assert fields_of(status) == ["process_id"]
-
-
-@pytest.mark.parametrize("bad", ["", "x" * 65, "Upper", "sp ace", "ü", "a/b", "a\0"])
-async def test_a_namespace_that_could_not_exist_is_refused(
-    env: Env, channel: grpc.aio.Channel, bad: str
-) -> None:
-    status = await refused(channel, "Call", message(env, "Call", namespace=bad))
-
-    assert fields_of(status) == ["namespace"]
 
 
 def with_field(rpc: str, *fields: str, **bad: Any) -> Any:
@@ -272,20 +200,6 @@ async def test_a_refused_request_writes_nothing(env: Env, channel: grpc.aio.Chan
     await refused(channel, "Put", message(env, "Put", status=PROCESS_STATUS_INIT))
 
     assert [process async for process in env.client.list()] == []
-
-
-async def test_bytes_that_are_no_message_are_refused(channel: grpc.aio.Channel) -> None:
-    status = await refused(channel, "Call", b"\xff\xff no message")
-
-    assert fields_of(status) == ["request"]
-
-
-async def test_ids_at_the_bounds_are_taken(env: Env) -> None:
-    for process_id in ("x", "x" * 256, "ü" * 128, "with spaces / and 日本語", "'; DROP TABLE"):
-        answer = await env.client.start(process_id, b"1", idempotency_key=process_id)
-        assert answer.response == b"1"
-
-    assert len([process async for process in env.client.list()]) == 5
 
 
 async def test_a_payload_at_the_namespaces_bound_is_taken_and_one_byte_more_is_not(

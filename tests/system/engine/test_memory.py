@@ -43,7 +43,7 @@ BY_CALL = b"x" * (STEP_BYTES_MAX + 1)
 OVER_THE_LIMIT = b"x" * 5_000_000
 INTERNAL = 13
 MIB = 1024 * 1024
-REFUSED = 40
+REFUSED = 24
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
 
 Ask = Callable[["Asking"], Awaitable[None]]

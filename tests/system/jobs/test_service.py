@@ -16,7 +16,7 @@ from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.api.server import end_of
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import Env, Replica, answering, broken, response
+from tests.support.engine.replica import Env, Replica, answering, response
 from tests.support.processor.scripted import Hang
 
 if TYPE_CHECKING:
@@ -148,27 +148,6 @@ async def test_a_graph_larger_than_any_payload_is_taken(
     assert [len(it.args) for it in (await read(service, env)).nodes] == [1024**2] * 4
 
 
-async def test_a_failed_job_goes_on_once_it_is_retried(
-    service: "JobServiceAsyncStub", env: Env
-) -> None:
-    env.processor.on_process("job/a", broken("no disk"), DONE)
-    env.processor.on_process("job/b", DONE)
-    await service.SubmitJob(submission(env, node("a"), node("b", "a")))
-    failed = (await watched(service, env))[-1]
-    after = await read(service, env)
-    retried = await service.RetryJob(pb.RetryJobRequest(namespace=env.namespace, job_id="job"))
-    done = (await watched(service, env))[-1]
-
-    assert failed.job.state == pb.JOB_STATE_FAILED
-    assert "no disk" in failed.job.detail
-    assert (after.nodes[0].error.reason, after.nodes[0].error.message) == ("BROKEN", "no disk")
-    assert after.nodes[1].skipped_because_of == "a"
-    assert (retried.job.retry_count, list(retried.nodes)) == (1, ["a"])
-    assert (done.job.state, done.job.counts) == (pb.JOB_STATE_DONE, pb.NodeCounts(done=2))
-    request = pb.RetryJobRequest(namespace=env.namespace, job_id="job")
-    assert await reason_of(service.RetryJob(request)) == "JOB_NOT_FAILED"
-
-
 async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(
     service: "JobServiceAsyncStub", env: Env
 ) -> None:
@@ -186,32 +165,6 @@ async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(
     assert last.job.counts.running == 0
     assert last.job.counts.cancelled >= 1
     assert await reason_of(service.CancelJob(request)) == "JOB_ENDED"
-
-
-async def test_jobs_are_listed_by_state(service: "JobServiceAsyncStub", env: Env) -> None:
-    for number in range(3):
-        env.processor.on_process(f"job-{number}/a", broken() if number == 1 else DONE)
-        request = submission(env, node("a"))
-        request.job_id = f"job-{number}"
-        await service.SubmitJob(request)
-        watch = pb.WatchJobRequest(namespace=env.namespace, job_id=request.job_id)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            async for _ in service.WatchJob(watch):
-                pass
-
-    async def listed(**fields: Any) -> list[str]:
-        request = pb.ListJobsRequest(namespace=env.namespace, page_size=1, **fields)
-        found: list[str] = []
-        while True:
-            page = await service.ListJobs(request)
-            found += [job.job_id for job in page.jobs]
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
-
-    assert await listed() == ["job-2", "job-1", "job-0"]
-    assert await listed(states=[pb.JOB_STATE_FAILED]) == ["job-1"]
-    assert await listed(schedule_id="nightly") == []
 
 
 def at_gate(gate: str, capacity: int | None = None) -> types_pb2.Constraints:

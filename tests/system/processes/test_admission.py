@@ -4,25 +4,20 @@ The states are entered for real: init by a processor that hangs, error by a call
 finished by a processor that completes.
 """
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 
 import pytest
-import pytest_asyncio
 from grpc import StatusCode
 
-from progressor.sdk import Process, ProcessStatus, Snapshot, TaskStatus, WaitCause
+from progressor.sdk import Process, ProcessStatus, TaskStatus, WaitCause
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_INIT, TASK_TYPE_NOTIFY
 from tests.support.engine.replica import (
-    QUIET,
     Env,
     Replica,
     answering,
-    broken,
     open_env,
     refusal,
-    running_replica,
 )
-from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,18 +54,6 @@ REFUSED = [
     ("put", "finished", EXISTS),
     ("remove", "none", NOT_FOUND),
 ]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 async def enter(env: Env, state: str) -> None:
@@ -140,37 +123,11 @@ async def test_a_call_on_a_broken_process_is_told_why_and_by_which_task(env: Env
 
 
 class TestStart:
-    async def test_creates_the_process_in_init_and_runs_its_init_task(self, env: Env) -> None:
-        hang = await env.starting("p")
-        during = await env.client.get("p")
-        hang.released.set()
-        await env.settled("p")
-        after = await env.client.get("p")
-
-        assert during.process.status is ProcessStatus.INIT
-        assert [wait.cause for wait in during.waits] == [WaitCause.RUNNING]
-        assert [it.task.type for it in env.asked_for("p")] == [TASK_TYPE_INIT]
-        assert after.process.status is ProcessStatus.RUNNING
-        assert after.process.previous_status is ProcessStatus.INIT
-
     async def test_returns_the_processors_response(self, env: Env) -> None:
         answer = await env.client.start("p", b"hello")
 
         assert answer.response == b"hello"
         assert not answer.deduplicated
-
-    async def test_can_return_as_soon_as_it_is_accepted(self, env: Env) -> None:
-        await env.starting("p")
-
-        assert (await env.client.get("p")).process.status is ProcessStatus.INIT
-
-    async def test_in_a_process_of_another_namespace_is_no_conflict(
-        self, env: Env, replica: Replica
-    ) -> None:
-        async with open_env(replica) as other:
-            await env.running("p")
-
-            assert (await other.client.start("p", b"1")).response == b"1"
 
 
 @pytest.mark.parametrize("request_", ["call", "notify"])
@@ -187,41 +144,6 @@ class TestCallAndNotify:
         assert (behind.status, behind.cause) == (TaskStatus.WAITING, WaitCause.BEHIND_TASK)
         assert behind.behind_task_id == init.task_id
         assert asked_types(env) == [TASK_TYPE_INIT, TYPES[request_]]
-
-    async def test_run_at_once_on_a_running_process(self, env: Env, request_: str) -> None:
-        await env.running("p")
-        accepted = await accept(env, request_)
-        await env.settled("p", 2)
-
-        assert asked_types(env) == [TASK_TYPE_INIT, TYPES[request_]]
-        assert [event.task_id for event in (await env.client.get("p")).history] == [accepted]
-
-    async def test_wait_behind_the_running_step(self, env: Env, request_: str) -> None:
-        hang, busy_id = await env.busy("p")
-        accepted = await accept(env, request_)
-        waiting = await env.client.get("p")
-        hang.released.set()
-        await env.settled("p", 3)
-
-        assert [wait.task_id for wait in waiting.waits] == [busy_id, accepted]
-        assert waiting.waits[1].behind_task_id == busy_id
-        assert len(env.asked_for("p")) == 3
-
-    async def test_block_the_waiting_timer(self, env: Env, request_: str) -> None:
-        hang = Hang()
-        await env.timed("p", hang)
-        before = await env.client.get("p")
-        await accept(env, request_)
-        await env.asked("p", 2)
-        during = await env.client.get("p")
-        hang.released.set()
-        await env.settled("p", 2)
-        after = await env.client.get("p")
-
-        assert timer_status(before) is TaskStatus.WAITING
-        assert timer_status(during) is TaskStatus.BLOCKED
-        assert timer_status(after) is TaskStatus.WAITING
-        assert after.timer == before.timer
 
 
 class TestRepair:
@@ -256,14 +178,6 @@ class TestSimpleRepair:
         assert (process.detail, process.corrupted_by) == ("", None)
         assert len(env.asked_for("p")) == asked
 
-    async def test_of_a_process_that_its_init_broke_makes_it_running(self, env: Env) -> None:
-        env.processor.on_process("p", broken(), Answer())
-        await refusal(env.client.start("p"))
-
-        await env.client.simple_repair("p")
-
-        assert (await env.client.call("p", b"1")).response == b"1"
-
 
 @pytest.mark.parametrize("state", ["init", "running", "error", "finished"])
 class TestRemove:
@@ -296,7 +210,3 @@ async def accept(env: Env, request: str) -> int:
 
 def asked_types(env: Env) -> list[int]:
     return [request.task.type for request in env.asked_for("p")]
-
-
-def timer_status(snapshot: Snapshot) -> TaskStatus | None:
-    return None if snapshot.timer is None else snapshot.timer.status

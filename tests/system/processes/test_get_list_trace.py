@@ -1,12 +1,10 @@
 """What can be read: a process and its history, the processes of a namespace, the trace of tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from progressor.sdk import (
     NO_HISTORY,
@@ -14,18 +12,15 @@ from progressor.sdk import (
     HistoryRange,
     NewEvent,
     TaskStatus,
-    WaitCause,
 )
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.engine.replica import (
-    QUIET,
     Env,
     Replica,
     answering,
     open_env,
-    running_replica,
 )
 from tests.support.processor.scripted import Hang
 
@@ -36,18 +31,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BACKWARD = Direction.BACKWARD
 MIB = 1024 * 1024
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 RANGES = {
@@ -174,38 +157,6 @@ async def test_a_trace_of_one_large_task_is_cut_to_what_a_client_can_read(env: E
         trace = await ProcessServiceStub(channel).Trace(request)
 
     assert [event.event_id for event in trace.tasks[0].events] == [1, 2, 3]
-
-
-class TestWaits:
-    async def test_tell_the_running_task_and_its_replica(self, env: Env) -> None:
-        hang, task_id = await env.busy("p")
-
-        (wait,) = (await env.client.get("p")).waits
-
-        hang.released.set()
-        assert (wait.task_id, wait.cause, wait.attempt) == (task_id, WaitCause.RUNNING, 1)
-        assert wait.replica_id == env.replica.engine.replica_id
-
-    async def test_tell_the_line_and_the_timer_behind_it(self, env: Env) -> None:
-        await env.timed("p", hang := Hang())
-        first = await env.client.call("p", accept_only=True)
-        await env.asked("p", 2)
-        second = await env.client.call("p", accept_only=True)
-
-        snapshot = await env.client.get("p")
-
-        hang.released.set()
-        assert snapshot.timer is not None
-        assert [wait.task_id for wait in snapshot.waits] == [
-            first.task_id,
-            second.task_id,
-            snapshot.timer.task_id,
-        ]
-        assert [wait.behind_task_id for wait in snapshot.waits] == [
-            None,
-            first.task_id,
-            second.task_id,
-        ]
 
 
 class TestList:

@@ -15,7 +15,6 @@ from tests.support.engine.replica import (
     Env,
     Replica,
     answering,
-    open_env,
     running_replica,
     timer,
 )
@@ -32,12 +31,6 @@ async def replica(database: str) -> AsyncIterator[Replica]:
     async with running_replica(database, QUIET) as replica:
         yield replica
         assert replica.points.count("scan_found") == 0
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 async def test_two_thousand_calls_on_ten_processes_are_each_answered_once_and_in_order(

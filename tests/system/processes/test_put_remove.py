@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import NewEvent, NewTimer, ProcessStatus, TaskStatus
-from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env
+from tests.support.engine.replica import QUIET, Env, Replica, answering
 from tests.support.engine.replica import running_replica as running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,12 +25,6 @@ async def replica(database: str) -> AsyncIterator[Replica]:
     async with running(database, QUIET) as replica:
         yield replica
         assert replica.points.count("scan_found") == 0
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 async def test_put_keeps_all_that_it_is_given(env: Env) -> None:

@@ -1,12 +1,11 @@
 """Every wait ends: with the answer, an error or the caller's deadline; and the task goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from grpc import StatusCode
 
 from progressor.sdk import Client, ProcessStatus
@@ -14,14 +13,12 @@ from progressor.v1.process_service_pb2 import CallRequest
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.processor_service_pb2 import Complete, UnsetTimer
 from tests.support.engine.replica import (
-    QUIET,
     Env,
     Replica,
     broken,
     open_env,
     refusal,
     response,
-    running_replica,
 )
 from tests.support.processor.scripted import Answer, Hang, reject
 
@@ -31,18 +28,6 @@ SOON = 1.0
 """A caller's patience, in seconds."""
 
 Send = Callable[[Client], Any]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 class TestDeadline:

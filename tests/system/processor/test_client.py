@@ -14,12 +14,9 @@ from pathlib import Path
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2
 
-from progressor.domain.processes.intent import Failed, Rejected
+from progressor.domain.processes.intent import Failed
 from progressor.processor.failures import misconfigured
-from progressor.v1 import processor_service_pb2, types_pb2
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.processor import scripted as script
 from tests.support.processor.asking import (
@@ -81,39 +78,6 @@ async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
     assert dt.timedelta(seconds=29) < left < dt.timedelta(seconds=40)
 
 
-@BY_A_CALL
-async def test_a_trace_that_no_header_can_carry_is_left_out(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    context = {"traceparent": "line\nbreak", "tracestate": "é"}
-
-    outcome = await asking.ask(dataclasses.replace(TASK, trace_context=context))
-
-    assert outcome == ANSWERED
-    assert not {"traceparent", "tracestate"} & processor.metadata[0].keys()
-
-
-async def test_a_reject_and_a_failure_in_the_answer_are_understood(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.reject(9, reason="STOCK"), script.fail(14, reason="DB"))
-
-    assert await asking.ask() == Rejected(code=9, message="", reason="STOCK")
-    assert wordless(await asking.ask()) == failed(14, "DB", retryable=True)
-
-
-async def test_an_answer_beyond_the_limits_of_the_namespace_is_invalid(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    asking.namespace = dataclasses.replace(asking.namespace, payload_bytes_max=10)
-    response = processor_service_pb2.ProcessResponse(response=b"x" * 11)
-    processor.on_type(types_pb2.TASK_TYPE_CALL, script.Answer(response))
-
-    outcome = await asking.ask()
-
-    assert wordless(outcome) == failed(13, "INVALID_ANSWER", retryable=False)
-
-
 async def test_garbage_is_an_invalid_answer(processor: ScriptedProcessor, asking: Asking) -> None:
     processor.on_process("order-1", script.Garble())
 
@@ -145,23 +109,6 @@ async def test_a_status_of_the_processor_is_understood(
     processor.on_process("order-1", script.Refuse(code, "text"))
 
     assert await asking.ask() == expected
-
-
-async def test_the_rich_details_of_a_status_are_understood(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    details = (
-        error_details_pb2.ErrorInfo(reason="QUOTA", domain="shop"),
-        error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)),
-    )
-    refuse = script.Refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "text", details)
-    processor.on_process("order-1", refuse)
-
-    outcome = await asking.ask()
-
-    assert outcome == dataclasses.replace(
-        failed(8, "QUOTA", retryable=True), retry_after=dt.timedelta(seconds=7)
-    )
 
 
 async def test_a_processor_that_hangs_ends_at_the_deadline_by_itself(

@@ -32,13 +32,11 @@ from progressor.v1.processor_service_pb2 import (
 from progressor.v1.types_pb2 import Direction, HistoryRange, NewEvent, SetTimer
 from tests.support.engine.replica import (
     NOW_AND_THEN,
-    QUIET,
     Env,
     Replica,
     answering,
     open_env,
     refusal,
-    running_replica,
 )
 from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Refuse, Step
 
@@ -47,12 +45,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1024 * 1024
 NO_DIRECTION = Direction.ValueType(9)
 HOUR = 3600
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
 
 
 @pytest.fixture(params=["by a stream", "by a call"])

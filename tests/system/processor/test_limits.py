@@ -2,11 +2,9 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from progressor.sdk import (
     NO_HISTORY,
@@ -19,7 +17,7 @@ from progressor.sdk import (
 )
 from progressor.v1.processor_service_pb2 import DescribeRequest, DescribeResponse
 from progressor.v1.processor_service_pb2_grpc import ProcessorServiceStub
-from tests.support.engine.replica import QUIET, Env, Replica, open_env, running_replica
+from tests.support.engine.replica import Env, Replica
 from tests.support.processor.scripted import ScriptedProcessor
 from tests.support.storage.doctor.doctor import find
 
@@ -27,18 +25,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1024 * 1024
 EVENTS = [NewEvent(payload=b"x" * MIB)] * 6
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
 
 
 async def with_limit(processor: ScriptedProcessor, limit: int | None) -> None:

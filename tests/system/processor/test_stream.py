@@ -34,8 +34,6 @@ from tests.support.processor.asking import (
 )
 from tests.support.processor.scripted import ScriptedProcessor
 
-TIMED_OUT = failed(4, "STEP_TIMEOUT", retryable=True)
-INVALID = failed(13, "INVALID_ANSWER", retryable=False)
 ROOT = Path(__file__).resolve().parents[3]
 PROCESSOR = """
 import asyncio, sys
@@ -104,15 +102,6 @@ class TestFrames:
         assert asked.result() == [answered(task.args) for task in tasks]
         assert not processor.called
 
-    async def test_a_step_that_hangs_holds_up_no_other(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("hangs", script.Hang())
-
-        outcomes = await ask_each(asking, task_of("hangs"), task_of("p"), seconds=0.3)
-
-        assert [wordless(outcomes[0]), outcomes[1]] == [TIMED_OUT, ANSWERED]
-
     async def test_a_huge_step_goes_by_a_call_beside_the_small_ones(
         self, processor: ScriptedProcessor, asking: Asking
     ) -> None:
@@ -137,16 +126,6 @@ class TestFrames:
 
 
 class TestOneItem:
-    async def test_of_garbage_is_an_invalid_answer_of_its_own_step(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("bad", script.Garble())
-
-        outcomes = await ask_each(asking, task_of("bad"), task_of("p"))
-
-        assert [wordless(outcomes[0]), outcomes[1]] == [INVALID, ANSWERED]
-        assert processor.streams.opened_count == 1
-
     async def test_answered_twice_counts_once(
         self, processor: ScriptedProcessor, asking: Asking
     ) -> None:
@@ -167,28 +146,6 @@ class TestOneItem:
 
 
 class TestCancelled:
-    async def test_is_said_of_a_step_that_timed_out(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("order-1", script.Hang())
-
-        outcome = await asking.ask(seconds=0.2)
-        await processor.streams.until(lambda streams: streams.cancelled == [1])
-
-        assert wordless(outcome) == TIMED_OUT
-
-    async def test_is_said_of_a_step_whose_worker_let_go(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("order-1", script.Hang())
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(asking.ask())
-            await processor.received(1)
-            asked.cancel()
-
-        await processor.streams.until(lambda streams: streams.cancelled == [1])
-        assert await asking.ask(task_of("p")) == ANSWERED
-
     async def test_an_answer_that_crosses_it_is_dropped(
         self, processor: ScriptedProcessor, asking: Asking
     ) -> None:

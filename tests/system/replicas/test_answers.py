@@ -47,7 +47,6 @@ class Trio:
     """Three replicas that never scan, on one database."""
 
     def __init__(self, *replicas: Replica) -> None:
-        """Name them."""
         self.a, self.b, self.c = replicas
 
 

@@ -35,7 +35,6 @@ class Silence:
     """Keeps heartbeats from being written: those of one replica, or of all but one."""
 
     def __init__(self) -> None:
-        """Keep none."""
         self.of = 0
         self.of_all_but = 0
         self.met = threading.Event()

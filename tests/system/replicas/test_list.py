@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
 import progressor
@@ -25,7 +24,6 @@ from tests.support.engine.replica import (
     Replica,
     health_becomes,
     open_env,
-    refusal,
     running_process,
     running_replica,
 )
@@ -112,22 +110,6 @@ class TestAReplicaThatServes:
 
         assert [it for it in found if it in ids] == ids
         assert found == sorted(found)
-
-    async def test_is_gone_from_the_list_when_it_was_stopped(self, env: Env, database: str) -> None:
-        async with running_replica(database) as stopped:
-            there = stopped.engine.replica_id in await listed(env.client)
-
-        assert there
-        assert stopped.engine.replica_id not in await listed(env.client)
-
-    async def test_refuses_a_page_size_and_a_token_that_cannot_be(self, env: Env) -> None:
-        refused = env.client.replicas.list(page_size=1001)
-        status = await refusal(anext(refused))
-
-        assert (status.code, [it.field for it in status.violations]) == (
-            StatusCode.INVALID_ARGUMENT,
-            ["page_size"],
-        )
 
 
 class TestAReplicaThatDrains:

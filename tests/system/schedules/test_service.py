@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import duration_pb2
 
 from progressor.domain.processes.task import TaskType
 from progressor.sdk import ProcessStatus
@@ -22,8 +22,6 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     Env,
     answering,
-    open_env,
-    running_replica,
 )
 from tests.support.processor.scripted import Hang
 
@@ -85,12 +83,6 @@ def duration(seconds: float) -> duration_pb2.Duration:
     return made
 
 
-def timestamp(at: dt.datetime) -> timestamp_pb2.Timestamp:
-    made = timestamp_pb2.Timestamp()
-    made.FromDatetime(at)
-    return made
-
-
 async def test_a_schedule_fires_by_itself_soon_after_it_is_made(timetable: Timetable) -> None:
     """No scan comes in this engine: the loop wakes by itself."""
     env = timetable.env
@@ -149,37 +141,6 @@ async def test_a_firing_tells_how_what_it_started_ended(
 
     [last] = (await timetable.get()).last_firings
     assert (last.state, last.task_id) == (state, firing.task_id)
-
-
-async def test_what_a_trigger_starts_goes_on_with_the_trace_of_its_caller(
-    timetable: Timetable,
-) -> None:
-    await timetable.create()
-    request = messages.TriggerScheduleRequest(**timetable.named())
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-    await timetable.stub.TriggerSchedule(request, metadata=(("traceparent", parent),))
-    [step] = await timetable.env.processor.received(1)
-
-    assert step.task.trace_context["traceparent"] == parent
-
-
-async def test_a_trigger_meets_what_is_at_work(timetable: Timetable) -> None:
-    env = timetable.env
-    hang = Hang()
-    env.processor.on_type(TASK_TYPE_INIT, hang)
-    await timetable.create()
-    first = await timetable.trigger(idempotency_key="one")
-    await env.asked(first.process_id)
-
-    again = await timetable.trigger(idempotency_key="one")
-    other = await timetable.trigger()
-    beside = await timetable.trigger(overlap_policy=messages.OVERLAP_POLICY_ALLOW)
-
-    assert again.instant == first.instant
-    assert other.state == messages.FIRING_STATE_SKIPPED
-    assert beside.state == messages.FIRING_STATE_RUNNING
-    hang.released.set()
 
 
 async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: Timetable) -> None:
@@ -300,45 +261,3 @@ async def test_schedules_are_listed_page_by_page(timetable: Timetable) -> None:
 
     assert [each.schedule_id for each in (*first.schedules, *rest.schedules)] == ["a", "b", "c"]
     assert not rest.next_page_token
-
-
-async def test_a_backfill_tells_how_many_it_fires(timetable: Timetable) -> None:
-    await timetable.create(cron=messages.CronTimes(expression="0 * * * *"))
-    until = dt.datetime.now(dt.UTC).replace(minute=30, second=0) - dt.timedelta(hours=1)
-    request = messages.BackfillScheduleRequest(
-        **timetable.named(), since=timestamp(until - dt.timedelta(hours=3)), until=timestamp(until)
-    )
-
-    first = await timetable.stub.BackfillSchedule(request)
-    second = await timetable.stub.BackfillSchedule(request)
-
-    assert (first.instant_count, first.queued_count) == (3, 3)
-    assert (second.instant_count, second.queued_count) == (3, 0)
-    request.since.FromDatetime(until - dt.timedelta(days=100))
-    error = await failure(timetable.stub.BackfillSchedule(request))
-    assert list(violations_of(error)) == ["until"]
-
-
-async def test_what_is_queued_is_started_by_the_scan(own_database: str) -> None:
-    async with (
-        running_replica(own_database) as replica,
-        open_env(replica) as env,
-        grpc.aio.insecure_channel(replica.address) as channel,
-    ):
-        stub: Any = ScheduleServiceStub(channel)
-        timetable = Timetable(env, stub)
-        hang = Hang()
-        env.processor.on_type(TASK_TYPE_INIT, hang)
-        await timetable.create(overlap_policy=messages.OVERLAP_POLICY_QUEUE_ONE)
-        first = await timetable.trigger()
-        second = await timetable.trigger()
-        assert second.state == messages.FIRING_STATE_QUEUED
-        await env.asked(first.process_id)
-        await env.client.remove(first.process_id)
-
-        await env.points.wait("fired", 2, namespace=env.namespace, verdict="started")
-
-        states = [each.state for each in (await timetable.get()).last_firings]
-        assert states == [messages.FIRING_STATE_RUNNING, messages.FIRING_STATE_GONE]
-        hang.released.set()
-        await stub.DeleteSchedule(messages.DeleteScheduleRequest(**timetable.named()))

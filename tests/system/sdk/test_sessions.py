@@ -140,52 +140,6 @@ async def test_every_error_that_a_session_can_tell_was_told() -> None:
     assert set(CODES) - internal - abstract - elsewhere == {type(error) for error in TOLD}
 
 
-async def test_each_call_has_a_deadline_of_its_own_which_names_its_task(api: Api) -> None:
-    async with api.session() as session:
-        await session.send(
-            call_of(1, request(b"hang"), timeout=0.2),
-            call_of(2, request(b"hang"), timeout=30),
-            call_of(3, request(b"quick"), timeout=30),
-        )
-        answers = await session.answered(2)
-
-    assert answers.keys() == {1, 3}
-    assert info_of(answers[1].error).metadata["task_id"] == "77"
-    assert answers[3].call.response == b"quick"
-
-
-async def test_a_cancelled_call_stops_waiting_and_the_session_goes_on(api: Api) -> None:
-    async with api.session() as session:
-        await session.send(call_of(1, request(b"hang")))
-        await api.requests.asked.wait()
-        await session.send(call_of(2, request(b"on")), cancelled=[1])
-        answers = await session.answered()
-        async with asyncio.timeout(10):
-            await api.requests.cancelled.wait()
-        await session.ended()
-
-    assert answers.keys() == {2}
-    assert len(session.answers) == 1
-
-
-async def test_a_client_that_is_gone_lets_its_calls_go(api: Api) -> None:
-    async with api.session() as session:
-        await session.send(call_of(1, request(b"hang")))
-        await api.requests.asked.wait()
-
-    async with asyncio.timeout(10):
-        await api.requests.cancelled.wait()
-
-
-async def test_bytes_that_are_no_frame_end_the_session(api: Api) -> None:
-    call: Any = api.channel.stream_stream("/progressor.v1.ProcessService/Session")()
-    await call.write(b"\x0a\x7fshort")
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call.read()
-
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(api: Api) -> None:
     async with api.session() as session:
         for first in range(0, MANY, 500):
@@ -298,20 +252,6 @@ async def test_a_session_of_stubs_does_what_single_calls_do(env: Env) -> None:
     reasons = [info_of(answers[n].error).reason for n in (5, 6, 7)]
     assert reasons == ["PROCESS_ALREADY_EXISTS", "PROCESS_IS_RUNNING", "PROCESS_NOT_FOUND"]
     assert got.process.process_id == "p"
-
-
-async def test_a_slow_step_does_not_hold_up_the_others_of_its_session(env: Env) -> None:
-    hang, _ = await env.busy("slow")
-    await env.running("quick")
-    async with asyncio.TaskGroup() as group:
-        slow = group.create_task(env.client.call("slow", b"s"))
-        quick = [(await env.client.call("quick", b"%d" % n)).response for n in range(5)]
-        was_done = slow.done()
-        hang.released.set()
-
-    assert quick == [b"0", b"1", b"2", b"3", b"4"]
-    assert not was_done
-    assert slow.result().response == b"s"
 
 
 async def test_an_engine_killed_amid_a_session_and_started_again_serves_what_is_safe(

@@ -58,7 +58,6 @@ class Shop:
     """A processor that traces what it does, by the means of OpenTelemetry alone."""
 
     def __init__(self, tracer: Tracer) -> None:
-        """Take the tracer of the service."""
         self.processor = Processor(NAMESPACE)
         self.expired = asyncio.Event()
         self.holding = asyncio.Event()

@@ -40,17 +40,6 @@ MINUTE = dt.timedelta(minutes=1)
 STEP = success(SetTimer(after=dt.timedelta(hours=1)))
 
 
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def three(database: str, clock: ManualClock) -> AsyncIterator[tuple[JobStore, ...]]:
     """Return three replicas on one database."""

@@ -56,7 +56,6 @@ class GatedModel(Model):
     """Processes, and the gates of their tasks."""
 
     def __init__(self) -> None:
-        """Begin without gates."""
         super().__init__()
         self.capacities: dict[str, int] = {}
         self.passages: dict[ModelTask, Passage] = {}
@@ -242,7 +241,6 @@ class GatedModel(Model):
         return bool(self.gated_of(process) or self.holds(process)) or breaker_is_gated
 
     def wants(self, task: ModelTask) -> set[str]:
-        """Return the gates of a task."""
         return set(_constraints(task).gates)
 
     def holds(self, process: ModelProcess) -> set[str]:
@@ -323,7 +321,6 @@ class GatedModel(Model):
         return (self.kept[process] - used - self.unseen[process]) | self.reserved_for(process, task)
 
     def reserved_for(self, process: ModelProcess, task: ModelTask | None = None) -> set[str]:
-        """Return which gates are reserved for a task, or for any of its process."""
         return {
             gate
             for gate, task_id in self.reserved.get(process, {}).items()

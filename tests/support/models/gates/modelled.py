@@ -88,7 +88,6 @@ class ModelledGates(ModelledStorage):
     """What was found right."""
 
     def __init__(self, machinery: Machinery) -> None:
-        """Begin with empty tables, and both replicas alive."""
         super().__init__(machinery)
         self.trace = note_passages(machinery.observer)
         self._notes: list[Note] = []
@@ -205,7 +204,6 @@ class ModelledGates(ModelledStorage):
         self.follow()
 
     def set_gate(self, gate: str, capacity: int) -> None:
-        """Set a capacity."""
         now = self.clock.now()
         self.model.set_gate(gate, capacity, now)
 

@@ -25,7 +25,6 @@ class Walk:
     """Random deeds upon processes, some of whose tasks have constraints."""
 
     def __init__(self, store: Store, clock: ManualClock, seed: int) -> None:
-        """Begin where nothing is."""
         self.claimed: list[RunningTask] = []
         """What has begun since this was emptied."""
         self._store, self._clock = store, clock

@@ -64,7 +64,6 @@ class ModelledJobs:
     """Jobs at work in two replicas; whatever the tables say of them must be the model's."""
 
     def __init__(self, machinery: Machinery) -> None:
-        """Begin with empty tables."""
         self.machinery = machinery
         self.clock = machinery.clock
         self.stores = [job_store(store) for store in machinery.stores]

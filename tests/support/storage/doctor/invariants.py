@@ -67,7 +67,6 @@ class Past:
     """What never changes: how tasks ended, and events, as long as their process is there."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self._ended: dict[int, str] = {}
         self._events: dict[str, str] = {}
 

@@ -49,7 +49,6 @@ class LargeJob:
         return Part(leader=self.leader, node=node)
 
     def key(self, node: int) -> ProcessKey:
-        """Return the key of a process."""
         if not node:
             return self.leader
         return ProcessKey((self.number + node) * 7919 % 1024, "orders", f"job{self.number}/n{node}")

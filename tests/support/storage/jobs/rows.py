@@ -179,7 +179,6 @@ async def busy(store: Store) -> ProcessKey:
 
 
 async def finished(store: Store) -> ProcessKey:
-    """Return a process that has finished."""
     key = fresh_key()
     await store.started(key, success(Complete(b"end")))
     return key

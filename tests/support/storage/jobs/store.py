@@ -93,7 +93,6 @@ class JobStore:
     async def settle(
         self, task: RunningTask, outcome: Outcome = DONE, *, continues: bool = False
     ) -> SettlementOutcome:
-        """Settle a task."""
         entry = await self.entry(task, outcome, continues=continues)
         return await self.store.settlements.submit(entry)
 
@@ -131,7 +130,6 @@ class JobStore:
         return list(found)
 
     async def job_state(self, leader: ProcessKey) -> str:
-        """Return the state of a job."""
         return str((await self._rows(_COUNTS, leader))[0][0])
 
     async def states(self, leader: ProcessKey) -> dict[str, str]:

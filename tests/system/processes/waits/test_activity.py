@@ -14,8 +14,6 @@ import progressor
 from progressor.sdk import (
     Activity,
     Client,
-    Constraints,
-    Order,
     ReplicaState,
     SyncClient,
     rates_between,
@@ -179,58 +177,6 @@ class TestWhatWaits:
         assert (queue.due_count, queue.due_age, queue.retry_count) == (0, None, 0)
         assert queue.behind_age is not None
         assert queue.behind_age >= NO_TIME
-
-    async def test_is_due_where_no_worker_is_free(self, second_replica: Replica) -> None:
-        async with open_env(second_replica, one_at_a_time=False, worker_count_max=1) as env:
-            hang, _ = await env.busy("p")
-            await env.client.start("q", accept_only=True)
-            seen = await told(env.client, lambda it: queue_in(it, env.namespace).due_count == 1)
-            hang.released.set()
-
-        assert queue_in(seen, env.namespace).due_age is not None
-
-    async def test_is_counted_by_the_constraint_that_keeps_it(self, env: Env) -> None:
-        def is_told(activity: Activity) -> bool:
-            queue = queue_in(activity, env.namespace)
-            return (queue.run_at_count, queue.order_count, queue.gate_count) == (1, 1, 2)
-
-        later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
-        hang = Hang()
-        env.processor.on_process("first", hang, Answer())
-        env.processor.on_process("second", Answer())
-        first = Constraints(gates={"mutex": 1}, order=Order("schema", "1"))
-        await env.client.start("first", constraints=first, accept_only=True)
-        second = Constraints(gates=["mutex"], order=Order("schema", "2"))
-        await env.client.start("second", constraints=second, accept_only=True)
-        for name in ("third", "fourth"):
-            line = Constraints(gates=["mutex"])
-            await env.client.start(name, constraints=line, accept_only=True)
-        await env.client.start("later", constraints=Constraints(run_at=later), accept_only=True)
-        queue = queue_in(await told(env.client, is_told), env.namespace)
-        hang.released.set()
-        await env.client.remove("later")
-
-        assert (queue.due_count, queue.available_count) == (0, 0)
-        assert (queue.held_count, queue.full_gate_count) == (1, 1)
-        for age in (queue.order_age, queue.gate_age):
-            assert age is not None
-            assert age >= NO_TIME
-
-    async def test_is_available_where_its_constraints_are_passed_and_no_worker_is_free(
-        self, second_replica: Replica
-    ) -> None:
-        async with open_env(second_replica, one_at_a_time=False, worker_count_max=1) as env:
-            hang, _ = await env.busy("p")
-            mutex = Constraints(gates={"mutex": 1})
-            await env.client.start("q", constraints=mutex, accept_only=True)
-            seen = await told(
-                env.client, lambda it: queue_in(it, env.namespace).available_count == 1
-            )
-            hang.released.set()
-
-        queue = queue_in(seen, env.namespace)
-        assert (queue.due_count, queue.due_age, queue.held_count) == (0, None, 1)
-        assert queue.available_age is not None
 
 
 class TestAReplicaThatLeaves:

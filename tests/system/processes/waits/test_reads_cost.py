@@ -29,7 +29,6 @@ class Listener(Fault):
     """No fault: it hears every statement."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         super().__init__(Kind.CUT_BEFORE, "")
         self.texts: list[str] = []
 

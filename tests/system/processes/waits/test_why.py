@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from progressor.sdk import ProcessStatus, TaskType, Wait, WaitCause
+from progressor.sdk import Wait, WaitCause
 from tests.support.engine.replica import (
     NOW_AND_THEN,
-    Env,
     Replica,
     open_env,
     running_replica,
@@ -35,12 +34,6 @@ async def replica(database: str) -> AsyncIterator[Replica]:
         yield replica
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
-
-
 async def look_again(replica: Replica) -> None:
     """Wait until the replica has told more than once what it knows by now."""
     beats = replica.points.count("beat")
@@ -49,51 +42,6 @@ async def look_again(replica: Replica) -> None:
 
 def is_out_of_reach(wait: Wait) -> bool:
     return wait.processor_unreachable_since is not None
-
-
-class TestATimer:
-    async def test_is_waited_for_until_it_is_due(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        await env.timed("p", after=3)
-        wait = await named(env, "p", WaitCause.TIMER)
-        [line] = await said(env, "p", capfd)
-        await env.settled("p", 2)
-
-        timeout = (await env.client.trace("p")).tasks[1]
-        assert wait.until is not None
-        assert timeout.started_at is not None
-        assert (wait.task_id, wait.type) == (timeout.task_id, TaskType.TIMEOUT)
-        assert wait.until <= timeout.started_at
-        assert line.startswith(f"Task {wait.task_id} (timeout) is a timer, until ")
-
-
-class TestATaskBeforeIt:
-    async def test_is_waited_for_until_it_has_ended(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        hang, task_id = await env.busy("p")
-        behind = await env.client.call("p", accept_only=True)
-        last = await env.client.notify("p")
-
-        running, second, third = (await env.client.get("p")).waits
-        lines = await said(env, "p", capfd)
-        asked_count = len(env.asked_for("p"))
-        hang.released.set()
-        await env.settled("p", 4)
-
-        assert (running.cause, running.task_id) == (WaitCause.RUNNING, task_id)
-        assert running.replica_id == env.replica.engine.replica_id
-        assert [second.task_id, third.task_id] == [behind.task_id, last.task_id]
-        assert (second.behind_task_id, second.behind_type) == (task_id, TaskType.CALL)
-        assert (second.behind_runs, second.behind_since) == (True, running.since)
-        assert (third.behind_task_id, third.behind_runs) == (behind.task_id, False)
-        assert lines == [running.explanation, second.explanation, third.explanation]
-        assert (
-            f"Task {third.task_id} (notify) waits behind task {second.task_id} (call)" in lines[2]
-        )
-        assert asked_count == 2
-        assert (await env.client.get("p")).waits == ()
 
 
 class TestAFreeWorker:
@@ -211,27 +159,3 @@ class TestAProcessorThatHangs:
         assert "waits for its retry, attempt 2 of 8, at " in line
         assert ", after STEP_TIMEOUT: " in line
         assert answer.task_id == accepted.task_id
-
-
-class TestAProcessWithoutTasks:
-    async def test_waits_for_a_repair_where_it_is_broken(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        task_id = await env.broken("p")
-        [line] = await said(env, "p", capfd)
-        await env.client.simple_repair("p")
-        repaired = await env.client.get("p")
-
-        assert f"broken by task {task_id}: it broke; it waits for a repair." in line
-        assert repaired.process.status is ProcessStatus.RUNNING
-        assert repaired.explanation.startswith("The process waits for nothing")
-
-    async def test_waits_for_nothing_where_it_is_finished(
-        self, env: Env, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        await env.finished("p")
-
-        [line] = await said(env, "p", capfd)
-
-        assert line.startswith("The process has been finished since ")
-        assert line.endswith("it waits for nothing.")

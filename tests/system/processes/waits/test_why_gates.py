@@ -42,12 +42,6 @@ async def replica(database: str) -> AsyncIterator[Replica]:
         yield replica
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
-        yield env
-
-
 def soon(seconds: float = 2) -> dt.datetime:
     return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
 
