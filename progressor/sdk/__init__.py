@@ -118,7 +118,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.values.jobs import (
         Job as Job, JobCancelledError as JobCancelledError, JobFailedError as JobFailedError,
-        JobRetried as JobRetried, JobState as JobState, JobSubmitted as JobSubmitted,
+        JobRetried as JobRetried, JobState as JobState,
         JobView as JobView, Node as Node, NodeCounts as NodeCounts, NodeOutcome as NodeOutcome,
         NodeState as NodeState,
     )
@@ -126,12 +126,12 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NamespaceConfig as NamespaceConfig, ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
-        Accepted as Accepted, Answer as Answer, Direction as Direction, Event as Event,
+        Receipt as Receipt, Reply as Reply, Direction as Direction, Event as Event,
         FollowedJob as FollowedJob, GateWait as GateWait, HistoryRange as HistoryRange,
         JobRole as JobRole, LedJob as LedJob, NO_HISTORY as NO_HISTORY, NewEvent as NewEvent,
         NewTimer as NewTimer, OrderWait as OrderWait, Process as Process,
         ProcessStatus as ProcessStatus, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
-        TaskAnswer as TaskAnswer, TaskError as TaskError, TaskStatus as TaskStatus,
+        TaskReply as TaskReply, TaskError as TaskError, TaskStatus as TaskStatus,
         TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
         Wait as Wait, WaitCause as WaitCause,
     )
@@ -193,14 +193,14 @@ _MODULES = {
     "progressor.sdk.values.gates": "GateView GateWaiter",
     "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
     "progressor.sdk.values.jobs": """
-        Job JobCancelledError JobFailedError JobRetried JobState JobSubmitted JobView Node
+        Job JobCancelledError JobFailedError JobRetried JobState JobView Node
         NodeCounts NodeOutcome NodeState
     """,
     "progressor.sdk.values.namespaces": "NamespaceConfig ZombiePolicy",
     "progressor.sdk.values.processes": """
-        Accepted Answer Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
+        Receipt Reply Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
         NO_HISTORY NewEvent NewTimer OrderWait Process ProcessStatus SimpleRepaired Snapshot
-        TaskAnswer TaskError TaskStatus TaskTrace TaskType Timer Trace Wait WaitCause
+        TaskReply TaskError TaskStatus TaskTrace TaskType Timer Trace Wait WaitCause
     """,
     "progressor.sdk.values.replicas": "LogLevel LogLevelChange Replica ReplicaState",
     "progressor.sdk.values.schedules": """

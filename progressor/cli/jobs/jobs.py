@@ -18,7 +18,8 @@ from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_t
 from progressor.cli.jobs.watch import await_job, watch_job
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import PIPE_COLUMNS, Output, facts, more_note, print_line
-from progressor.sdk.values.jobs import JobState, JobSubmitted, JobView
+from progressor.sdk.values.jobs import JobState, JobView
+from progressor.sdk.values.processes import Receipt
 
 _NAMES_SHOWN = 20
 
@@ -174,7 +175,7 @@ def _people(view: JobView) -> list[RenderableType]:
     ]
 
 
-def _submitted(job_id: str, submitted: JobSubmitted) -> tuple[object, RenderableType]:
+def _submitted(job_id: str, submitted: Receipt) -> tuple[object, RenderableType]:
     known = "yes, by an earlier request with this key" if submitted.deduplicated else ""
     people = facts({"job": job_id, "task": str(submitted.task_id), "deduplicated": known})
     document = {

@@ -17,7 +17,7 @@ from progressor.cli.input.inputs import (
 )
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.output import Output, facts, payload_text
-from progressor.sdk.values.processes import Accepted, Answer, TaskAnswer
+from progressor.sdk.values.processes import Receipt, Reply, TaskReply
 
 AcceptOnly = Annotated[
     bool, option("Return once the task is durable; `progressor await` prints its answer.")
@@ -97,7 +97,7 @@ async def repair(
     request: RequestInput = NO_REQUEST,
     options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Ask the processor to repair a broken process, and print its answer."""
+    """Handle the processor to repair a broken process, and print its answer."""
     async with client_of(options) as client:
         answer = await client.repair(
             process_id,
@@ -157,9 +157,9 @@ def _check_task(task: int | None, idempotency_key: str | None) -> None:
         raise bad_input("--task", "one of --task and --idempotency-key must be given")
 
 
-def _show(result: Answer | Accepted | TaskAnswer, options: NamespaceOptions) -> None:
-    response = "" if isinstance(result, Accepted) else payload_text(result.response)
-    repeated = not isinstance(result, TaskAnswer) and result.deduplicated
+def _show(result: Reply | Receipt | TaskReply, options: NamespaceOptions) -> None:
+    response = "" if isinstance(result, Receipt) else payload_text(result.response)
+    repeated = not isinstance(result, TaskReply) and result.deduplicated
     pairs = {
         "task": str(result.task_id),
         "response": response,

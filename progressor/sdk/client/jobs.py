@@ -17,7 +17,7 @@ from typing import Any
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Payload
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
 from progressor.sdk.transport.failures import EngineUnavailableError
@@ -37,13 +37,14 @@ from progressor.sdk.values.jobs import (
     Job,
     JobRetried,
     JobState,
-    JobSubmitted,
     JobView,
     checked,
     read_job,
+    read_submitted,
     read_view,
 )
 from progressor.sdk.values.process_wire import metadata_to_wire
+from progressor.sdk.values.processes import Receipt
 from progressor.v1 import job_service_pb2 as pb
 
 
@@ -64,7 +65,7 @@ class JobRequests(Requests):
         metadata: Mapping[str, Payload] | None = None,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[JobSubmitted]:
+    ) -> Exchange[Receipt]:
         """Submit a job that the engine leads; return once it is durable.
 
         The job is done if all its nodes are done, otherwise it fails. For a job with a leader of
@@ -101,9 +102,7 @@ class JobRequests(Requests):
                 metadata=metadata_to_wire(metadata),
                 **due_to_wire(deadline),
             ),
-            lambda message: JobSubmitted(
-                task_id=message.task_id, deduplicated=message.deduplicated
-            ),
+            read_submitted,
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -113,10 +112,10 @@ class JobRequests(Requests):
         job_id: str,
         *,
         payloads: bool = True,
-        result_type: TypeForm[Asked] = ANYTHING,
+        result_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[JobView[Asked]]:
+    ) -> Exchange[JobView[Decoded]]:
         """Return a job with all its nodes: states, times and, with `payloads`, args and results.
 
         Raises:

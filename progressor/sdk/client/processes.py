@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Payload
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
@@ -24,25 +24,25 @@ from progressor.sdk.values.process_wire import (
     event_to_wire,
     metadata_to_wire,
     range_to_wire,
-    read_accepted,
-    read_answer,
     read_process,
+    read_receipt,
+    read_reply,
     read_snapshot,
-    read_task_answer,
+    read_task_reply,
     read_trace,
     timer_to_wire,
 )
 from progressor.sdk.values.processes import (
-    Accepted,
-    Answer,
     HistoryRange,
     NewEvent,
     NewTimer,
     Process,
     ProcessStatus,
+    Receipt,
+    Reply,
     SimpleRepaired,
     Snapshot,
-    TaskAnswer,
+    TaskReply,
     TaskType,
     Trace,
     WaitCause,
@@ -83,10 +83,10 @@ class ProcessRequests(Requests):
         constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
-        response_type: TypeForm[Asked] = ANYTHING,
+        response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer[Asked]]:
+    ) -> Exchange[Reply[Decoded]]:
         """Create a process, run its init task and return the processor's answer.
 
         With `accept_only` it returns as soon as the task is durable; `await_task` returns the
@@ -104,9 +104,7 @@ class ProcessRequests(Requests):
                 constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
-            lambda message: read_answer(
-                message, self.codec, response_type, accept_only=accept_only
-            ),
+            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -121,10 +119,10 @@ class ProcessRequests(Requests):
         history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         accept_only: bool = False,
-        response_type: TypeForm[Asked] = ANYTHING,
+        response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer[Asked]]:
+    ) -> Exchange[Reply[Decoded]]:
         """Run a call on a process and return the processor's answer.
 
         Raises:
@@ -138,9 +136,7 @@ class ProcessRequests(Requests):
                 constraints=_optional(constraints),
                 accept_only=accept_only,
             ),
-            lambda message: read_answer(
-                message, self.codec, response_type, accept_only=accept_only
-            ),
+            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -156,14 +152,14 @@ class ProcessRequests(Requests):
         constraints: Constraints | None = None,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Accepted]:
+    ) -> Exchange[Receipt]:
         """Send a process a notification, a call without an answer; return once it is durable."""
         return Exchange(
             pb.NotifyRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 constraints=_optional(constraints),
             ),
-            read_accepted,
+            read_receipt,
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -177,10 +173,10 @@ class ProcessRequests(Requests):
         context: Mapping[str, str] | None = None,
         history: HistoryRange | None = None,
         accept_only: bool = False,
-        response_type: TypeForm[Asked] = ANYTHING,
+        response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer[Asked]]:
+    ) -> Exchange[Reply[Decoded]]:
         """Run the processor's repair handler on a broken process, and return its answer.
 
         Raises:
@@ -192,9 +188,7 @@ class ProcessRequests(Requests):
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 accept_only=accept_only,
             ),
-            lambda message: read_answer(
-                message, self.codec, response_type, accept_only=accept_only
-            ),
+            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -218,10 +212,10 @@ class ProcessRequests(Requests):
         history: HistoryRange | None = None,
         await_init: bool = False,
         without_state: bool = False,
-        state_type: TypeForm[Asked] = ANYTHING,
+        state_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Snapshot[Asked]]:
+    ) -> Exchange[Snapshot[Decoded]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
         Args:
@@ -269,7 +263,7 @@ class ProcessRequests(Requests):
         idempotency_key: str = "",
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Accepted]:
+    ) -> Exchange[Receipt]:
         """Import a process with its state, without running a task.
 
         A `timer` requires the status running, `detail` and `corrupted_by_type` error, and `result`
@@ -295,7 +289,7 @@ class ProcessRequests(Requests):
                 result=self.codec.encode(result),
                 idempotency_key=idempotency_key,
             ),
-            read_accepted,
+            read_receipt,
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -413,10 +407,10 @@ class ProcessRequests(Requests):
         *,
         task_id: int | None = None,
         idempotency_key: str | None = None,
-        response_type: TypeForm[Asked] = ANYTHING,
+        response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[TaskAnswer[Asked]]:
+    ) -> Exchange[TaskReply[Decoded]]:
         """Wait for a task, given by its id or its key, and end as the request for it would have.
 
         Raises:
@@ -429,7 +423,7 @@ class ProcessRequests(Requests):
                 process_id=process_id,
                 **_task_named(task_id, idempotency_key),
             ),
-            lambda message: read_task_answer(message, self.codec, response_type),
+            lambda message: read_task_reply(message, self.codec, response_type),
             timeout,
             repeatable=True,
         )

@@ -7,7 +7,7 @@ import msgspec
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec import json_types
-from progressor.sdk.codec.kinds import Asked, admits_none, members_of, name_of
+from progressor.sdk.codec.kinds import Decoded, admits_none, members_of, name_of
 
 Payload: TypeAlias = Any
 """A value of the user's: args, response, state, event. Only the codec knows its type."""
@@ -108,13 +108,13 @@ JSON = JsonCodec()
 BYTES = BytesCodec()
 
 
-def decoded(codec: Codec, data: bytes, kind: TypeForm[Asked]) -> Asked:
+def decoded(codec: Codec, data: bytes, kind: TypeForm[Decoded]) -> Decoded:
     """Return `data` as a `kind`.
 
     Raises:
         ValueError: It is not a `kind`, or it is empty and `kind` does not admit None.
     """
-    value: Asked = codec.decode(data, kind)
+    value: Decoded = codec.decode(data, kind)
     if value is None and not admits_none(kind):
         message = f"expected `{name_of(kind)}`, got an empty payload"
         raise ValueError(message)

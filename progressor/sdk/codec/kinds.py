@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import TypeForm, TypeVar
 
-Asked = TypeVar("Asked", default=Any)
+Decoded = TypeVar("Decoded", default=Any)
 """The requested type; by default any."""
 
 ANYTHING: TypeForm[Any] = Any

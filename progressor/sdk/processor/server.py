@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.streaming import Ask, Context, StepSlots, Streams
+from progressor.sdk.processor.streaming import AnswerStep, Context, StepSlots, Streams
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.addresses import check_address
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
@@ -49,7 +49,7 @@ _SERVER_OPTIONS = (
 _log = logging.getLogger(__name__)
 
 
-class Answering(Protocol):
+class Servable(Protocol):
     """A processor, as the server needs it."""
 
     @property
@@ -61,7 +61,7 @@ class Answering(Protocol):
 
 
 @runtime_checkable
-class Checked(Protocol):
+class Checkable(Protocol):
     """A processor that can be checked before its first step."""
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ LIMITS_DEFAULT = Limits()
 
 
 def serve(
-    *processors: Answering,
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -110,7 +110,7 @@ def serve(
 
 
 async def serve_async(
-    *processors: Answering,
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -122,7 +122,7 @@ async def serve_async(
 
 @contextlib.asynccontextmanager
 async def running(
-    *processors: Answering,
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -138,9 +138,9 @@ async def running(
         TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
-    ask = _router(processors)
+    answer_step = _router(processors)
     for processor in processors:
-        if isinstance(processor, Checked):
+        if isinstance(processor, Checkable):
             processor.check()
     # `slots` counts the steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
@@ -155,8 +155,8 @@ async def running(
     )
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     slots = StepSlots(limits.steps_max)
-    streams = Streams(ask, threads, slots) if streaming else None
-    server.add_generic_rpc_handlers((_handler(_Servicer(ask, threads, slots), streams),))
+    streams = Streams(answer_step, threads, slots) if streaming else None
+    server.add_generic_rpc_handlers((_handler(_Servicer(answer_step, threads, slots), streams),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -178,8 +178,8 @@ async def running(
 class _Servicer:
     """Answers single calls: one look-up and one await between the socket and the handler."""
 
-    def __init__(self, ask: Ask, threads: Executor, slots: StepSlots) -> None:
-        self._ask, self._threads, self._slots = ask, threads, slots
+    def __init__(self, answer_step: AnswerStep, threads: Executor, slots: StepSlots) -> None:
+        self._answer_step, self._threads, self._slots = answer_step, threads, slots
 
     async def process(
         self,
@@ -189,7 +189,7 @@ class _Servicer:
         if not self._slots.take():
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
         try:
-            return await self._ask(request, self._threads)
+            return await self._answer_step(request, self._threads)
         finally:
             self._slots.release()
 
@@ -260,7 +260,7 @@ class _Health(health.aio.HealthServicer):
 
 
 async def _serve_until_signal(
-    processors: tuple[Answering, ...], bind: str, limits: Limits, *, streaming: bool
+    processors: tuple[Servable, ...], bind: str, limits: Limits, *, streaming: bool
 ) -> None:
     leaving = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -272,7 +272,7 @@ async def _serve_until_signal(
         _log.info("processor draining", extra={"address": address})
 
 
-def _announce(processors: tuple[Answering, ...], address: str) -> None:
+def _announce(processors: tuple[Servable, ...], address: str) -> None:
     """Log the address and the processors, or write them to stderr if INFO is not logged."""
     text = f"serving {', '.join(map(_described, processors))} on {address}"
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
@@ -282,13 +282,13 @@ def _announce(processors: tuple[Answering, ...], address: str) -> None:
         sys.stderr.flush()
 
 
-def _described(processor: Answering) -> str:
+def _described(processor: Servable) -> str:
     # Only a `Processor` has task types; the server accepts anything that answers.
     task_types: tuple[str, ...] = getattr(processor, "task_types", ())
     return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
 
 
-def _router(processors: tuple[Answering, ...]) -> Ask:
+def _router(processors: tuple[Servable, ...]) -> AnswerStep:
     by_name = {processor.name: processor for processor in processors}
     if not processors or len(by_name) < len(processors):
         names = ", ".join(repr(processor.name) for processor in processors)
@@ -297,11 +297,11 @@ def _router(processors: tuple[Answering, ...]) -> Ask:
     if len(processors) == 1:
         return processors[0].answer
 
-    async def ask(request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+    async def answer_step(request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         processor = by_name.get(request.process.namespace)
         if processor is not None:
             return await processor.answer(request, threads)
         message = f"no processor for namespace {request.process.namespace!r}, only {list(by_name)}"
         return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_PROCESSOR")
 
-    return ask
+    return answer_step

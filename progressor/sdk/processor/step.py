@@ -8,7 +8,7 @@ import grpc
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import Asked, name_of
+from progressor.sdk.codec.kinds import Decoded, name_of
 from progressor.sdk.codec.wire import (
     Seconds,
     instant_from_wire,
@@ -138,7 +138,7 @@ class Step(Generic[State]):
             self._args = self.args_as(Any)
         return self._args
 
-    def args_as(self, kind: TypeForm[Asked]) -> Asked:
+    def args_as(self, kind: TypeForm[Decoded]) -> Decoded:
         """Return the args as a `kind`, as in ``order = step.args_as(Order)``.
 
         If they may be missing, use ``Order | None``.
@@ -214,7 +214,7 @@ class Step(Generic[State]):
         """The results of the `nodes` that are done, by name. See `results_as`."""
         return self.results_as(Any)
 
-    def results_as(self, kind: TypeForm[Asked]) -> dict[str, Asked]:
+    def results_as(self, kind: TypeForm[Decoded]) -> dict[str, Decoded]:
         """Return `results`, each as a `kind`, as in ``step.results_as(int).values()``.
 
         Raises:

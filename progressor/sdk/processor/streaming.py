@@ -33,7 +33,7 @@ from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
-Ask: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
+AnswerStep: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
 
 QUEUE_STEPS_MAX = 10_000
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -107,14 +107,14 @@ class StepSlots:
 class Streams:
     """All streams of one server."""
 
-    def __init__(self, ask: Ask, threads: Executor, slots: StepSlots) -> None:
-        self._ask, self._threads, self._slots = ask, threads, slots
+    def __init__(self, answer_step: AnswerStep, threads: Executor, slots: StepSlots) -> None:
+        self._answer_step, self._threads, self._slots = answer_step, threads, slots
         self._streams: set[_Stream] = set()
         self._leaving = False
 
     async def serve(self, context: Context) -> None:
         """Answer one stream until the engine closes it or this server drains."""
-        stream = _Stream(context, self._ask, self._threads, self._slots)
+        stream = _Stream(context, self._answer_step, self._threads, self._slots)
         self._streams.add(stream)
         if self._leaving:
             stream.leave()
@@ -135,9 +135,16 @@ class Streams:
 class _Stream:
     """One stream, from its first frame to its last."""
 
-    def __init__(self, wire: Context, ask: Ask, threads: Executor, slots: StepSlots) -> None:
+    def __init__(
+        self, wire: Context, answer_step: AnswerStep, threads: Executor, slots: StepSlots
+    ) -> None:
         self.garbled = False
-        self._wire, self._ask, self._threads, self._slots = wire, ask, threads, slots
+        self._wire, self._answer_step, self._threads, self._slots = (
+            wire,
+            answer_step,
+            threads,
+            slots,
+        )
         # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
@@ -234,7 +241,7 @@ class _Stream:
             self._answer(step_id, _UNREADABLE)
             return
         try:
-            response = await self._ask(request, self._threads)
+            response = await self._answer_step(request, self._threads)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.

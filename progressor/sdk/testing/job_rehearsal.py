@@ -7,7 +7,7 @@ from typing import Any, Self
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.node_runs import (
     Choice,
@@ -143,7 +143,7 @@ class JobRehearsal:
         """The result of the leader; None: none, or the engine leads the job."""
         return self.result_as(ANYTHING)
 
-    def result_as(self, kind: TypeForm[Asked]) -> Asked:
+    def result_as(self, kind: TypeForm[Decoded]) -> Decoded:
         """Return `result` as a `kind`.
 
         Raises:
@@ -206,7 +206,7 @@ class JobRehearsal:
         """
         return graph_from_wire([self._job.graph[name].spec], self._job.codec)[name]
 
-    def args(self, name: str, kind: TypeForm[Asked] = ANYTHING) -> Asked:
+    def args(self, name: str, kind: TypeForm[Decoded] = ANYTHING) -> Decoded:
         """Return the args of a node as a `kind`.
 
         Raises:

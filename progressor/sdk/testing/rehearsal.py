@@ -9,7 +9,7 @@ from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codec.codecs import Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_from_wire, timedelta_of
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
@@ -18,7 +18,7 @@ from progressor.sdk.testing.simulated_process import EndedTask, Observer, Simula
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.process_wire import metadata_to_wire, read_event
-from progressor.sdk.values.processes import Answer, Event, ProcessStatus, TaskError, TaskType
+from progressor.sdk.values.processes import Event, ProcessStatus, Reply, TaskError, TaskType
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -131,7 +131,7 @@ class Rehearsal(Generic[State]):
         """The result of the process; None: none, or the process is not finished."""
         return self.result_as(ANYTHING)
 
-    def result_as(self, kind: TypeForm[Asked]) -> Asked:
+    def result_as(self, kind: TypeForm[Decoded]) -> Decoded:
         """Return `result` as a `kind`, as in ``order.result_as(Receipt).total``.
 
         Raises:
@@ -144,7 +144,7 @@ class Rehearsal(Generic[State]):
         """The payloads of the emitted events, the oldest first."""
         return self.events_as(ANYTHING)
 
-    def events_as(self, kind: TypeForm[Asked]) -> list[Asked]:
+    def events_as(self, kind: TypeForm[Decoded]) -> list[Decoded]:
         """Return `events`, each as a `kind`.
 
         Raises:
@@ -197,8 +197,8 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None = None,
         metadata: Mapping[str, Payload] | None = None,
         nodes: Iterable[NodeOutcome] = (),
-        response_type: TypeForm[Asked] = ANYTHING,
-    ) -> Answer[Asked]:
+        response_type: TypeForm[Decoded] = ANYTHING,
+    ) -> Reply[Decoded]:
         """Create the process by its init task.
 
         For the process of a job's node, `nodes` are the outcomes of its predecessors.
@@ -220,15 +220,15 @@ class Rehearsal(Generic[State]):
             metadata=metadata_to_wire(metadata),
         )
         ended = await self._ask(TaskType.INIT, args, context, nodes=tuple(nodes))
-        return self._answer_of(ended, response_type)
+        return self._reply_of(ended, response_type)
 
     async def call(
         self,
         args: Payload = None,
         *,
         context: Mapping[str, str] | None = None,
-        response_type: TypeForm[Asked] = ANYTHING,
-    ) -> Answer[Asked]:
+        response_type: TypeForm[Decoded] = ANYTHING,
+    ) -> Reply[Decoded]:
         """Call the process, and return the answer.
 
         Raises:
@@ -239,7 +239,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        return self._answer_of(await self._ask(TaskType.CALL, args, context), response_type)
+        return self._reply_of(await self._ask(TaskType.CALL, args, context), response_type)
 
     async def notify(
         self, args: Payload = None, *, context: Mapping[str, str] | None = None
@@ -259,8 +259,8 @@ class Rehearsal(Generic[State]):
         args: Payload = None,
         *,
         context: Mapping[str, str] | None = None,
-        response_type: TypeForm[Asked] = ANYTHING,
-    ) -> Answer[Asked]:
+        response_type: TypeForm[Decoded] = ANYTHING,
+    ) -> Reply[Decoded]:
         """Repair the process by its handler, and return the answer.
 
         If the handler changes no timer, the timer that broke the process is due now.
@@ -270,7 +270,7 @@ class Rehearsal(Generic[State]):
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        return self._answer_of(await self._ask(TaskType.REPAIR, args, context), response_type)
+        return self._reply_of(await self._ask(TaskType.REPAIR, args, context), response_type)
 
     async def simple_repair(self) -> None:
         """Resume the process without its handler; a timer that broke it runs again now.
@@ -359,7 +359,7 @@ class Rehearsal(Generic[State]):
         )
         return await self.simulated.run(task)
 
-    def _answer_of(self, ended: EndedTask, response_type: TypeForm[Asked]) -> Answer[Asked]:
+    def _reply_of(self, ended: EndedTask, response_type: TypeForm[Decoded]) -> Reply[Decoded]:
         """Return the answer for the caller, or raise the error."""
         task, error, reject = ended.task, ended.error, ended.reject
         if reject is not None:
@@ -371,7 +371,7 @@ class Rehearsal(Generic[State]):
             )
         if error is None:
             response = decoded(self._codec, ended.response, response_type)
-            return Answer(task_id=task.task_id, response=response, deduplicated=False)
+            return Reply(task_id=task.task_id, response=response, deduplicated=False)
         failure = errors.StepFailure(code=error.code, reason=error.reason)
         if task.type is TaskType.REPAIR:
             broken_by = None if self.simulated.process is None else self._broken_by()

@@ -12,10 +12,10 @@ from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import WireEnum, payload
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
-from progressor.sdk.values.processes import TaskError
+from progressor.sdk.values.processes import Receipt, TaskError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.wire.shapes import Field, Shape
@@ -110,7 +110,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Node(Generic[Asked]):
+class Node(Generic[Decoded]):
     """A node of a job; ``namespace`` and ``process_id`` are those of its process.
 
     ``skipped_because_of``: the failed node that it was skipped for; "": none. ``ready_at``: when
@@ -125,7 +125,7 @@ class Node(Generic[Asked]):
     after: tuple[str, ...]
     skipped_because_of: str
     args: Payload
-    result: Asked | None
+    result: Decoded | None
     error: TaskError | None
     target: str
     constraints: Constraints | None
@@ -140,17 +140,17 @@ class Node(Generic[Asked]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobView(Generic[Asked]):
+class JobView(Generic[Decoded]):
     """A job with its nodes, or those that have changed, in the order in which they were added.
 
     ``payloads_left_out``: the payloads did not fit into a message.
     """
 
     job: Job
-    nodes: tuple[Node[Asked], ...]
+    nodes: tuple[Node[Decoded], ...]
     payloads_left_out: bool = False
 
-    def __getitem__(self, name: str) -> Node[Asked]:
+    def __getitem__(self, name: str) -> Node[Decoded]:
         """Return the node of this name.
 
         Raises:
@@ -160,17 +160,6 @@ class JobView(Generic[Asked]):
             if node.name == name:
                 return node
         raise KeyError(name)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobSubmitted:
-    """A durable job; ``task_id`` is the init task of its leader.
-
-    ``deduplicated``: an earlier request with the same idempotency key did the work.
-    """
-
-    task_id: int
-    deduplicated: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +239,10 @@ _NODE: Shape[Node[Any], pb.Node] = Shape(
 )
 
 read_job = _JOB.read
+read_submitted = Shape(Receipt, pb.SubmitJobResponse).read
 
 
-def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) -> Node[Asked]:
+def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Decoded] = ANYTHING) -> Node[Decoded]:
     """Return a node, its result decoded as a `kind`."""
     return _NODE.read(message, context=(codec, kind))
 
@@ -260,8 +250,8 @@ def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) 
 def read_view(
     message: pb.GetJobResponse | pb.WatchJobResponse,
     codec: Codec,
-    kind: TypeForm[Asked] = ANYTHING,
-) -> JobView[Asked]:
+    kind: TypeForm[Decoded] = ANYTHING,
+) -> JobView[Decoded]:
     """Return a job with its nodes, their results decoded as a `kind`."""
     left_out = isinstance(message, pb.GetJobResponse) and message.payloads_left_out
     return JobView(
@@ -282,14 +272,14 @@ def outcome_to_wire(outcome: NodeOutcome, codec: Codec) -> nodes.NodeOutcome:
 
 
 def results_of(
-    outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: TypeForm[Asked]
-) -> dict[str, Asked]:
+    outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: TypeForm[Decoded]
+) -> dict[str, Decoded]:
     """Return the results of the nodes that are done, by name, each decoded as a `kind`.
 
     Raises:
         ValueError: A result is not a `kind`; the message names the node.
     """
-    results: dict[str, Asked] = {}
+    results: dict[str, Decoded] = {}
     for name, outcome in outcomes.items():
         if outcome.state == nodes.NODE_STATE_DONE:
             try:

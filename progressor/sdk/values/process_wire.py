@@ -7,7 +7,7 @@ from google.protobuf.struct_pb2 import Struct
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import (
     WireEnum,
     duration,
@@ -20,8 +20,6 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.values.constraints import CONSTRAINTS
 from progressor.sdk.values.processes import (
-    Accepted,
-    Answer,
     Event,
     GateWait,
     HistoryRange,
@@ -29,9 +27,11 @@ from progressor.sdk.values.processes import (
     NewEvent,
     NewTimer,
     Process,
+    Receipt,
+    Reply,
     Snapshot,
-    TaskAnswer,
     TaskError,
+    TaskReply,
     TaskTrace,
     TaskType,
     Timer,
@@ -154,47 +154,49 @@ _read_role = Shape(JobRole, pb.JobRole).read
 _read_timer = Shape(Timer, types.Timer).read
 
 
-def read_answer(
+def read_reply(
     message: pb.StartResponse | pb.CallResponse | pb.RepairResponse,
     codec: Codec,
-    kind: TypeForm[Asked],
+    kind: TypeForm[Decoded],
     *,
     accept_only: bool,
-) -> Answer[Asked]:
+) -> Reply[Decoded]:
     """Return the answer, its response decoded as a `kind`; with `accept_only` there is none.
 
     Raises:
         ValueError: The response is not a `kind`.
     """
     data = message.response
-    return Answer(
+    return Reply(
         task_id=message.task_id,
         response=(codec.decode(data, kind) if accept_only else decoded(codec, data, kind)),
         deduplicated=message.deduplicated,
     )
 
 
-def read_accepted(message: pb.NotifyResponse | pb.PutResponse) -> Accepted:
+def read_receipt(message: pb.NotifyResponse | pb.PutResponse) -> Receipt:
     """Return the accepted task."""
-    return Accepted(task_id=message.task_id, deduplicated=message.deduplicated)
+    return Receipt(task_id=message.task_id, deduplicated=message.deduplicated)
 
 
-def read_task_answer(
-    message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Asked]
-) -> TaskAnswer[Asked]:
+def read_task_reply(
+    message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Decoded]
+) -> TaskReply[Decoded]:
     """Return how the task ended, its response decoded as a `kind`.
 
     Raises:
         ValueError: The response is not a `kind`.
     """
-    return TaskAnswer(
+    return TaskReply(
         task_id=message.task_id,
         type=TaskType.from_number(message.type),
         response=decoded(codec, message.response, kind),
     )
 
 
-def read_snapshot(message: pb.GetResponse, codec: Codec, kind: TypeForm[Asked]) -> Snapshot[Asked]:
+def read_snapshot(
+    message: pb.GetResponse, codec: Codec, kind: TypeForm[Decoded]
+) -> Snapshot[Decoded]:
     """Return a process with its history and its waits, its state decoded as a `kind`."""
     return Snapshot(
         process=read_process(message.process, codec, kind),
@@ -208,8 +210,8 @@ def read_snapshot(message: pb.GetResponse, codec: Codec, kind: TypeForm[Asked]) 
 
 
 def read_process(
-    message: types.Process, codec: Codec, kind: TypeForm[Asked] = ANYTHING
-) -> Process[Asked]:
+    message: types.Process, codec: Codec, kind: TypeForm[Decoded] = ANYTHING
+) -> Process[Decoded]:
     """Return a process, its state decoded as a `kind`; None: it has no state yet."""
     return _PROCESS.read(message, context=(codec, kind))
 

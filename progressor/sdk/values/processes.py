@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Generic, Self
 
 from progressor.sdk.codec.codecs import Payload
-from progressor.sdk.codec.kinds import Asked
+from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import Seconds, WireEnum
 from progressor.sdk.values.constraints import Constraints, GateHolder, Order, TimeSpent
 
@@ -178,7 +178,7 @@ class Wait:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Process(Generic[Asked]):
+class Process(Generic[Decoded]):
     """A process without its history; the type parameter is the type of ``state``.
 
     In a list, ``state`` and ``result`` are None, and ``first_wait`` is the wait of its first
@@ -189,7 +189,7 @@ class Process(Generic[Asked]):
     process_id: str
     status: ProcessStatus
     detail: str
-    state: Asked | None
+    state: Decoded | None
     metadata: Mapping[str, Payload]
     corrupted_by: int | None
     previous_status: ProcessStatus
@@ -271,7 +271,7 @@ class JobRole:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot(Generic[Asked]):
+class Snapshot(Generic[Decoded]):
     """A process with its history, its timer and the waits of its unfinished tasks.
 
     ``explanation``: what the process itself waits for, such as a repair. ``next_after``: the
@@ -279,7 +279,7 @@ class Snapshot(Generic[Asked]):
     ``job_role``: its role in jobs; None: it has none.
     """
 
-    process: Process[Asked]
+    process: Process[Decoded]
     history: tuple[Event, ...]
     timer: Timer | None
     waits: tuple[Wait, ...]
@@ -289,21 +289,24 @@ class Snapshot(Generic[Asked]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Generic[Asked]):
-    """The processor's answer; ``response`` has the requested type.
+class Reply(Generic[Decoded]):
+    """The processor's reply; ``response`` has the requested type.
 
     With `accept_only`, ``response`` is None. ``deduplicated``: an earlier request with the same
     idempotency key did the work.
     """
 
     task_id: int
-    response: Asked
+    response: Decoded
     deduplicated: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """A durably accepted task, or the task that records an import."""
+class Receipt:
+    """A durably accepted task: a notification, the init of a job's leader, or an import.
+
+    ``deduplicated``: an earlier request with the same idempotency key did the work.
+    """
 
     task_id: int
     deduplicated: bool
@@ -317,12 +320,12 @@ class SimpleRepaired:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskAnswer(Generic[Asked]):
+class TaskReply(Generic[Decoded]):
     """How an awaited task ended."""
 
     task_id: int
     type: TaskType
-    response: Asked
+    response: Decoded
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

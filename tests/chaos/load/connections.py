@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from progressor import errors
-from progressor.sdk import Accepted as Receipt
 from progressor.sdk import (
-    Answer,
     Client,
     NewEvent,
     NewTimer,
     Process,
+    Receipt,
+    Reply,
     SimpleRepaired,
     Snapshot,
-    TaskAnswer,
+    TaskReply,
     Trace,
 )
 from tests.chaos.load.notes import Notes
@@ -82,7 +82,7 @@ class Connection:
         """Send a start, call, notify or repair."""
         fields: dict[str, Any] = {"idempotency_key": request.key, "timeout": request.timeout}
         process_id, order = request.subject.process_id, request.order
-        reply: Awaitable[Answer | Receipt]
+        reply: Awaitable[Reply | Receipt]
         match request.kind:
             case Kind.START:
                 fields["constraints"] = request.constraints
@@ -191,13 +191,13 @@ class Connection:
         )
 
 
-def _answered(answer: Answer | Receipt) -> Outcome:
+def _answered(answer: Reply | Receipt) -> Outcome:
     if isinstance(answer, Receipt) or answer.response is None:
         return Accepted()
     return Done(_appended(answer.response))
 
 
-def _awaited(answer: TaskAnswer) -> Outcome:
+def _awaited(answer: TaskReply) -> Outcome:
     return Done(None if answer.response is None else _appended(answer.response))
 
 

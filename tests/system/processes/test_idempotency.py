@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 import pytest
 from grpc import StatusCode
 
-from progressor.sdk import Answer as Answered
 from progressor.sdk import HistoryRange
+from progressor.sdk import Reply as Answered
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.replica import (
     Env,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from progressor.sdk import Answer as Answered
+from progressor.sdk import Reply as Answered
 from tests.support.engine.replica import (
     QUIET,
     Env,

@@ -8,7 +8,6 @@ import pytest
 
 from progressor.sdk import (
     BYTES,
-    Answer,
     Client,
     JobView,
     Node,
@@ -16,10 +15,11 @@ from progressor.sdk import (
     NodeState,
     Processor,
     RejectedError,
+    Reply,
     Snapshot,
     Step,
     SyncClient,
-    TaskAnswer,
+    TaskReply,
 )
 from progressor.sdk.codec.kinds import admits_none
 from progressor.sdk.testing import JobRehearsal, Rehearsal
@@ -74,12 +74,12 @@ def of_a_step(step: Step[Order]) -> None:
 
 async def of_the_client(client: Client) -> None:
     """Say what mypy makes of the client; nothing runs it."""
-    assert_type(await client.call("o"), Answer[Any])
-    assert_type(await client.call("o", response_type=Receipt), Answer[Receipt])
+    assert_type(await client.call("o"), Reply[Any])
+    assert_type(await client.call("o", response_type=Receipt), Reply[Receipt])
     assert_type((await client.start("o", response_type=Receipt)).response, Receipt)
     assert_type((await client.repair("o", response_type=list[int])).response, list[int])
     assert_type((await client.call("o", response_type=int | None)).response, int | None)
-    assert_type(await client.await_task("o", task_id=1, response_type=Receipt), TaskAnswer[Receipt])
+    assert_type(await client.await_task("o", task_id=1, response_type=Receipt), TaskReply[Receipt])
     assert_type(await client.get("o"), Snapshot[Any])
     # A process has no state until a step sets one.
     assert_type((await client.get("o", state_type=Order)).process.state, Order | None)
@@ -94,7 +94,7 @@ async def of_the_client(client: Client) -> None:
 
 def of_the_blocking_client(client: SyncClient) -> None:
     """Say what mypy makes of the blocking client; nothing runs it."""
-    assert_type(client.call("o"), Answer[Any])
+    assert_type(client.call("o"), Reply[Any])
     assert_type(client.call("o", response_type=Receipt).response, Receipt)
     assert_type(client.get("o", state_type=Order).process.state, Order | None)
     assert_type(client.jobs.get("j", result_type=Receipt)["sum"].result, Receipt | None)
@@ -106,7 +106,7 @@ async def test_a_rehearsal_gives_the_types_that_are_asked_for() -> None:
     finishing.call(lambda step: step.complete(Receipt(total=7)))
     order = Rehearsal(finishing)
     placed = await order.start(Order("tea"), response_type=Receipt)
-    assert_type(placed, Answer[Receipt])
+    assert_type(placed, Reply[Receipt])
     await order.call()
 
     assert placed.response == Receipt(total=42)
