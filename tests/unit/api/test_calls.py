@@ -102,10 +102,6 @@ def test_a_trace_context_is_taken_only_when_valid(
     assert trace_context_of(Context(metadata=metadata)) == expected
 
 
-def test_a_caller_without_a_deadline_waits_as_long_as_it_takes() -> None:
-    assert seconds_left(Context(remaining=None)) is None
-
-
 @pytest.mark.parametrize(
     ("remaining", "margin"), [(0.05, 0.005), (0.5, 0.015), (5.0, 0.06), (3600.0, 0.11)]
 )
@@ -127,15 +123,6 @@ async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> No
 
     with pytest.raises(errors.DeadlineExceededError):
         await servicer.methods()[name](request, Context(remaining=0.0))
-
-
-async def test_an_answer_passes_through() -> None:
-    async def method(_request: Message, _context: Context) -> Message:
-        return pb.CallResponse(task_id=7)
-
-    serve = wrapped(interceptor(), "Call", method)
-
-    assert await serve(pb.CallRequest(), Context()) == pb.CallResponse(task_id=7)
 
 
 async def test_an_error_is_told_and_counted() -> None:

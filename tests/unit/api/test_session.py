@@ -195,19 +195,6 @@ def violation(answer: pb.SessionAnswer) -> tuple[str, str]:
     return found.field, found.description
 
 
-async def test_each_kind_is_answered_in_its_own_words() -> None:
-    requests = [
-        pb.StartRequest(), pb.CallRequest(), pb.NotifyRequest(), pb.RepairRequest(),
-        pb.GetRequest(),
-    ]  # fmt: skip
-    async with running() as run:
-        run.stream.send(*(call_of(n, request) for n, request in enumerate(requests)))
-        answers = await run.stream.answered(5)
-
-    kinds = [answers[n].WhichOneof("result") for n in range(5)]
-    assert kinds == ["start", "call", "notify", "repair", "get"]
-
-
 async def test_a_session_is_counted_while_it_is_open() -> None:
     async with running() as run:
         run.stream.send(call(1))
@@ -217,17 +204,6 @@ async def test_a_session_is_counted_while_it_is_open() -> None:
         await run.ended()
 
     assert (count, run.sessions.open_count) == (1, 0)
-
-
-async def test_a_slow_call_does_not_hold_up_a_fast_one() -> None:
-    async with running() as run:
-        run.stream.send(call(1, b"hang"), call(2))
-        answers = await run.stream.answered()
-        run.methods.release.set()
-        later = await run.stream.answered(2)
-
-    assert set(answers) == {2}
-    assert later[1].HasField("call")
 
 
 async def test_an_error_and_a_bug_end_their_own_calls(caplog: pytest.LogCaptureFixture) -> None:
@@ -396,18 +372,6 @@ async def test_one_huge_frame_is_held_to_the_bound_too() -> None:
 
     assert begun + refused < 20
     assert len(answers) == 500
-
-
-async def test_a_client_that_closes_its_side_still_gets_its_answers() -> None:
-    async with running() as run:
-        run.stream.send(call(1, b"hang"))
-        run.stream.close()
-        await run.stream.until(lambda: run.stream.read_count == 2)
-        run.methods.release.set()
-        await run.ended()
-
-    assert run.stream.answers[1][0].HasField("call")
-    assert run.stream.end is None
 
 
 async def test_a_client_that_is_gone_lets_its_calls_go(caplog: pytest.LogCaptureFixture) -> None:

@@ -225,12 +225,6 @@ def test_what_passes_says_when_to_try_again(error: errors.ProgressorError) -> No
     assert retry.retry_delay.ToTimedelta() == RETRY
 
 
-def test_nothing_else_says_when_to_try_again() -> None:
-    end = status.status_of(errors.ProcessFinishedError("p"), subject={})
-
-    assert detail(end, error_details_pb2.RetryInfo) is None
-
-
 def test_each_violation_is_named() -> None:
     error = errors.InvalidRequestError(
         errors.FieldViolation("args", "too long"), errors.FieldViolation("process_id", "is empty")
@@ -277,13 +271,6 @@ def test_a_rejection_is_exactly_the_processors(code: int) -> None:
     assert (info.domain, info.reason, dict(info.metadata)) == ("processor", "NO_MONEY", {"a": "b"})
 
 
-@pytest.mark.parametrize("code", [0, 17, -1])
-def test_a_rejection_with_a_code_of_no_ones_is_unknown(code: int) -> None:
-    end = status.status_of(errors.RejectedError("no", code=code), subject={})
-
-    assert end.code is grpc.StatusCode.UNKNOWN
-
-
 @pytest.mark.parametrize("size", [100, 1_000, 10_000])
 @pytest.mark.parametrize("letter", ["x", "残", "👩", "\n"])
 def test_no_error_is_larger_than_the_metadata_that_clients_take(letter: str, size: int) -> None:
@@ -302,10 +289,3 @@ def test_no_error_is_larger_than_the_metadata_that_clients_take(letter: str, siz
         rich(end)
         assert len(end.trailing_metadata[0][1]) * 4 / 3 < 7168
         assert end.message
-
-
-def test_a_class_of_others_takes_the_code_of_the_class_above_it() -> None:
-    class OddError(errors.ProcessNotFoundError):
-        pass
-
-    assert status.code_of(OddError("n", "p")) is grpc.StatusCode.NOT_FOUND

@@ -79,30 +79,6 @@ async def test_who_reads_much_does_not_keep_another_waiting() -> None:
     await crowd.leave()
 
 
-async def test_one_answer_is_read_at_a_time_where_two_are_too_large() -> None:
-    turns = Turns()
-    await known(turns, "a", LARGE)
-    crowd = Crowd(turns)
-    await crowd.want("a", 3)
-    counts = [crowd.count("a")]
-    for turn in [crowd.got[0][1]]:
-        turn.weigh(LARGE)
-        turn.release()
-    await settled()
-
-    assert [*counts, crowd.count("a")] == [1, 2]
-    await crowd.leave()
-
-
-async def test_small_answers_are_read_many_at_a_time() -> None:
-    turns = Turns()
-    await known(turns, "a", SMALL)
-    crowd = Crowd(turns)
-    await crowd.want("a", CROWD)
-
-    assert crowd.count("a") == CROWD
-
-
 async def test_who_does_not_take_its_answers_reads_no_more_until_it_does() -> None:
     turns = Turns()
     unsent = [await read(turns, "a", LARGE) for _ in range(UNSENT_BYTES_MAX // LARGE)]

@@ -78,14 +78,6 @@ def test_args_are_json_as_it_stands_or_a_text_or_bytes(node: str, args: bytes, r
     assert found.args == args
 
 
-def test_nodes_may_stand_in_any_order(read: Read) -> None:
-    job = read('{"nodes": {"c": {"after": ["b", "a"]}, "a": {}, "b": {"after": ["a"]}}}')
-
-    assert [it.name for it in job.graph] == ["a", "b", "c"]
-    assert job.graph.edges == (("a", "b"), ("b", "c"), ("a", "c"))
-    assert job.places == {it: f"job.json: nodes.{it}" for it in "cab"}
-
-
 def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
     nodes = ",".join(f'"{it}": {{"after": ["{it - 1}"]}}' for it in range(5000, 0, -1))
 

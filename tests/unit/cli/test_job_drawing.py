@@ -32,14 +32,6 @@ def chain(length: int, done: int = 0) -> list[Vertex]:
     ]
 
 
-def test_no_nodes_are_no_lines() -> None:
-    assert drawn() == []
-
-
-def test_what_follows_alone_stands_on_the_same_line() -> None:
-    assert drawn(*chain(3, done=1)) == ["✓ n0 ─── ○ n1 ─── ○ n2"]
-
-
 def test_lines_part_and_meet() -> None:
     fork = [Vertex(name, "running", ("a",)) for name in ("b", "c", "long")]
 
@@ -103,14 +95,6 @@ def test_a_name_commands_no_terminal() -> None:
 def test_a_state_of_a_newer_release_has_a_question_mark() -> None:
     assert drawn(Vertex("a", "unspecified")) == ["? a"]
     assert look_of("unspecified").symbol == "?"
-
-
-def test_many_alike_are_counted() -> None:
-    shards = [Vertex(f"shard-{it}", "done" if it else "failed", ("split",)) for it in range(80)]
-
-    assert drawn(Vertex("split", "done"), *shards, Vertex("merge", "skipped", ("shard-0",))) == [
-        "✓ split ─── ✗ shard-# (80)  1✗ 79✓ ─── ↷ merge"
-    ]
 
 
 def test_many_that_are_not_alike_are_counted_by_layers() -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.dev.showcase import reachable
-from progressor.cli.input.inputs import json_object, pairs
+from progressor.cli.input.inputs import json_object
 from progressor.cli.output.documents import render
 from progressor.cli.output.exit_codes import EPILOGUE, ExitCode, exit_code_for
 from progressor.cli.output.failure import report
@@ -251,14 +251,6 @@ def test_a_timer_stands_where_it_fired_and_not_where_it_was_set() -> None:
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert shown.index("call #3") < shown.index("timeout #2")
-
-
-def test_a_process_without_tasks_has_an_empty_timeline() -> None:
-    assert timeline([]).row_count == 0
-
-
-def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
-    assert pairs("--set", ("a=b=c", "a = d")) == {"a": " d"}
 
 
 def test_an_object_is_not_a_list() -> None:

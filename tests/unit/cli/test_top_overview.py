@@ -43,13 +43,6 @@ def test_a_namespace_is_what_all_living_replicas_do_in_it() -> None:
     )
 
 
-def test_a_namespace_in_which_something_waits_is_there_without_a_step() -> None:
-    queue = a_queue("parcels", due=1, oldest=3.0)
-    (line,) = overview_of(an_activity(queues=(queue,)), {}).namespaces
-
-    assert (line.namespace, line.queue, line.worker_count) == ("parcels", queue, 0)
-
-
 def test_one_that_has_passed_its_constraints_waits_for_a_worker_as_all_do() -> None:
     queues = (
         a_queue("due", due=1, oldest=2.0),
@@ -126,12 +119,6 @@ def test_the_totals_are_of_all_namespaces_and_of_the_replicas_that_live() -> Non
     assert (totals.serving_count, totals.draining_count, totals.silent_count) == (2, 1, 1)
     assert (totals.due_count, totals.due_age) == (3, seconds(3))
     assert (totals.timer_count, totals.retry_count, totals.behind_count) == (5, 1, 4)
-
-
-def test_what_was_not_counted_is_not_zero() -> None:
-    totals = overview_of(an_activity(a_replica(1), queues_age=None), {}).totals
-
-    assert (totals.due_count, totals.timer_count, totals.due_age) == (None, None, None)
 
 
 def test_without_rates_no_pace_is_known_and_with_some_an_idle_namespace_does_nothing() -> None:

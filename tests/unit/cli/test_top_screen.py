@@ -118,22 +118,6 @@ def test_what_has_constraints_is_told_beside_where_there_is_any() -> None:
     ]  # fmt: skip
 
 
-def test_a_gate_that_is_held_is_told_though_nobody_waits() -> None:
-    lines = shown(one(queue=a_queue("orders", held_count=1)))
-
-    assert lines[3] == "run at 0   order 0   gate 0   available 0   held 1"
-
-
-def test_jobs_and_schedules_are_told_where_there_are_any() -> None:
-    jobs = a_queue("orders", job_count=3, waiting_node_count=1200, running_node_count=7)
-    schedules = a_queue("orders", schedule_count=12, paused_schedule_count=1)
-
-    assert shown(one(queue=jobs))[3] == "jobs 3   nodes 1,200 waiting, 7 running"
-    assert shown(one(queue=schedules))[3] == "schedules 12   paused 1"
-    assert shown(one(queue=a_queue("orders", job_count=1)))[3] == "jobs 1   nodes 0"
-    assert not shown(one(queue=a_queue("orders")))[3]
-
-
 def test_jobs_that_fail_and_schedules_that_are_late_are_told() -> None:
     queue = a_queue(
         "orders", job_count=10_000, ready_node_count=2, failed_node_count=4,
@@ -198,14 +182,6 @@ def test_a_name_cannot_command_the_terminal() -> None:
     lines = shown(overview_of(an_activity(a_replica(1, name="\x1b[2Jhost\n")), {}))
 
     assert lines[5].startswith("[2Jhost  ")
-
-
-def test_the_slowest_processors_are_a_few() -> None:
-    lines = shown(crowd(SLOWEST_MAX + 3))
-
-    heads = next(place for place, line in enumerate(lines) if line.startswith("slowest processor"))
-    assert lines[heads].startswith("slowest processor  ")
-    assert len(lines) - heads - 1 == SLOWEST_MAX
 
 
 def test_what_has_no_room_is_counted() -> None:

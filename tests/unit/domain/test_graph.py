@@ -95,12 +95,6 @@ def test_followers_are_named_after_the_leader_unless_they_have_names_of_their_ow
     ]
 
 
-def test_the_leaders_id_may_be_that_of_a_follower_elsewhere() -> None:
-    (planned,) = plan(node("a", process_id="job-1", namespace="stock")).nodes
-
-    assert planned.follower == process_key("stock", "job-1")
-
-
 def test_later_nodes_go_on_where_the_job_is_and_may_wait_for_what_it_has() -> None:
     planned = plan(node("c", "a", "b"), node("d", "c", "a"), known={"a": 1, "b": 2})
 
@@ -264,14 +258,6 @@ def test_a_node_without_a_place_to_run_is_named(spec: NodeSpec, field: str) -> N
 )
 def test_a_graph_comes_back_as_it_was_kept(action: StartNodes) -> None:
     assert graph.decode_graph(graph.encode_graph(action)) == action
-
-
-def test_equal_graphs_are_kept_as_equal_bytes() -> None:
-    constraints = [Constraints(gates=dict(pairs)) for pairs in ([("a", 1), ("b", 2)],) * 2]
-    constraints[1] = Constraints(gates={"b": 2, "a": 1})
-    one, other = (StartNodes(nodes=(NodeSpec(name="n", constraints=each),)) for each in constraints)
-
-    assert graph.encode_graph(one) == graph.encode_graph(other)
 
 
 def test_what_a_later_release_adds_to_a_graph_is_passed_over() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import process_key
-from tests.support.builders import make_process, make_task, seconds
+from tests.support.builders import seconds
 from tests.support.clock import START
 
 
@@ -16,12 +16,6 @@ from tests.support.clock import START
 )
 def test_the_slot_of_a_process_never_changes(namespace: str, process_id: str, slot: int) -> None:
     assert process_key(namespace, process_id).slot == slot
-
-
-def test_a_task_has_the_key_of_its_process() -> None:
-    process = make_process()
-
-    assert make_task(process=process).key is process.key
 
 
 @pytest.mark.parametrize(

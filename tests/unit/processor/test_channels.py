@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
-import pytest
 import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
@@ -86,22 +85,6 @@ async def test_new_targets_count_from_the_next_call(channels: Channels) -> None:
     assert await targets_of(channels, namespace(B, C), 3) == [B, C, B]
 
 
-async def test_a_target_that_is_kept_keeps_its_channel(channels: Channels) -> None:
-    before = await channels.take(namespace(A))
-    await channels.give_back(before)
-
-    assert await channels.take(namespace(A, B)) is before
-
-
-async def test_a_channel_that_nobody_names_is_closed(channels: Channels) -> None:
-    old = await channels.take(namespace(A))
-    await channels.give_back(old)
-
-    await channels.take(namespace(B))
-
-    assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-
-
 async def test_a_channel_is_closed_after_its_last_call(channels: Channels) -> None:
     first, second = await channels.take(namespace(A)), await channels.take(namespace(A))
 
@@ -145,16 +128,6 @@ async def test_a_target_named_twice_is_one_channel_and_closed_once(carried: Chan
     carried.forget("orders")
 
     await closed(connection)
-
-
-async def test_a_channel_that_is_forgotten_in_a_call_is_closed_after_it(carried: Channels) -> None:
-    connection = await carried.take(namespace(A))
-    carried.forget("orders")
-    await others_had_their_turn()
-
-    assert connection.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
-    await carried.give_back(connection)
-    assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
 
 async def test_what_is_forgotten_before_the_channels_run_is_closed_with_the_others() -> None:
@@ -238,13 +211,6 @@ async def test_channels_whose_run_is_cancelled_have_no_streams(channels: Channel
     assert channels.stream_of(connection) is None
     assert stream is not None
     assert stream.has_ended
-
-
-async def test_nobody_asks_after_the_close(channels: Channels) -> None:
-    await channels.close()
-
-    with pytest.raises(AssertionError):
-        await channels.take(namespace(A))
 
 
 async def _fail(channel: grpc.aio.Channel) -> None:

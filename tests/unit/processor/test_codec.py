@@ -1,6 +1,5 @@
 """What goes to a processor, and what is made of its answers."""
 
-import dataclasses
 import datetime as dt
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +7,13 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
-from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
+from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.intent import (
     Complete,
     Failed,
     Intent,
     KeepTimer,
     Rejected,
-    RemoveProcess,
     SetTimer,
     Succeeded,
     UnsetTimer,
@@ -121,72 +119,6 @@ def test_a_request_tells_all_of_process_history_task_and_deadline() -> None:
     assert (event.task_id, dict(event.metadata)) == (40, {"by": "u-1"})
     assert event.occurred_at.ToDatetime(dt.UTC) == EVENT.occurred_at
     assert request.deadline.ToDatetime(dt.UTC) == NOW + dt.timedelta(seconds=30)
-
-
-def test_what_a_process_does_not_have_is_absent_from_the_request() -> None:
-    process = dataclasses.replace(
-        PROCESS, previous_status=None, detail=None, metadata=None, corrupted_by=None
-    )
-    task = dataclasses.replace(TASK, process=process, caller_context={}, trace_context={})
-
-    sent = processor_service_pb2.ProcessRequest.FromString(codec.encode_request(task, (), NOW))
-
-    assert sent.process.previous_status == types_pb2.PROCESS_STATUS_UNSPECIFIED
-    assert not sent.process.HasField("metadata")
-    assert not sent.process.HasField("corrupted_by")
-    assert (sent.process.detail, sent.process.result, list(sent.history)) == ("", b"", [])
-
-
-def test_an_empty_answer_is_a_step_that_changes_nothing() -> None:
-    assert decode(answer_of()) == Succeeded(Intent())
-
-
-def test_an_answer_is_taken_whole() -> None:
-    response = answer_of(
-        events=[
-            event_of(payload=b"one"),
-            event_of(payload=b"two", format_version=7, metadata={"n": 1, "l": [None]}),
-        ],
-        aux_state=b"state",
-        metadata={"total": 1.5},
-        response=b"done",
-    )
-
-    assert decode(response) == Succeeded(
-        Intent(
-            events=(
-                NewEvent(payload=b"one"),
-                NewEvent(payload=b"two", format_version=7, metadata={"n": 1, "l": [None]}),
-            ),
-            aux_state=b"state",
-            metadata={"total": 1.5},
-            response=b"done",
-            timer=KeepTimer(),
-            action=None,
-        )
-    )
-
-
-def test_an_empty_state_overwrites_and_an_absent_one_does_not() -> None:
-    answer = decode(answer_of(aux_state=b"", metadata={}))
-
-    assert answer == Succeeded(Intent(aux_state=b"", metadata={}))
-
-
-@pytest.mark.parametrize(
-    ("response", "action"),
-    [
-        (answer_of(remove={}), RemoveProcess()),
-        (answer_of(complete={"result": b"r"}), Complete(b"r")),
-    ],
-)
-def test_each_action_is_understood(
-    response: processor_service_pb2.ProcessResponse, action: object
-) -> None:
-    answer = decode(response)
-
-    assert isinstance(answer, Succeeded)
-    assert answer.intent.action == action
 
 
 TIMER_CHANGES: list[tuple[dict[str, Any], object]] = [
@@ -451,23 +383,6 @@ def test_metadata_may_be_as_deep_as_any_reader_of_a_trace_can_follow() -> None:
     assert isinstance(answer, Succeeded)
 
 
-def test_a_reject_reaches_the_caller_in_the_words_of_the_processor() -> None:
-    reject = processor_service_pb2.Reject(
-        code=9, message="out of stock", reason="STOCK", metadata={"left": "0"}
-    )
-
-    assert decode(answer_of(reject=reject)) == Rejected(
-        code=9, message="out of stock", reason="STOCK", metadata={"left": "0"}
-    )
-
-
-@pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.NOTIFY, TaskType.REPAIR])
-def test_any_request_may_be_rejected(task_type: TaskType) -> None:
-    response = answer_of(reject={"code": 16})
-
-    assert decode(response, task_type) == Rejected(code=16, message="")
-
-
 @pytest.mark.parametrize("task_type", [TaskType.TIMEOUT, TaskType.JOIN])
 def test_what_nobody_asked_for_cannot_be_rejected(task_type: TaskType) -> None:
     response = answer_of(reject={"code": 9})
@@ -509,12 +424,6 @@ def test_a_failure_without_a_reason_has_the_name_of_its_code() -> None:
         retryable=True,
         retry_after=dt.timedelta(seconds=2),
     )
-
-
-def test_a_failure_without_a_code_keeps_its_words() -> None:
-    response = answer_of(failure={"message": "oh"})
-
-    assert decode(response) == Failed(code=2, reason="UNKNOWN", message="oh", retryable=False)
 
 
 def test_words_are_made_such_that_they_can_be_stored() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.processes.intent import Failed, SetTimer, Succeeded
+from progressor.domain.processes.intent import Failed
 from progressor.domain.processes.task import TaskType
 from progressor.processor import codec
 from progressor.v1 import processor_service_pb2 as pb
@@ -18,30 +17,6 @@ def answered(**fields: Any) -> codec.Answer:
     return codec.decode_answer(
         response.SerializeToString(), task_type=TaskType.CALL, payload_bytes_max=1000
     )
-
-
-def test_a_timer_is_set_with_its_constraints() -> None:
-    constraints = types.Constraints(
-        order=types.Order(key="db-1", version="2.0"),
-        gates=[types.GateUse(gate="db-1", capacity=1)],
-        hold=types.GATE_HOLD_PROCESS,
-    )
-
-    answer = answered(constraints=constraints)
-
-    assert isinstance(answer, Succeeded)
-    assert isinstance(answer.intent.timer, SetTimer)
-    assert answer.intent.timer.constraints == Constraints(
-        order=Order("db-1", Version((2,))), gates={"db-1": 1}, hold=GateHold.PROCESS
-    )
-
-
-def test_a_timer_without_constraints_has_none() -> None:
-    answer = answered()
-
-    assert isinstance(answer, Succeeded)
-    assert isinstance(answer.intent.timer, SetTimer)
-    assert answer.intent.timer.constraints is None
 
 
 @pytest.mark.parametrize(

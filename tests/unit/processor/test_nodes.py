@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
 from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
 from progressor.domain.processes.intent import Failed, Intent, Succeeded
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.processes.process import JobOptions
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskType
 from progressor.processor import codec
 from progressor.v1 import namespace_service_pb2, nodes_pb2, processor_service_pb2, types_pb2
-from progressor.wire.nodes import NODE_STATE_TO_WIRE
 from tests.support.builders import make_error, make_task
 from tests.support.clock import START
 
@@ -43,39 +39,6 @@ def node(**fields: Any) -> nodes_pb2.StartNodes:
 
 def due(**fields: Any) -> nodes_pb2.StartNodes:
     return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a")], **fields)
-
-
-def test_a_node_arrives_with_all_that_was_said_of_it() -> None:
-    answer = decode(
-        node(
-            namespace="stock",
-            process_id="p",
-            predecessors=["a"],
-            args=b"args",
-            wants_results=True,
-            constraints=types_pb2.Constraints(gates=[types_pb2.GateUse(gate="g")], priority=1),
-            retry_policy=namespace_service_pb2.RetryPolicy(attempts_max=3),
-            zombie_policy=namespace_service_pb2.ZOMBIE_POLICY_FAIL,
-            target="a:1",
-        )
-    )
-
-    expected = NodeSpec(
-        name="b",
-        namespace="stock",
-        process_id="p",
-        predecessors=("a",),
-        args=b"args",
-        constraints=Constraints(gates={"g": None}, priority=1),
-        options=JobOptions(
-            takes_results=True,
-            retry_policy=RetryPolicy(attempts_max=3),
-            zombie_policy=ZombiePolicy.FAIL,
-            target="a:1",
-        ),
-    )
-    action = StartNodes(nodes=(NodeSpec(name="a"), expected))
-    assert answer == Succeeded(Intent(action=action))
 
 
 def test_constraints_that_say_nothing_are_none() -> None:
@@ -202,9 +165,3 @@ def test_a_leader_hears_how_each_node_has_ended() -> None:
         nodes_pb2.NodeOutcome(name="c", state=nodes_pb2.NODE_STATE_SKIPPED, skipped_because_of="b"),
         nodes_pb2.NodeOutcome(name="d", state=nodes_pb2.NODE_STATE_CANCELLED),
     ]
-
-
-def test_every_state_of_a_node_is_on_the_wire() -> None:
-    assert {state: f"NODE_STATE_{state.name}" for state in NodeState} == {
-        state: nodes_pb2.NodeState.Name(number) for state, number in NODE_STATE_TO_WIRE.items()
-    }

@@ -54,36 +54,6 @@ async def test_a_step_that_is_due_sooner_does_not_wait_for_those_before_it() -> 
 
 
 @in_virtual_time
-async def test_many_deadlines_one_after_the_other_are_kept_within_a_hundredth() -> None:
-    async with opened() as (asked, _):
-        late: list[float] = []
-
-        async def ask(deadline: float) -> None:
-            await asked.ask(b"a", deadline)
-            late.append(now() - deadline)
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(500):
-                group.create_task(ask(1 + number / 1000))
-
-    assert len(late) == 500
-    assert min(late) > -0.002
-    assert max(late) < 0.013
-
-
-@in_virtual_time
-async def test_an_answered_step_leaves_no_timeout_behind() -> None:
-    async with opened() as (asked, call), asyncio.TaskGroup() as group:
-        answer = group.create_task(asked.ask(b"a", now() + 5))
-        await settled()
-        call.answer([(1, b"A")])
-
-        assert await answer == b"A"
-        await asyncio.sleep(10)
-        assert call.cancelled == []
-
-
-@in_virtual_time
 async def test_a_step_that_was_given_up_before_it_was_written_is_never_told() -> None:
     async with opened(stalled=True) as (asked, call), asyncio.TaskGroup() as group:
         kept = group.create_task(asked.ask(b"a", now() + 5))

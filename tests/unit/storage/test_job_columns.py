@@ -8,7 +8,7 @@ from typing import Any
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import NodePlan, plan_nodes
 from progressor.domain.jobs.job import NodeSpec, StartNodes
-from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
+from progressor.domain.processes.process import JobOptions, Part, ProcessKey
 from progressor.domain.processes.settlement import Finish, Settlement
 from progressor.storage.rows import job_columns
 from tests.support.builders import make_key, make_success, seconds
@@ -49,10 +49,6 @@ def an_addition(
     return Item(settlement=settlement, plan=plan_nodes(leader, action, known), **fields)
 
 
-def test_items_without_a_part_have_no_arrays() -> None:
-    assert columns(Item(), Item()) == dict.fromkeys(NAMES)
-
-
 def test_followers_say_whom_they_follow() -> None:
     found = columns(Item(), Item(part=Part(leader=LEADER, node=4)))
 
@@ -62,15 +58,6 @@ def test_followers_say_whom_they_follow() -> None:
         "leader_id": [None, LEADER.process_id],
         "node": [None, 4],
     }
-
-
-def test_whoever_leads_or_will_by_this_step_leads() -> None:
-    becoming = an_addition(LEADER, StartNodes(nodes=(NodeSpec(name="a"),)))
-    both = Part(led_by=Leadership.PROCESSOR, leader=LEADER, node=1)
-
-    found = columns(Item(), becoming, Item(part=both), Item(part=Part(leader=LEADER, node=2)))
-
-    assert found["leads"] == [False, True, True, False]
 
 
 def test_new_nodes_name_the_place_of_their_leader_and_each_others_ordinals() -> None:

@@ -42,14 +42,6 @@ def test_metrics_go_nowhere_where_nobody_wants_them() -> None:
     exports.close()
 
 
-def test_what_is_closed_before_it_was_opened_stays_so() -> None:
-    exports = Exports(Metrics(), Telemetry(), instance="replica:1", clock=SystemClock())
-
-    exports.close()
-
-    assert exports.url == ""
-
-
 def test_the_resource_has_what_the_environment_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
 

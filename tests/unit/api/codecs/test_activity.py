@@ -8,6 +8,7 @@ from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import CREWS_MAX, Crew, Tally
 from progressor.sdk.values.activity import Activity as SdkActivity
 from progressor.sdk.values.activity import (
+    StepTally,
     activity_from_wire,
 )
 from progressor.sdk.values.replicas import ReplicaState
@@ -22,6 +23,32 @@ def told(activity: Activity) -> SdkActivity:
     """Return what comes to the SDK."""
     message = activity_to_wire(activity)
     return activity_from_wire(type(message).FromString(message.SerializeToString()))
+
+
+def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_told() -> None:
+    old = make_replica_facts(1, crews=None, step_count=None, caller_count=None)
+    silent_on_tallies = make_replica_facts(2, crews={"orders": Crew(busy_count=0, size=4)})
+    fresh = make_replica_facts(3, crews={"orders": Crew(busy_count=0, size=4, tally=Tally())})
+
+    first, second, third = told(make_activity(old, silent_on_tallies, fresh)).replicas
+
+    assert (first.step_count, first.caller_count, first.namespaces) == (None, None, ())
+    assert (first.is_partial, second.is_partial) == (True, False)
+    assert (second.step_count, second.namespaces[0].tally) == (0, None)
+    assert third.namespaces[0].tally == StepTally()
+    assert third.namespaces[0].unreachable_for is None
+
+
+def test_an_age_of_nothing_is_left_out() -> None:
+    (queue,) = told(make_activity(queues=(make_queue(order_seconds=3.0),), age=seconds(0))).queues
+
+    ages = (queue.due_age, queue.retry_age, queue.behind_age, queue.order_age, queue.gate_age)
+    assert {*ages, queue.available_age} == {None}
+
+
+def test_queues_that_were_not_counted_are_told_from_empty_ones() -> None:
+    assert told(make_activity(age=None)).queues_age is None
+    assert told(make_activity(age=seconds(0))).queues_age == seconds(0)
 
 
 def test_a_replica_is_what_the_others_make_of_it() -> None:

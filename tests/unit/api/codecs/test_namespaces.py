@@ -10,6 +10,7 @@ from progressor.api.namespaces import codec as namespace_codec
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
 
 DAY = dt.timedelta(days=1)
@@ -38,6 +39,8 @@ def seconds(value: int) -> duration_pb2.Duration:
 def test_zeros_take_the_defaults_of_a_retry_policy() -> None:
     assert create(retry_policy=pb.RetryPolicy()).retry_policy == RetryPolicy()
     assert create(retry_policy=pb.RetryPolicy(jitter=0)).retry_policy == RetryPolicy(jitter=0)
+    of_calls = create(retry_policies={"call": pb.RetryPolicy(attempts_max=1)}).retry_policies
+    assert of_calls == {TaskType.CALL: RetryPolicy(attempts_max=1)}
 
 
 def test_what_the_engine_set_is_told_and_ignored_in_create() -> None:

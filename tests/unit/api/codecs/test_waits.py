@@ -44,6 +44,7 @@ from progressor.domain.views.wait import (
 from progressor.sdk import WaitCause
 from progressor.sdk.values.process_wire import read_wait
 from progressor.v1 import types_pb2
+from tests.support.api.memory import trace
 from tests.support.builders import make_process, seconds
 from tests.support.clock import START
 
@@ -162,3 +163,11 @@ def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
 
 def a_page(*listed: Listed, next_before: Process | None = None) -> ProcessPage:
     return ProcessPage(listed=listed, next_before=next_before)
+
+
+def test_a_page_of_a_trace_names_the_last_task_where_there_are_more() -> None:
+    response = responses.trace_to_wire([trace(7), trace(8)], page_size=1)
+
+    assert [it.task_id for it in response.tasks] == [7]
+    assert response.next_page_token == page_tokens.TASKS.write(7)
+    assert not responses.trace_to_wire([trace(7)], page_size=1).next_page_token

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.cron import CronClock, CronError
 from progressor.domain.schedules.schedule import (
     EPOCH,
@@ -38,10 +37,6 @@ MINUTELY = CronTimes("* * * * *", "UTC")
 
 def calendar(times: CronTimes | IntervalTimes = MINUTELY, **timing: Any) -> Calendar:
     return Calendar(KEY, dataclasses.replace(Timing(times=times), **timing))
-
-
-def test_a_schedule_has_the_slot_of_a_process_with_its_id() -> None:
-    assert KEY.slot == process_key("clocks", "nightly").slot
 
 
 @pytest.mark.parametrize(
@@ -98,14 +93,6 @@ def test_the_next_instants_end_at_the_horizon(jitter: dt.timedelta) -> None:
     assert [each.instant.year for each in found] == [2028, 2032, 2036]
     assert leap_days.next(first, 2) == found[:2]
     assert leap_days.next(first, 1) == [first]
-
-
-def test_the_next_instants_of_what_is_due_often_are_as_many_as_asked_for() -> None:
-    first = Upcoming(NOON, NOON)
-
-    assert [each.instant for each in calendar().next(first, 100)] == [
-        NOON + n * MINUTE for n in range(100)
-    ]
 
 
 def test_a_hundred_next_instants_of_a_leap_day_that_is_a_sunday_are_soon_found(
@@ -200,13 +187,6 @@ def test_a_long_downtime_is_counted_in_portions() -> None:
     assert plan.what.count == MISSED_PER_PASS_MAX
     assert plan.then is not None
     assert plan.then.instant == NOON + MISSED_PER_PASS_MAX * SECOND
-
-
-def test_jitter_counts_as_being_on_time() -> None:
-    late = calendar(jitter=30 * SECOND, catch_up_window=SECOND)
-    due = Upcoming(NOON, NOON + 30 * SECOND)
-
-    assert late.plan(due, NOON + 31 * SECOND).what is due
 
 
 SKIP, QUEUE, ALLOW, CANCEL = OverlapPolicy

@@ -44,10 +44,6 @@ def test_a_nodes_retry_policy_goes_before_all_of_the_namespaces(task_type: TaskT
     assert isinstance(spent, Break)
 
 
-def test_a_node_without_one_has_the_namespaces() -> None:
-    assert isinstance(settlement_of(make_failure(), JobOptions(), attempt=2), Break)
-
-
 def test_the_attempts_of_a_nodes_policy_count_for_zombies_too() -> None:
     options = JobOptions(retry_policy=FOUR_TIMES)
 
@@ -89,10 +85,6 @@ def test_no_other_loss_fails_a_job_as_a_whole() -> None:
     assert not found.fails_job
 
 
-def test_what_a_schedule_has_started_is_tried_again_when_it_fails() -> None:
-    assert isinstance(settlement_of(make_failure(), JobOptions(scheduled=True)), Retry)
-
-
 def test_a_patient_failure_is_tried_again_whatever_the_policy_says() -> None:
     failure = make_failure(patient=True, reason="GONE")
     options = JobOptions(retry_policy=NO_MORE)
@@ -101,9 +93,3 @@ def test_a_patient_failure_is_tried_again_whatever_the_policy_says() -> None:
 
     assert isinstance(found, Retry)
     assert found.delay <= NO_MORE.interval_max
-
-
-def test_patience_does_not_make_a_final_failure_another() -> None:
-    failure = make_failure(patient=True, retryable=False)
-
-    assert isinstance(settlement_of(failure, JobOptions()), Break)

@@ -10,7 +10,6 @@ from progressor.domain.processes.intent import (
     Lost,
     Outcome,
     Rejected,
-    Released,
     RemoveProcess,
     SetTimer,
     UnsetTimer,
@@ -160,22 +159,6 @@ def test_an_exhausted_call_fails_alone_where_the_namespace_says_so(task_type: Ta
     assert settlement.error.metadata == {"alone": "true"}
 
 
-@pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.TIMEOUT, TaskType.REMOVE])
-def test_an_exhausted_task_that_nobody_called_breaks_all_the_same(task_type: TaskType) -> None:
-    namespace = make_namespace(retry_policy=POLICY, exhausted_call_fails_alone=True)
-    task = make_task(task_type=task_type, attempt=3)
-
-    assert isinstance(settlement_of(make_failure(), task, namespace=namespace), Break)
-
-
-def test_a_call_that_failed_for_good_breaks_although_exhausted_ones_fail_alone() -> None:
-    namespace = make_namespace(retry_policy=POLICY, exhausted_call_fails_alone=True)
-
-    settlement = settlement_of(make_failure(retryable=False), namespace=namespace)
-
-    assert isinstance(settlement, Break)
-
-
 def test_the_policy_of_the_task_type_goes_before_the_namespaces() -> None:
     namespace = make_namespace(
         retry_policy=POLICY, retry_policies={TaskType.CALL: RetryPolicy(attempts_max=1)}
@@ -223,18 +206,6 @@ def test_a_repair_that_became_a_zombie_leaves_the_process_in_error() -> None:
     settlement = settlement_of(Lost(), make_task(task_type=TaskType.REPAIR), namespace=namespace)
 
     assert isinstance(settlement, Fail)
-
-
-def test_a_zombie_call_breaks_although_exhausted_ones_fail_alone() -> None:
-    namespace = make_namespace(zombie_policy=ZombiePolicy.FAIL, exhausted_call_fails_alone=True)
-
-    assert isinstance(settlement_of(Lost(), namespace=namespace), Break)
-
-
-def test_a_released_attempt_does_not_count() -> None:
-    settlement = settlement_of(Released(), make_task(attempt=3))
-
-    assert settlement == Retry(delay=seconds(0), attempt_count=2, error=None)
 
 
 def _retry(settlement: Settlement) -> Retry:

@@ -53,14 +53,6 @@ def test_a_change_is_one_line(
     assert (record.getMessage(), record.levelname) == (event, level)
 
 
-def test_a_break_is_told_where_only_warnings_are(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        for settlement in (Break(ERROR), COMPLETED):
-            changes.settled(make_entry(settlement=settlement))
-
-    assert [it.getMessage() for it in caplog.records] == ["process broke"]
-
-
 @pytest.mark.parametrize(
     ("settlement", "before"),
     [
@@ -74,14 +66,6 @@ def test_a_step_that_changes_no_state_writes_none(
     caplog: pytest.LogCaptureFixture, settlement: Settlement, before: ProcessStatus
 ) -> None:
     assert told(caplog, settlement, process=make_process(status=before)) == []
-
-
-def test_a_zombie_that_breaks_its_process_is_told_though_nobody_knows_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    [record] = told(caplog, Break(ERROR), process=None)
-
-    assert record.getMessage() == "process broke"
 
 
 def test_a_line_has_ids_a_reason_and_the_trace_and_none_of_the_processors_words(

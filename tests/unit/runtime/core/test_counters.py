@@ -14,10 +14,6 @@ from tests.support.builders import (
 )
 
 
-def test_a_namespace_without_a_step_has_done_nothing() -> None:
-    assert Counters().of("orders") == Tally()
-
-
 def test_each_namespace_has_a_tally_of_its_own() -> None:
     counters = Counters()
     counters.settled("orders")

@@ -32,14 +32,6 @@ def test_a_task_is_not_taken_before_its_time() -> None:
     assert harness.taken() == []
 
 
-def test_a_task_is_taken_once_at_its_time() -> None:
-    harness = Harness()
-    harness.add(1, ahead=2)
-    harness.clock.advance(seconds(2.001))
-
-    assert (harness.taken(), harness.taken()) == ([1], [])
-
-
 def test_the_longest_overdue_goes_first() -> None:
     harness = Harness()
     harness.add(1, ahead=2)
@@ -93,14 +85,6 @@ def test_the_wait_is_until_the_first_task() -> None:
     harness.add(2, ahead=1)
 
     assert harness.due_queue.wait_seconds() == pytest.approx(1, abs=0.001)
-
-
-def test_there_is_no_wait_for_what_is_overdue() -> None:
-    harness = Harness()
-    harness.add(1, ahead=-3)
-    harness.clock.advance(seconds(1))
-
-    assert harness.due_queue.wait_seconds() == 0
 
 
 @pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])

@@ -16,7 +16,6 @@ from tests.support.builders import (
     make_entry,
     make_error,
     make_success,
-    make_task,
     make_written,
     seconds,
 )
@@ -75,31 +74,6 @@ def test_the_caller_hears_how_the_task_ended(
         task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
     )
     assert harness.replies.delivered == [(result, (2,), OWN, "orders")]
-
-
-def test_a_task_that_waits_for_another_attempt_has_not_ended() -> None:
-    harness = Harness()
-
-    harness.aftermath.of(make_entry(settlement=RETRY), make_written())
-
-    assert harness.results() == []
-
-
-def test_nobody_hears_of_a_timer_that_nobody_waits_for() -> None:
-    harness = Harness()
-
-    harness.aftermath.of(make_entry(make_task(task_type=TaskType.TIMEOUT)), make_written())
-
-    assert harness.results() == []
-
-
-def test_whoever_waits_for_a_timer_hears_of_it() -> None:
-    harness = Harness()
-    timer = make_entry(make_task(task_type=TaskType.TIMEOUT))
-
-    harness.aftermath.of(timer, make_written(reply_to=(OWN,)))
-
-    assert len(harness.results()) == 1
 
 
 @pytest.mark.parametrize(

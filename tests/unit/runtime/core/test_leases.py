@@ -15,27 +15,6 @@ async def ask(handle: LeaseHandle) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_a_lease_is_carried_until_it_is_dropped() -> None:
-    leases = Leases()
-    handle = leases.take(make_task())
-    while_held = (leases.carries(7), list(leases.tokens()))
-
-    leases.drop(handle)
-
-    assert while_held == (True, [70])
-    assert (leases.carries(7), list(leases.tokens())) == (False, [])
-
-
-def test_the_next_task_takes_the_place_of_the_last() -> None:
-    leases = Leases()
-    handle = leases.take(make_task())
-
-    leases.pass_on(handle, make_task(task_id=8, token=80))
-
-    assert (leases.carries(7), leases.carries(8)) == (False, True)
-    assert list(leases.tokens()) == [80]
-
-
 @pytest.mark.parametrize("ending", Ending)
 @in_virtual_time
 async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) -> None:

@@ -12,12 +12,3 @@ def test_everybody_is_told_of_a_point_with_its_facts() -> None:
     observers.tell("claimed", task_id=7)
 
     assert heard == [("claimed", {"task_id": 7})] * 2
-
-
-def test_points_are_counted_also_when_nobody_listens() -> None:
-    observers = Observers()
-
-    observers.tell("claimed")
-    observers.tell("claimed")
-
-    assert observers.counts == {"claimed": 2}

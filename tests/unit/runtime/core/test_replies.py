@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.domain.processes.task import TaskResult, TaskType
+from progressor.domain.processes.task import TaskResult
 from progressor.runtime.core import replies as module
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
@@ -60,17 +60,6 @@ class Harness:
 
 
 @in_virtual_time
-async def test_everybody_who_waits_here_is_answered() -> None:
-    harness = Harness()
-    waiters = [harness.expect(), harness.expect()]
-
-    harness.replies.deliver(make_result())
-
-    assert [waiter.result() for waiter in waiters] == [make_result()] * 2
-    assert harness.replies.waiting_count == 0
-
-
-@in_virtual_time
 async def test_a_caller_who_has_gone_keeps_nobody_from_the_answer() -> None:
     harness = Harness()
     gone, there = harness.expect(), harness.expect()
@@ -92,17 +81,6 @@ async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
     harness.replies.forget(7, second)
 
     assert (after_first, harness.replies.waiting_count) == (1, 0)
-
-
-@in_virtual_time
-async def test_forgetting_a_stranger_changes_nothing() -> None:
-    harness = Harness()
-    harness.expect()
-    stranger: Waiter = asyncio.get_running_loop().create_future()
-
-    harness.replies.forget(7, stranger)
-
-    assert harness.replies.waiting_count == 1
 
 
 @in_virtual_time
@@ -220,17 +198,6 @@ async def test_an_answer_that_nobody_told_of_is_found_all_the_same() -> None:
 
 
 @in_virtual_time
-async def test_the_safety_net_leaves_what_this_replica_carries() -> None:
-    harness = Harness()
-    harness.carried.add(7)
-    async with harness.running():
-        harness.expect()
-        await asyncio.sleep(5)
-
-    assert harness.results.fetches == []
-
-
-@in_virtual_time
 async def test_the_safety_net_leaves_what_is_young() -> None:
     harness = Harness()
     async with harness.running():
@@ -302,24 +269,6 @@ async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
         await settled()
 
     assert harness.results.notified == [{2: [7, 8], 3: [7]}]
-
-
-@in_virtual_time
-async def test_a_word_is_measured_once_for_each_namespace_and_type_in_it() -> None:
-    harness = Harness()
-    init = make_result(9, task_type=TaskType.INIT)
-    async with harness.running():
-        harness.replies.deliver(make_result(7), reply_to=(2, 3), own=1, namespace="orders")
-        harness.replies.deliver(make_result(8), reply_to=(2,), own=1, namespace="orders")
-        harness.replies.deliver(init, reply_to=(2,), own=1, namespace="invoices")
-        await settled()
-        harness.replies.deliver(make_result(10), reply_to=(2,), own=1, namespace="orders")
-        await settled()
-
-    assert recorded(harness.metrics.notification) == {
-        ("orders", "call"): (2, 0),
-        ("invoices", "init"): (1, 0),
-    }
 
 
 @in_virtual_time

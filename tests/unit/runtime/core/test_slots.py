@@ -29,15 +29,6 @@ def idle_workers() -> Slots:
     return Slots(Carrier().carry)
 
 
-def test_a_request_gets_a_place_while_there_is_one() -> None:
-    slots = idle_workers()
-
-    got = [slots.reserve(TWO_PLACES) for _ in range(3)]
-
-    assert got == [True, True, False]
-    assert slots.busy_count("orders") == 2
-
-
 def test_the_places_of_namespaces_are_apart() -> None:
     slots = idle_workers()
     slots.reserve(OTHER)
@@ -64,10 +55,6 @@ def test_a_backlog_of_one_namespace_keeps_nobody_else_waiting() -> None:
     assert slots.reserve(OTHER)
 
 
-def test_due_tasks_get_no_more_places_than_they_want() -> None:
-    assert idle_workers().reserve_up_to(TWO_PLACES, 1) == 1
-
-
 @pytest.mark.parametrize("backlog", [False, True])
 def test_a_draining_replica_has_no_places(backlog: bool) -> None:
     slots = idle_workers()
@@ -78,16 +65,6 @@ def test_a_draining_replica_has_no_places(backlog: bool) -> None:
     if backlog:
         slots.mark_backlog("orders")
     assert slots.has_backlog("orders") is backlog
-
-
-def test_a_backlog_can_be_marked_before_any_place_was_ever_asked_for() -> None:
-    slots = idle_workers()
-    slots.draining = True
-    slots.reserve_up_to(TWO_PLACES, 1)
-
-    slots.mark_backlog("orders")
-
-    assert slots.has_backlog("orders")
 
 
 def test_nothing_is_known_of_a_namespace_that_was_never_seen() -> None:
@@ -107,21 +84,6 @@ def test_a_smaller_crew_takes_nobody_until_enough_steps_have_ended() -> None:
     assert slots.reserve_up_to(smaller, 5) == 1
 
 
-def test_a_larger_crew_has_room_at_once() -> None:
-    slots = idle_workers()
-    slots.reserve_up_to(TWO_PLACES, 2)
-
-    assert slots.reserve(make_namespace(worker_count_max=3))
-
-
-def test_giving_back_what_was_not_taken_is_a_bug() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-
-    with pytest.raises(AssertionError, match="more slots given back"):
-        slots.give_back("orders", 2)
-
-
 def test_a_place_that_becomes_free_calls_for_the_backlog() -> None:
     slots = idle_workers()
     slots.reserve_up_to(TWO_PLACES, 2)
@@ -135,32 +97,6 @@ def test_a_place_that_becomes_free_calls_for_the_backlog() -> None:
     assert slots.backlogs() == {"orders": 1}
 
 
-def test_a_place_that_becomes_free_without_a_backlog_calls_nobody() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-
-    slots.give_back("orders")
-
-    assert not slots.room_made.is_set()
-
-
-def test_a_backlog_that_finds_room_is_called_at_once() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-
-    slots.mark_backlog("orders")
-
-    assert slots.room_made.is_set()
-
-
-def test_a_backlog_without_a_free_place_is_not_offered() -> None:
-    slots = idle_workers()
-    slots.reserve_up_to(TWO_PLACES, 2)
-    slots.mark_backlog("orders")
-
-    assert slots.backlogs() == {}
-
-
 def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
     slots = idle_workers()
     slots.reserve(TWO_PLACES)
@@ -171,17 +107,6 @@ def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
     slots.clear_backlog("orders", seen)
 
     assert slots.has_backlog("orders")
-
-
-def test_a_late_clearing_does_not_open_a_backlog_again() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-    slots.mark_backlog("orders")
-    slots.clear_backlog("orders", 1)
-
-    slots.clear_backlog("orders", 0)
-
-    assert not slots.has_backlog("orders")
 
 
 def test_requests_and_all_that_is_due_take_turns() -> None:
@@ -248,14 +173,6 @@ async def test_a_bug_in_a_step_ends_all_workers() -> None:
         await running
 
     assert caught.group_contains(ZeroDivisionError)
-
-
-def test_a_lease_without_workers_is_a_bug() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-
-    with pytest.raises(AssertionError, match="while no workers run"):
-        slots.start(make_task())
 
 
 @in_virtual_time

@@ -1,7 +1,6 @@
 """Graphs: what a step learns of other nodes, what it adds, and the engine as leader."""
 
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping
 
 import pytest
@@ -132,20 +131,6 @@ class TestLedByTheEngine:
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.retryable) == ("JOB_NOT_FOUND", True)
 
-    async def test_nodes_that_are_not_done_though_none_failed_are_counted(self) -> None:
-        outcome = await handed(FakeJobs(failures=(3, 1, ())), a_task(BY_ENGINE, TaskType.JOIN))
-
-        assert isinstance(outcome, Failed)
-        assert outcome.message == "1 of 3 nodes are not done"
-
-    async def test_a_node_that_failed_without_an_error_is_named_alone(self) -> None:
-        bare = NodeOutcome(name="x", state=NodeState.FAILED)
-
-        outcome = await handed(FakeJobs(failures=(2, 1, (bare,))), a_task(BY_ENGINE, TaskType.JOIN))
-
-        assert isinstance(outcome, Failed)
-        assert outcome.message == "1 of 2 nodes are not done: x failed"
-
     @pytest.mark.parametrize(
         "task_type", [TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR, TaskType.TIMEOUT]
     )
@@ -219,26 +204,12 @@ class TestPlan:
             return outcome, [], {}
         return outcome, [node.ordinal for node in plan.nodes], dict(plan.appended)
 
-    async def test_the_first_nodes_of_a_job_ask_for_none_before_them(self) -> None:
-        jobs = FakeJobs(known={"z": 1})
-
-        _, ordinals, appended = await self.planned(jobs, a_task(None, TaskType.CALL), A, B)
-
-        assert (ordinals, appended, jobs.asked) == ([1, 2], {}, [])
-
     async def test_the_init_of_a_leader_has_none_before_it(self) -> None:
         jobs = FakeJobs(known={"z": 1})
 
         _, ordinals, _ = await self.planned(jobs, a_task(BY_ENGINE), A, B)
 
         assert (ordinals, jobs.asked) == ([1, 2], [])
-
-    async def test_a_later_step_of_a_leader_adds_to_what_is_there(self) -> None:
-        jobs = FakeJobs(known={"a": 1})
-
-        _, ordinals, appended = await self.planned(jobs, a_task(BY_PROCESSOR, TaskType.JOIN), B)
-
-        assert (ordinals, appended) == ([2], {1: (2,)})
 
     async def test_a_follower_becomes_a_leader_by_its_init(self) -> None:
         _, ordinals, _ = await self.planned(FakeJobs(), a_task(FOLLOWER), A)
@@ -279,21 +250,3 @@ class TestPlan:
         assert (outcome.code, outcome.reason, outcome.retryable) == (3, "INVALID_ANSWER", False)
         assert outcome.message.startswith("start_nodes.nodes[0].predecessors[0]: ")
         assert ordinals == []
-
-    async def test_a_large_graph_is_planned_all_the_same(self) -> None:
-        nodes = [NodeSpec(name=f"n{number}") for number in range(MANY)]
-
-        _, ordinals, _ = await self.planned(FakeJobs(), a_task(None), *nodes)
-
-        assert ordinals == list(range(1, MANY + 1))
-
-
-async def test_a_deadline_that_is_given_stays() -> None:
-    deadline = START + dt.timedelta(hours=1)
-    args = encode_graph(StartNodes(nodes=(A,), deadline=deadline))
-
-    outcome = await handed(FakeJobs(), a_task(BY_ENGINE, args=args))
-
-    assert isinstance(outcome, Succeeded)
-    assert isinstance(outcome.intent.action, StartNodes)
-    assert outcome.intent.action.deadline == deadline

@@ -165,15 +165,6 @@ async def test_what_recovery_finds_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_healthy_round_counts_nothing() -> None:
-    harness = Harness(found=())
-
-    await harness.scan.scan()
-
-    assert counted(harness.metrics.jobs_recovered) == {}
-
-
-@in_virtual_time
 async def test_running_jobs_are_told_until_they_have_ended() -> None:
     harness = Harness(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
     harness.scan.observed()

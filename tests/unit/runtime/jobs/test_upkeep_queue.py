@@ -68,16 +68,6 @@ def test_jobs_are_taken_once_the_oldest_first() -> None:
     assert upkeep_queue.take() == ()
 
 
-def test_news_of_nothing_wake_nobody() -> None:
-    harness = Harness()
-
-    harness.upkeep_queue.heard(some_news())
-    harness.upkeep_queue.add()
-
-    assert not harness.upkeep_queue.changed.is_set()
-    assert not harness.due_queue.changed.is_set()
-
-
 def test_callers_of_what_was_stopped_are_told_why() -> None:
     harness, task = Harness(), make_cancelled()
 

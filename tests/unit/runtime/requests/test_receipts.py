@@ -92,17 +92,6 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
 
 
-@in_virtual_time
-async def test_a_simple_repair_is_refused_like_any_request() -> None:
-    harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(
-        verdict=Verdict.PROCESS_IS_RUNNING, task_id=None, due=None
-    )
-
-    with pytest.raises(errors.ProcessIsRunningError):
-        await harness.requests.simple_repair(KEY)
-
-
 @pytest.mark.parametrize(
     ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
 )

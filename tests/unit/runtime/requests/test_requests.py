@@ -14,9 +14,6 @@ from tests.support.builders import (
     make_result,
     seconds,
 )
-from tests.support.runtime.memory import (
-    away,
-)
 from tests.support.runtime.requests import LEASED, WAITING, Harness
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 
@@ -55,18 +52,6 @@ async def test_a_place_that_is_not_needed_is_given_back() -> None:
     await settled()
 
     assert harness.slots.busy_count("orders") == 0
-
-
-@in_virtual_time
-async def test_a_request_without_a_place_gives_none_back() -> None:
-    harness = Harness(make_namespace(worker_count_max=1))
-    harness.slots.reserve(harness.namespace)
-    await harness.ask()
-
-    harness.admissions.answer(WAITING)
-    await settled()
-
-    assert harness.slots.busy_count("orders") == 1
 
 
 @in_virtual_time
@@ -189,16 +174,4 @@ async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> 
     with pytest.raises(errors.OverloadedError):
         await harness.requests.ask(make_request(), timeout=None)
 
-    assert harness.slots.busy_count("orders") == 0
-
-
-@in_virtual_time
-async def test_an_outage_is_told_to_the_caller_and_keeps_no_place() -> None:
-    harness = Harness()
-    answer = await harness.ask()
-
-    harness.admissions.answer(away())
-
-    with pytest.raises(errors.StorageUnavailableError):
-        await answer
     assert harness.slots.busy_count("orders") == 0

@@ -209,15 +209,6 @@ async def test_what_runs_is_ended_before_the_next_one_is_fired(
     assert len(scene.fired) == 1
 
 
-@pytest.mark.parametrize("policy", [OverlapPolicy.SKIP, OverlapPolicy.ALLOW])
-async def test_other_policies_end_nothing(scene: Scene, policy: OverlapPolicy) -> None:
-    scene.runs = [run(TaskType.INIT)]
-
-    await scene.schedule_runs.fire([an_item(policy)])
-
-    assert scene.ended == []
-
-
 @pytest.mark.parametrize(
     ("task_type", "error"),
     [
@@ -240,15 +231,6 @@ async def test_what_ends_by_itself_is_not_marked_as_cancelled(
     assert len(scene.fired) == 1
 
 
-async def test_a_job_that_has_ended_is_not_marked_as_cancelled(scene: Scene) -> None:
-    scene.runs, scene.has_job = [run(TaskType.INIT)], True
-    scene.fails = job_errors.JobEndedError("clocks", "p")
-
-    await scene.schedule_runs.fire([an_item()])
-
-    assert scene.marked == []
-
-
 async def test_a_trigger_fires_as_of_now_by_the_policy_of_the_schedule(scene: Scene) -> None:
     firing = await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
@@ -265,12 +247,6 @@ async def test_a_trigger_of_a_key_that_came_before_fires_nothing(scene: Scene) -
 
     assert firing is FIRING
     assert scene.fired == []
-
-
-async def test_a_trigger_of_a_new_key_fires_with_it(scene: Scene) -> None:
-    await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key="k")
-
-    assert [item.idempotency_key for item in scene.fired] == ["k"]
 
 
 async def test_a_trigger_is_tried_again_where_the_schedule_has_changed(scene: Scene) -> None:
@@ -306,16 +282,6 @@ async def test_what_became_of_a_firing_is_counted(
     assert [it.message for it in caplog.records] == ["schedule started nothing"] * is_told
     lateness = scene.metrics.schedule_lateness.snapshot().values
     assert (("clocks",) in lateness) is (verdict == "started")
-
-
-@pytest.mark.parametrize("verdict", ["changed", "waits", "known"])
-async def test_what_is_no_firing_is_not_counted(scene: Scene, verdict: str) -> None:
-    scene.verdicts = [verdict]
-
-    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
-
-    assert scene.metrics.schedule_runs.snapshot().values == {}
-    assert scene.observers.counts["fired"] == 1
 
 
 TRIGGERED = "progressor.v1.ScheduleService"
@@ -364,17 +330,6 @@ async def test_what_a_firing_starts_goes_on_with_its_span() -> None:
 
     [item] = scene.fired
     assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.FIRE))
-
-
-@pytest.mark.parametrize("verdict", ["changed", "waits", "known"])
-async def test_of_what_is_no_firing_there_is_no_span(verdict: str) -> None:
-    spans = Spans()
-    scene = Scene(spans.tracing)
-    scene.verdicts = [verdict]
-
-    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
-
-    assert spans.ended() == ()
 
 
 async def test_the_ratio_decides_whether_a_firing_is_traced() -> None:

@@ -80,15 +80,6 @@ async def test_a_range_means_the_same_read_and_remembered(
 
 
 @in_virtual_time
-async def test_a_process_without_events_is_not_read() -> None:
-    harness = Harness()
-
-    await harness.carry()
-
-    assert harness.histories.reads == []
-
-
-@in_virtual_time
 async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     harness = Harness()
     harness.histories.events = make_history(3)

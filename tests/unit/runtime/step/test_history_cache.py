@@ -1,12 +1,9 @@
 """Snapshots: histories that need not be read again."""
 
-import pytest
-
 from progressor.runtime.step.history_cache import HistoryCache
 from tests.support.builders import make_event, make_history, make_key, make_process
 
 AT_3 = make_process(last_event_id=3)
-AT_4 = make_process(last_event_id=4)
 EVENT_BYTES = 400
 
 
@@ -16,76 +13,12 @@ def remembering(last: int = 3, *, first: int = 1) -> HistoryCache:
     return history_cache
 
 
-def test_what_is_remembered_is_recalled() -> None:
-    assert remembering().recall(AT_3, after=0) == make_history(3)
-
-
-def test_a_part_is_recalled_from_its_start() -> None:
-    assert remembering().recall(AT_3, after=2) == make_history(3, first=3)
-
-
 def test_nothing_comes_after_the_end() -> None:
     assert HistoryCache(bytes_max=0).recall(AT_3, after=3) == ()
 
 
-def test_an_unknown_process_is_not_recalled() -> None:
-    assert remembering().recall(make_process(key=make_key("p2"), last_event_id=3), after=0) is None
-
-
 def test_another_process_under_the_same_id_is_not_recalled() -> None:
     assert remembering().recall(make_process(last_event_id=3, init_task_id=99), after=0) is None
-
-
-@pytest.mark.parametrize("last", [2, 4])
-def test_a_history_that_ends_elsewhere_is_not_recalled(last: int) -> None:
-    assert remembering().recall(make_process(last_event_id=last), after=0) is None
-
-
-def test_a_tail_does_not_stand_for_the_whole() -> None:
-    history_cache = remembering(first=2)
-
-    assert history_cache.recall(AT_3, after=0) is None
-    assert history_cache.recall(AT_3, after=1) == make_history(3, first=2)
-
-
-def test_new_events_are_added_to_what_is_known() -> None:
-    history_cache = remembering()
-
-    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
-
-    assert history_cache.recall(AT_4, after=0) == make_history(4)
-
-
-def test_new_events_are_added_to_a_tail() -> None:
-    history_cache = remembering(first=3)
-
-    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
-
-    assert history_cache.recall(AT_4, after=2) == make_history(4, first=3)
-
-
-def test_the_first_events_of_a_process_are_its_whole_history() -> None:
-    history_cache = HistoryCache(bytes_max=10_000)
-
-    history_cache.extend(make_process(), AT_3, make_history(3), keep=None)
-
-    assert history_cache.recall(AT_3, after=0) == make_history(3)
-
-
-def test_new_events_after_unknown_ones_are_not_taken_for_a_history() -> None:
-    history_cache = HistoryCache(bytes_max=10_000)
-
-    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
-
-    assert history_cache.recall(AT_4, after=0) is None
-
-
-def test_a_step_without_events_changes_nothing() -> None:
-    history_cache = remembering()
-
-    history_cache.extend(AT_3, AT_3, (), keep=None)
-
-    assert history_cache.recall(AT_3, after=0) == make_history(3)
 
 
 def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> None:
@@ -118,19 +51,6 @@ def test_no_more_is_kept_than_will_be_asked_for_and_as_much_again() -> None:
 
     assert history_cache.recall(process, after=189) == make_history(199, first=190)
     assert history_cache.recall(process, after=150) is None
-
-
-def test_where_none_will_be_asked_for_none_is_kept() -> None:
-    history_cache = HistoryCache(bytes_max=1_000_000)
-
-    history_cache.extend(make_process(), AT_3, make_history(3), keep=0)
-
-    assert history_cache.recall(AT_3, after=0) is None
-
-
-def test_a_snapshot_that_ends_before_its_process_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match="ends with the last event"):
-        HistoryCache(bytes_max=10_000).remember(AT_4, make_history(3))
 
 
 def test_the_least_recently_used_goes_first() -> None:

@@ -1,14 +1,13 @@
 """The step: one task from claimed to settled."""
 
 import asyncio
-import datetime as dt
 
 import pytest
 
 from progressor import errors
 from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.process import Leadership, Part
-from progressor.domain.processes.settlement import Break, Finish, Remove, Retry
+from progressor.domain.processes.settlement import Break, Finish, Retry
 from progressor.domain.processes.task import TaskType
 from progressor.runtime.core.leases import Ending
 from progressor.runtime.step.step import TURNS_MAX
@@ -45,16 +44,6 @@ async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
         expires_after=harness.namespaces.known()[0].step_timeout + GRACE,
         trace_context={"traceparent": "t"},
     )
-
-
-@in_virtual_time
-async def test_a_settled_step_is_told_to_those_concerned() -> None:
-    harness = Harness()
-
-    await harness.carry()
-
-    assert [entry for entry, _ in harness.aftermath.heard] == harness.settlements.entries
-    assert harness.points == {"claimed": 1, "answered": 1, "settled": 1}
 
 
 @in_virtual_time
@@ -107,50 +96,6 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     assert [entry.continues for entry in harness.settlements.entries] == (
         [True] * (TURNS_MAX - 1) + [False]
     )
-
-
-@in_virtual_time
-async def test_a_busy_process_keeps_its_place_if_nobody_waits() -> None:
-    harness = Harness()
-    harness.settlements.script.extend(make_written(next=make_task()) for _ in range(TURNS_MAX))
-
-    await harness.carry()
-
-    assert all(entry.continues for entry in harness.settlements.entries)
-
-
-@in_virtual_time
-async def test_a_draining_worker_does_not_go_on() -> None:
-    harness = Harness()
-    harness.slots.draining = True
-
-    await harness.carry()
-
-    assert [entry.continues for entry in harness.settlements.entries] == [False]
-
-
-@in_virtual_time
-async def test_a_due_removal_asks_nobody() -> None:
-    harness = Harness()
-
-    await harness.carry(make_task(task_type=TaskType.REMOVE))
-
-    assert harness.processor.asked == []
-    assert [entry.settlement for entry in harness.settlements.entries] == [Remove()]
-
-
-@pytest.mark.parametrize(
-    ("own", "expected"), [(None, seconds(30)), (seconds(3), seconds(3))], ids=["namespace", "own"]
-)
-@in_virtual_time
-async def test_the_timeout_of_the_task_goes_before_the_namespaces(
-    own: dt.timedelta | None, expected: dt.timedelta
-) -> None:
-    harness = Harness()
-
-    await harness.carry(make_task(step_timeout=own))
-
-    assert [timeout for _, _, timeout in harness.processor.asked] == [expected]
 
 
 @in_virtual_time

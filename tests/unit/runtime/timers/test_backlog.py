@@ -143,18 +143,6 @@ async def test_tasks_that_stay_locked_are_left_to_the_scan() -> None:
 
 
 @in_virtual_time
-async def test_a_draining_replica_leaves_its_backlog_to_others() -> None:
-    harness = Harness()
-    harness.slots.reserve(harness.namespaces.known()[0])
-    async with harness.running(harness.backlog.run):
-        harness.slots.draining = True
-        harness.slots.mark_backlog("orders")
-        await settled()
-
-    assert harness.claims.asked == []
-
-
-@in_virtual_time
 async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
     harness = Harness()
     harness.slots.reserve(make_namespace("void"))

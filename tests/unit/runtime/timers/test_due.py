@@ -9,8 +9,6 @@ from progressor import errors
 from progressor.runtime.timers.due import PAGES_MAX
 from tests.support.builders import (
     make_due,
-    make_key,
-    make_namespace,
     seconds,
 )
 from tests.support.clock import START
@@ -71,16 +69,6 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
 
 
 @in_virtual_time
-async def test_a_scan_that_finds_nothing_claims_nothing() -> None:
-    harness = Harness()
-
-    await harness.due.scan()
-
-    assert harness.claims.asked == ["find_upcoming", "find_overdue"]
-    assert harness.namespaces.refresh_count == 1
-
-
-@in_virtual_time
 async def test_the_scan_puts_on_the_agenda_what_comes_soon() -> None:
     harness = Harness()
     harness.claims.upcoming = [make_due(due_at=START + seconds(3))]
@@ -102,21 +90,6 @@ async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
 
     assert harness.claims.asked.count("find_upcoming") == 3
     assert len(harness.due_queue.take_due(100)) == 25
-
-
-@in_virtual_time
-async def test_a_namespace_whose_timers_are_read_is_not_read_on() -> None:
-    harness = Harness(make_namespace(), make_namespace("invoices"))
-    due_at = START + seconds(1)
-    harness.claims.upcoming = [
-        *(make_due(task_id, due_at=due_at) for task_id in range(1, 13)),
-        make_due(99, key=make_key(namespace="invoices"), due_at=due_at),
-    ]
-
-    await harness.due.scan()
-
-    asked = [[room.namespace for room in rooms] for rooms in harness.claims.rooms]
-    assert asked == [["orders", "invoices"], ["orders"]]
 
 
 @in_virtual_time

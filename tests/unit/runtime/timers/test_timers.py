@@ -34,19 +34,6 @@ async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
 
 
 @in_virtual_time
-async def test_a_timer_that_is_gone_is_nobodys_loss() -> None:
-    harness = Harness()
-    harness.remember(1)
-    async with harness.running(harness.timers.run):
-        await asyncio.sleep(1)
-
-        assert harness.carried == []
-        assert harness.slots.busy_count("orders") == 0
-
-    assert harness.observers.counts["timers_claimed"] == 0
-
-
-@in_virtual_time
 async def test_a_timer_without_a_worker_joins_the_backlog() -> None:
     harness = Harness(ONE_PLACE)
     harness.slots.reserve(ONE_PLACE)
@@ -96,14 +83,3 @@ async def test_an_outage_puts_timers_off_and_loses_none() -> None:
 
         assert sorted(harness.carried) == [1, 2]
         assert harness.slots.busy_count("orders") == 2
-
-
-@in_virtual_time
-async def test_an_outage_on_the_way_to_a_namespace_keeps_no_place() -> None:
-    harness = Harness()
-    harness.remember(1, 2)
-    harness.namespaces.outage.remaining = 1
-    async with harness.running(harness.timers.run):
-        await asyncio.sleep(0.1)
-
-        assert harness.slots.busy_count("orders") == 0

@@ -1,7 +1,7 @@
 """Queue sizes: counted rarely, by one statement for all, without delaying other work."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -19,8 +19,6 @@ from progressor.storage.replicas.queues import (
 from tests.support.builders import make_namespace, make_queue, seconds
 from tests.support.clock import ManualClock
 from tests.support.runtime.virtual_time import in_virtual_time
-
-Busy = Callable[[], Mapping[str, int]]
 
 
 class Counting:
@@ -176,18 +174,6 @@ async def test_nobody_waits_long_for_a_count() -> None:
 
     assert await watch_of(counting).counts(idle) == QueueCounts()
     assert asyncio.get_running_loop().time() - began_at == PATIENCE.total_seconds()
-
-
-async def test_what_a_scan_counts_is_remembered(clock: ManualClock, counting: Counting) -> None:
-    watch = watch_of(counting, Namespaces("orders", "payments"))
-    await watch.counts(idle)
-    clock.advance(seconds(1))
-
-    found = await watch.count(["orders"])
-    told = await watch.counts(idle)
-
-    assert [it.due for it in found] == [2]
-    assert (told.queues, told.age, told.left_out_count) == (tuple(found), seconds(0), 1)
 
 
 async def test_of_two_counts_at_once_the_one_that_began_later_stays(

@@ -11,7 +11,7 @@ import pytest
 from progressor import errors
 from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import Part, ProcessKey
-from progressor.domain.processes.settlement import Break, Retry
+from progressor.domain.processes.settlement import Retry
 from progressor.domain.processes.task import TaskStatus
 from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
@@ -120,17 +120,6 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause
 
 
 @in_virtual_time
-async def test_a_lost_lease_breaks_its_process_where_the_namespace_says_so() -> None:
-    harness = Harness()
-    harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
-    harness.replicas.zombies = (make_zombie(),)
-
-    await harness.scanning.scan()
-
-    assert isinstance(harness.settlements.entries[0].settlement, Break)
-
-
-@in_virtual_time
 async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
     harness = Harness()
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
@@ -157,18 +146,6 @@ async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
     await harness.scanning.scan()
 
     assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
-
-
-@in_virtual_time
-async def test_a_zombie_that_another_replica_collected_first_is_not_counted() -> None:
-    harness = Harness()
-    harness.replicas.zombies = (make_zombie(),)
-    harness.settlements.script.append(LeaseLost())
-
-    await harness.scanning.scan()
-
-    assert harness.observers.counts == {}
-    assert counted(harness.metrics.zombies_collected) == {}
 
 
 @in_virtual_time
@@ -261,15 +238,6 @@ async def test_a_suspect_that_disappears_is_cleared() -> None:
         await harness.scanning.scan()
 
     assert harness.settlements.entries == []
-
-
-@in_virtual_time
-async def test_an_outage_is_told_to_the_loop() -> None:
-    harness = Harness()
-    harness.replicas.outage.remaining = 1
-
-    with pytest.raises(errors.StorageUnavailableError):
-        await harness.scanning.scan()
 
 
 @in_virtual_time

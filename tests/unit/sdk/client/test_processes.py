@@ -204,6 +204,14 @@ async def test_remove_returns_nothing() -> None:
     assert engine.requests == [pb.RemoveRequest(namespace="default", process_id="p")]
 
 
+async def test_trace_returns_a_page_of_tasks_and_the_token_of_the_next() -> None:
+    answer = pb.TraceResponse(tasks=[pb.TaskTrace(task_id=7)], next_page_token=SECOND)
+    async with scripted_engine(answer) as engine, Client(engine.address) as client:
+        page = await client.trace("p", page_size=1)
+
+    assert ([it.task_id for it in page.tasks], page.next_page_token) == ([7], SECOND)
+
+
 async def test_list_follows_the_pages() -> None:
     pages = [
         pb.ListResponse(processes=[types.Process(process_id="c")], next_page_token=SECOND),

@@ -1,5 +1,6 @@
 """Schedules through the clients: what is sent, what comes back, both ways without a loss."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 import re
@@ -24,6 +25,7 @@ from progressor.sdk import (
     ScheduledJob,
     ScheduledStart,
     ScheduleSpec,
+    SyncClient,
     TaskError,
     ZombiePolicy,
 )
@@ -276,3 +278,19 @@ async def test_backfill_names_the_span() -> None:
         overlap_policy=pb.OVERLAP_POLICY_QUEUE_ONE,
     )
     assert filled == Backfilled(instant_count=9, queued_count=4)
+
+
+async def test_the_blocking_client_does_the_same() -> None:
+    def ask(address: str) -> None:
+        with SyncClient(address, namespace="n") as client:
+            client.schedules.create("s", NIGHTLY)
+            assert [it.schedule_id for it in client.schedules.list()] == ["a"]
+
+    script = (
+        pb.CreateScheduleResponse(schedule=a_schedule()),
+        pb.ListSchedulesResponse(schedules=[a_schedule("a")]),
+    )
+    async with scripted_engine(*script) as engine:
+        await asyncio.to_thread(ask, engine.address)
+
+    assert engine.requests[0].spec == spec_to_wire(NIGHTLY, JSON)

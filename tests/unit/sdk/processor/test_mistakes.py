@@ -68,16 +68,6 @@ class Tree:
     leaf: complex
 
 
-class OwnCodec:
-    """A codec that the SDK knows nothing of."""
-
-    def encode(self, value: Any, /) -> bytes:
-        return repr(value).encode()
-
-    def decode(self, data: bytes, kind: Any = Any, /) -> Any:  # noqa: ARG002
-        return data
-
-
 async def charge(_order: str) -> bool:
     return True
 
@@ -134,10 +124,6 @@ def test_a_codec_of_bytes_refuses_a_state_of_another_type() -> None:
     ):
         Processor("orders", state=Cash, codec=BYTES)
     assert Processor("orders", state=bytes, codec=BYTES).state_type is bytes
-
-
-def test_a_codec_of_ones_own_is_trusted() -> None:
-    assert Processor("orders", state=Price, codec=OwnCodec()).state_type is Price
 
 
 # --- Handlers
@@ -510,15 +496,6 @@ async def test_a_handler_that_blocks_at_each_step_is_named_once_a_minute(
         await Rehearsal(processor, f"order-{number}").start()
 
     assert len(warnings()) == 1
-
-
-async def test_a_plain_handler_may_block(warnings: Callable[[], list[str]]) -> None:
-    def pay(_step: Step[Any]) -> None:
-        time.sleep(0.15)
-
-    await asked_by(pay)
-
-    assert warnings() == []
 
 
 async def test_what_a_handler_awaits_does_not_count_as_blocking(

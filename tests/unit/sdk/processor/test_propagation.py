@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from opentelemetry import baggage, context, trace
+from opentelemetry import baggage, trace
 
 from progressor.sdk import Processor, Step
 from progressor.sdk.transport.propagation import trace_metadata, under
@@ -77,29 +77,6 @@ async def test_a_bug_of_a_handler_is_logged_under_the_span_of_its_step(
         caplog.handler.removeFilter(note)
 
     assert seen == [int(TRACE_ID, 16)]
-
-
-@pytest.mark.parametrize("caller", [{}, {"traceparent": "cut"}])
-def test_a_step_without_a_span_changes_nothing(caller: dict[str, str]) -> None:
-    before = context.get_current()
-
-    with under(caller):
-        assert context.get_current() is before
-
-
-def test_what_else_is_current_stays_so() -> None:
-    token = context.attach(baggage.set_baggage("shop", "tea"))
-    try:
-        with under(TRACED):
-            assert baggage.get_baggage("shop") == "tea"
-    finally:
-        context.detach(token)
-
-
-def test_a_span_of_the_same_trace_that_is_closer_to_the_handler_stays_the_current_one() -> None:
-    own = trace.SpanContext(int(TRACE_ID, 16), 0xC, is_remote=False)
-    with trace.use_span(trace.NonRecordingSpan(own)), under(TRACED):
-        assert current() == own
 
 
 def test_a_request_carries_the_current_span_by_w3c_whatever_else_is_spoken(

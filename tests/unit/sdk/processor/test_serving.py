@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import datetime as dt
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,16 +46,6 @@ def answering(name: str) -> Processor[Any]:
     return processor
 
 
-async def test_a_processor_answers_over_a_socket() -> None:
-    async with (
-        answering("orders").running("127.0.0.1:0") as address,
-        stub_of(address) as stub,
-    ):
-        response = await stub.Process(called())
-
-    assert response.response == b'"orders for orders"'
-
-
 async def test_a_unix_socket_will_do(tmp_path: Path) -> None:
     bind = f"unix:{tmp_path}/p.sock"
     async with answering("orders").running(bind) as address, stub_of(address) as stub:
@@ -64,13 +53,6 @@ async def test_a_unix_socket_will_do(tmp_path: Path) -> None:
 
     assert address == bind
     assert response.response
-
-
-async def test_a_processor_alone_answers_for_every_namespace() -> None:
-    async with answering("orders").running("127.0.0.1:0") as address, stub_of(address) as stub:
-        response = await stub.Process(called("staging"))
-
-    assert response.response == b'"orders for staging"'
 
 
 async def test_several_processors_answer_each_for_its_namespace() -> None:
@@ -207,34 +189,6 @@ async def test_an_engine_that_gives_up_cancels_the_handler() -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Process(called(), timeout=0.1)
         await slow.cancelled.wait()
-
-
-async def test_a_plain_handler_never_blocks_the_others() -> None:
-    processor = Processor("orders")
-    entered, released = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    @processor.call
-    def block(_step: Step[Any]) -> str:
-        loop.call_soon_threadsafe(entered.set)
-        assert released.wait(timeout=30)
-        return "blocked"
-
-    @processor.notify
-    async def quick(_step: Step[Any]) -> str:
-        return "quick"
-
-    notified = called()
-    notified.task.type = types.TASK_TYPE_NOTIFY
-    notified.process.process_id = "another"
-    async with processor.running("127.0.0.1:0") as address, stub_of(address) as stub:
-        blocked = stub.Process(called())
-        await entered.wait()
-        response = await stub.Process(notified)
-        released.set()
-
-        assert response.response == b'"quick"'
-        assert (await blocked).response == b'"blocked"'
 
 
 async def test_serving_in_a_loop_ends_with_its_cancellation(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from progressor.sdk import (
     BYTES,
     Fail,
     Graph,
-    HistoryRange,
     Processor,
     ProcessStatus,
     Reject,
@@ -114,16 +113,6 @@ async def test_a_step_shows_process_task_and_caller(threads: Executor) -> None:
     }
 
 
-async def test_history_is_decoded_once(threads: Executor) -> None:
-    async def look(step: Step[Any]) -> None:
-        (event,) = step.history
-        assert step.history is step.history
-        assert (event.event_id, event.payload, event.format_version) == (1, "made", 3)
-        assert (event.occurred_at, event.task_id) == (NOON, 6)
-
-    assert await decided(look, asked(), threads) == pb.ProcessResponse(response=b"")
-
-
 async def test_what_is_not_read_is_not_decoded(threads: Executor) -> None:
     async def ignore(_step: Step[Any]) -> int:
         return 1
@@ -147,21 +136,6 @@ async def test_state_has_the_type_of_the_processor(threads: Executor) -> None:
 
     assert response.aux_state == b'{"items":["tea","milk"]}'
     assert response.response == b"2"
-
-
-async def test_a_state_of_another_type_breaks_the_step_not_the_server(threads: Executor) -> None:
-    processor = Processor("orders", state=Order)
-    processor.call(lambda step: step.state.items)
-
-    response = await processor.answer(asked(state=b"[1]"), threads)
-
-    assert response.failure.reason == "ValidationError"
-
-
-async def test_state_that_was_not_assigned_stays(threads: Executor) -> None:
-    response = await decided(lambda _step: None, asked(state=b"1"), threads)
-
-    assert not response.HasField("aux_state")
 
 
 async def test_state_can_be_emptied(threads: Executor) -> None:
@@ -203,44 +177,6 @@ async def test_metadata_that_would_be_rounded_are_refused_in_the_step(threads: E
     assert response.response == b'"both"'
     assert not response.HasField("metadata")
     assert not response.events
-
-
-async def test_metadata_can_be_emptied(threads: Executor) -> None:
-    def empty(step: Step[Any]) -> None:
-        step.metadata = {}
-
-    response = await decided(empty, asked(), threads)
-
-    assert response.HasField("metadata")
-    assert not response.metadata.fields
-
-
-async def test_events_are_appended_in_order(threads: Executor) -> None:
-    async def record(step: Step[Any]) -> None:
-        step.emit("paid", format_version=2, metadata={"by": "ann"})
-        step.emit({"n": 1})
-
-    first, second = (await decided(record, asked(), threads)).events
-
-    assert (first.payload, first.format_version, first.metadata["by"]) == (b'"paid"', 2, "ann")
-    assert (second.payload, second.HasField("metadata")) == (b'{"n":1}', False)
-
-
-async def test_a_timer_carries_every_option(threads: Executor) -> None:
-    async def wait(step: Step[Any]) -> None:
-        step.set_timer(
-            after=1.5,
-            args="wake",
-            history=HistoryRange(limit=0),
-            step_timeout=dt.timedelta(minutes=1),
-        )
-
-    timer = (await decided(wait, asked(), threads)).set_timer
-
-    assert timer.after.ToTimedelta() == dt.timedelta(seconds=1.5)
-    assert (timer.args, timer.remove) == (b'"wake"', False)
-    assert timer.history_range == types.HistoryRange(limit=0, direction=types.DIRECTION_FORWARD)
-    assert timer.step_timeout.ToTimedelta() == dt.timedelta(minutes=1)
 
 
 def _timer_at(step: Step[Any]) -> None:
@@ -358,10 +294,6 @@ async def test_a_rejection_is_all_that_is_answered(threads: Executor) -> None:
     )
 
 
-async def test_a_rejection_is_a_failed_precondition_by_itself(threads: Executor) -> None:
-    assert (await raising(Reject("no"), threads)).reject.code == 9
-
-
 async def test_a_failure_for_good_is_none_that_the_engine_retries(threads: Executor) -> None:
     response = await raising(Fail("lost the parcel", reason="LOST"), threads)
 
@@ -376,10 +308,6 @@ async def test_a_retry_says_when(after: float | dt.timedelta, threads: Executor)
 
     assert (failure.code, failure.message, failure.reason) == (14, "busy", "BUSY")
     assert failure.retry_after.ToTimedelta() == dt.timedelta(seconds=2)
-
-
-async def test_a_retry_without_a_time_leaves_it_to_the_policy(threads: Executor) -> None:
-    assert not (await raising(Retry("busy"), threads)).failure.HasField("retry_after")
 
 
 async def test_any_other_exception_fails_the_step_and_is_logged(
@@ -412,15 +340,6 @@ async def test_args_of_another_type_are_the_callers_fault(threads: Executor) -> 
     assert "args cannot be read" in response.reject.message
 
 
-async def test_args_of_a_timer_have_no_caller_to_blame(threads: Executor) -> None:
-    processor = Processor("orders")
-    processor.timeout(lambda step: step.args)
-
-    response = await processor.answer(asked(types.TASK_TYPE_TIMEOUT, args=b"{"), threads)
-
-    assert response.failure.reason == "DecodeError"
-
-
 @pytest.mark.parametrize("name", ["init", "call", "notify", "repair", "timeout"])
 async def test_each_task_type_has_its_handler(name: str, threads: Executor) -> None:
     processor = Processor("orders")
@@ -444,22 +363,6 @@ def test_a_second_handler_of_a_type_is_refused() -> None:
 
     with pytest.raises(ValueError, match="already has a handler for init tasks"):
         processor.init(lambda _step: None)
-
-
-def test_a_decorated_function_is_itself() -> None:
-    processor = Processor("orders")
-
-    async def handler(_step: Step[Any]) -> None: ...
-
-    assert processor.init(processor.call(handler)) is handler
-
-
-async def test_an_object_with_an_async_call_is_awaited(threads: Executor) -> None:
-    class Adder:
-        async def __call__(self, step: Step[Any]) -> int:
-            return step.attempt + 1
-
-    assert (await decided(Adder(), asked(), threads)).response == b"3"
 
 
 class Blocking:
@@ -544,33 +447,3 @@ async def test_an_async_attempt_that_was_cancelled_makes_room_at_once(threads: E
         await first
 
     assert (await processor.answer(asked(), threads)).response == b'"begun"'
-
-
-@pytest.mark.parametrize("error", [Fail("no"), ValueError("no")])
-async def test_an_attempt_that_failed_makes_room(error: Exception, threads: Executor) -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise error
-
-    processor = Processor("orders")
-    processor.call(fail)
-    answers = [await processor.answer(asked(), threads) for _ in range(2)]
-
-    assert [it.failure.message for it in answers] == ["no", "no"]
-
-
-async def test_plain_functions_run_in_parallel(threads: Executor) -> None:
-    together = threading.Barrier(4, timeout=30)
-
-    def meet(_step: Step[Any]) -> bool:
-        together.wait()
-        return True
-
-    processor = Processor("orders")
-    processor.call(meet)
-    async with asyncio.TaskGroup() as group:
-        steps = [
-            group.create_task(processor.answer(asked(process_id=f"p{number}"), threads))
-            for number in range(4)
-        ]
-
-    assert [task.result().response for task in steps] == [b"true"] * 4

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from progressor import errors
 from progressor.example import mapreduce
 from progressor.sdk import (
     Fail,
@@ -164,40 +163,6 @@ async def test_a_follower_whose_first_step_failed_begins_anew_by_a_retry() -> No
 
     assert await job.run_all() is JobState.DONE
     assert job.outcomes["a"].result == "at last"
-
-
-async def test_what_runs_in_a_cancelled_job_is_broken() -> None:
-    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
-    follower = await job.process("a")
-    await job.cancel("not needed")
-
-    assert (follower.status, follower.detail) == (ProcessStatus.ERROR, "JOB_CANCELLED: not needed")
-
-
-async def test_a_simple_repair_reopens_a_node_at_once() -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("by a call")
-
-    processor = processor_of(init=lambda _: None, call=fail)
-    job = JobRehearsal(chain("a", "b"), processors=[processor])
-    follower = await job.process("a")
-    with pytest.raises(errors.ProcessFailedError):
-        await follower.call()
-    assert job.state is JobState.FAILED
-    await follower.simple_repair()
-
-    assert (job.state, job.detail, job.running) == (JobState.RUNNING, "", ("a",))
-    assert (job.states["b"], job.attempts["a"]) == (NodeState.WAITING, 2)
-
-
-async def test_a_repair_in_a_cancelled_job_leaves_its_node_as_it_is() -> None:
-    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
-    follower = await job.process("a")
-    await job.cancel()
-    await job.repair("a")
-
-    assert follower.status is ProcessStatus.RUNNING
-    assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
 
 
 async def test_a_retry_has_a_stopped_follower_go_on_with_its_timer() -> None:

@@ -63,11 +63,6 @@ async def test_the_worked_examples_of_the_job_center(led_by: str, *, fails: bool
         )
 
 
-def test_the_nine_tasks_have_the_edges_of_the_text() -> None:
-    assert sorted(nine.nine_tasks("r").edges) == sorted(nine.EDGES.values())
-    assert "".join(nine.EDGES) == "abcdefghijk"
-
-
 async def test_a_node_gets_what_it_asked_for_and_nothing_else() -> None:
     graph = Graph()
     a = graph.node("a")
@@ -97,16 +92,6 @@ async def test_only_what_runs_can_end() -> None:
         await job.repair("a")
     with pytest.raises(ValueError, match="the engine leads job"):
         job.leader  # noqa: B018 - it raises
-
-
-async def test_what_is_skipped_names_the_node_that_failed() -> None:
-    job = JobRehearsal(chain("a", "b", "c"))
-    await job.fail("a", "out of order", reason="BROKEN")
-
-    assert job.outcomes["c"] == NodeOutcome(
-        name="c", state=NodeState.SKIPPED, skipped_because_of="a"
-    )
-    assert job.outcomes["a"].error == TaskError(code=9, reason="BROKEN", message="out of order")
 
 
 async def test_a_window_holds_back_what_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,21 +113,6 @@ async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
     assert job.outcomes["late"].skipped_because_of == "a"
 
 
-async def test_a_leader_that_ends_early_ends_its_nodes() -> None:
-    def begin(step: Step[Any]) -> None:
-        step.start_nodes(chain("a", "b"))
-
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("enough")
-
-    job = await JobRehearsal.led_by(processor_of(init=begin, call=fail))
-    with pytest.raises(errors.ProcessFailedError):
-        await job.leader.call()
-
-    assert (job.state, job.detail) == (JobState.FAILED, "enough")
-    assert job.counts == NodeCounts(cancelled=2)
-
-
 async def test_a_leader_that_broke_goes_on_by_a_retry() -> None:
     joins: list[int] = []
 

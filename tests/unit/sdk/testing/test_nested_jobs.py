@@ -9,7 +9,6 @@ from progressor.sdk import (
     Fail,
     Graph,
     JobState,
-    NodeCounts,
     NodeState,
     Processor,
     ProcessStatus,
@@ -68,28 +67,6 @@ async def test_a_node_ends_as_the_job_does_that_it_leads() -> None:
     assert (job.running, job.outcomes["a"].result) == (("b",), ["x", "y"])
 
 
-async def test_a_node_fails_with_the_job_that_it_leads() -> None:
-    job = outer_job()
-    inner = await job.inner("a")
-    await inner.fail("x")
-
-    assert (inner.state, inner.detail) == (JobState.FAILED, "not done: x, y")
-    assert job.outcomes["a"].error is not None
-    assert job.outcomes["a"].error.message == "not done: x, y"
-    assert (job.state, job.counts) == (JobState.FAILED, NodeCounts(failed=1, skipped=1))
-
-
-@pytest.mark.parametrize("by_name", [False, True])
-async def test_both_are_carried_out_together(*, by_name: bool) -> None:
-    job = outer_job()
-    if by_name:
-        assert await job.run("a") is NodeState.DONE
-        assert job.running == ("b",)
-    assert await job.run_all() is JobState.DONE
-
-    assert (await job.inner("a")).counts == NodeCounts(done=2)
-
-
 async def test_an_inner_job_may_wait_to_be_called() -> None:
     leaves = processor_of("leaves", init=lambda _: None, call=lambda step: step.complete(step.args))
     job = JobRehearsal(outer_graph(), processors=[leading(), leaves])
@@ -144,20 +121,6 @@ async def test_a_node_that_leads_no_job_has_none() -> None:
         await job.inner("b")
 
 
-async def test_the_end_of_the_outer_job_stops_the_inner_one() -> None:
-    job = outer_job()
-    inner = await job.inner("a")
-    await job.cancel("not needed")
-
-    assert (job.state, job.counts) == (JobState.CANCELLED, NodeCounts(cancelled=2))
-    assert (inner.state, inner.detail) == (JobState.FAILED, "JOB_CANCELLED: not needed")
-    assert inner.leader.status is ProcessStatus.ERROR
-    assert inner.counts == NodeCounts(cancelled=2)
-    assert inner.outcomes["x"].error == TaskError(
-        code=10, reason="JOB_CANCELLED", message="not needed"
-    )
-
-
 @pytest.mark.parametrize(
     ("deed", "detail", "reason", "message"),
     [
@@ -199,18 +162,6 @@ async def test_a_retry_of_the_outer_job_brings_the_inner_one_back(deed: str) -> 
     assert inner.states == {"x": NodeState.RUNNING, "y": NodeState.WAITING}
     assert (job.attempts["a"], inner.attempts["x"]) == (2, 2)
     assert (await job.inner("a")).states == inner.states
-    assert await job.run_all() is JobState.DONE
-
-
-async def test_a_retry_of_the_inner_job_reopens_its_node() -> None:
-    job = outer_job()
-    inner = await job.inner("a")
-    await inner.fail("x")
-    assert await inner.retry(deadline=30) == ("x",)
-
-    assert (job.state, job.detail, job.retry_count) == (JobState.RUNNING, "", 0)
-    assert job.states == {"a": NodeState.RUNNING, "b": NodeState.WAITING}
-    assert inner.deadline is not None
     assert await job.run_all() is JobState.DONE
 
 

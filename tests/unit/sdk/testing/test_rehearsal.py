@@ -205,17 +205,6 @@ async def test_a_bug_breaks_the_process_and_saves_nothing() -> None:
     assert error == TaskError(code=2, reason="ZeroDivisionError", message="oh")
 
 
-async def test_a_failure_without_a_reason_is_named_by_its_code() -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("no")
-
-    process = Rehearsal(processor_of(init=fail))
-    with pytest.raises(errors.ProcessFailedError):
-        await process.start()
-
-    assert process.steps[0].error == TaskError(code=9, reason="FAILED_PRECONDITION", message="no")
-
-
 def fragile(*, repair: Handler = nothing) -> tuple[Processor[Any], list[str]]:
     """Return a processor whose timer breaks the process at first, and what it was asked."""
     seen: list[str] = []
@@ -269,19 +258,6 @@ async def test_a_failed_repair_leaves_all_as_it_was() -> None:
     await process.simple_repair()
 
     assert seen == ["tick"] * 2
-
-
-async def test_a_process_broken_by_a_call_simply_runs_again() -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("no")
-
-    process = Rehearsal(processor_of(init=nothing, call=fail))
-    await process.start()
-    with pytest.raises(errors.ProcessFailedError):
-        await process.call()
-    await process.simple_repair()
-
-    assert (process.status, process.detail) == (ProcessStatus.RUNNING, "")
 
 
 async def test_a_timer_that_is_tried_again_stays_a_timer() -> None:
@@ -425,16 +401,3 @@ async def test_nobody_can_refuse_what_has_no_caller(task_type: str) -> None:
 
     assert process.status is ProcessStatus.ERROR
     assert process.detail == f"reject: a {task_type} has no caller to refuse"
-
-
-async def test_a_reason_that_the_policy_names_is_not_tried_again() -> None:
-    def stumble(_step: Step[Any]) -> None:
-        raise Retry("never", reason="NO_STOCK")
-
-    policy = RetryPolicy(non_retryable_reasons=("NO_STOCK",))
-    config = NamespaceConfig(name="n", processor_targets=(), retry_policy=policy)
-    process = Rehearsal(processor_of(init=stumble), config=config)
-    with pytest.raises(errors.ProcessFailedError):
-        await process.start()
-
-    assert process.steps[0].attempt_count == 1

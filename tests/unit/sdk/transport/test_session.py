@@ -16,7 +16,7 @@ from progressor.sdk.transport import sessions
 from progressor.sdk.transport.session import Session
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import process_service_pb2_grpc
-from tests.unit.sdk.scripted_engine import HANG, ScriptedEngine, refusal, scripted_engine
+from tests.unit.sdk.scripted_engine import HANG, ScriptedEngine, scripted_engine
 
 PATIENCE_SECONDS = 10
 OK = pb.CallResponse(response=b"ok")
@@ -108,16 +108,6 @@ def client(engine: BareEngine | ScriptedEngine, **options: Any) -> Client:
     return Client(engine.address, codec=BYTES, jitter=lambda: 1.0, **options)
 
 
-async def test_many_requests_share_one_session() -> None:
-    async with bare_engine(answering) as engine, client(engine) as it:
-        answers = await asyncio.gather(*(it.call("p", b"%d" % n) for n in range(100)))
-
-    assert [answered.response for answered in answers] == [b"ok"] * 100
-    assert sorted(int(call.call.args) for call in engine.calls) == list(range(100))
-    assert len({call.call_id for call in engine.calls}) == 100
-    assert engine.unary == []
-
-
 async def test_a_session_is_not_run_in_the_context_of_who_happened_to_be_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,13 +126,6 @@ async def test_a_session_is_not_run_in_the_context_of_who_happened_to_be_first(
         span.reset(token)
 
     assert seen == ["none"]
-
-
-async def test_a_client_can_be_told_to_make_calls_only() -> None:
-    async with bare_engine() as engine, client(engine, session=False) as it:
-        await it.call("p")
-
-    assert len(engine.unary) == 1
 
 
 async def test_an_engine_without_sessions_is_asked_by_calls_and_not_again(
@@ -205,18 +188,6 @@ async def test_a_server_that_stops_at_once_is_an_engine_that_is_not_there() -> N
             await waiting
 
 
-async def test_another_end_of_a_session_is_the_end_of_its_requests() -> None:
-    async def refusing(engine: BareEngine, requests: Any, context: Any) -> None:
-        await engine.first(requests)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is it?")
-
-    async with bare_engine(refusing) as engine, client(engine) as it:
-        with pytest.raises(UnexpectedStatusError, match="who is it") as raised:
-            await it.call("p", idempotency_key="k")
-
-    assert raised.value.code is grpc.StatusCode.UNAUTHENTICATED
-
-
 async def test_a_session_that_drains_is_read_to_its_end_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -232,17 +203,6 @@ async def test_a_session_that_drains_is_read_to_its_end_and_replaced(
     assert answered.response == b"ok"
     # Another connection, which a balancer could have led to another replica.
     assert len(set(engine.peers)) == 2
-
-
-async def test_a_young_connection_is_kept_where_its_engine_drains() -> None:
-    async with bare_engine(draining, draining, answering) as engine, client(engine) as it:
-        engine.released.set()
-        for _ in range(3):
-            await it.call("p")
-            # Its end is read before the next request, which would otherwise go with it.
-            await asyncio.sleep(0)
-
-    assert len(set(engine.peers)) == 1
 
 
 async def test_a_request_too_large_for_a_frame_goes_by_itself(
@@ -267,19 +227,6 @@ async def test_requests_beyond_what_a_session_holds_go_by_themselves(
     assert (len(engine.calls), len(engine.unary)) == (2, 3)
 
 
-async def test_a_timeout_is_kept_and_told() -> None:
-    async with scripted_engine(HANG, OK) as engine, client(engine) as it:
-        with pytest.raises(errors.DeadlineExceededError):
-            await it.call("p", timeout=0.05)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await engine.told.wait()
-        answered = await it.call("p")
-
-    assert engine.cancelled == [1]
-    assert answered.response == b"ok"
-    assert engine.sessions == 1
-
-
 async def test_a_caller_that_is_cancelled_is_told_of() -> None:
     async with scripted_engine(HANG) as engine, client(engine) as it:
         waiting = asyncio.ensure_future(it.call("p"))
@@ -302,14 +249,6 @@ async def test_a_request_given_up_before_it_was_written_is_never_sent() -> None:
 
     assert [call.call.args for call in engine.calls] == [b"2"]
     assert given_up.cancelled()
-
-
-async def test_the_time_left_goes_with_each_request() -> None:
-    async with bare_engine(answering) as engine, client(engine) as it:
-        await it.call("p", timeout=100.5)
-
-    (call,) = engine.calls
-    assert 90 < call.timeout.ToTimedelta().total_seconds() <= 100.5
 
 
 @pytest.mark.parametrize(
@@ -397,13 +336,3 @@ async def test_an_answer_that_came_late_is_nobodys() -> None:
         answered = await it.call("p")
 
     assert answered.response == b"own"
-
-
-async def test_a_refusal_in_a_session_carries_its_cause() -> None:
-    status = refusal(grpc.StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND", process_id="p")
-    async with scripted_engine(status) as engine, client(engine) as it:
-        with pytest.raises(errors.ProcessNotFoundError) as raised:
-            await it.call("p")
-
-    assert isinstance(raised.value.__cause__, grpc.aio.AioRpcError)
-    assert raised.value.__cause__.code() is grpc.StatusCode.NOT_FOUND

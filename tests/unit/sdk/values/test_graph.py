@@ -25,15 +25,6 @@ def deployment() -> Graph:
     return built
 
 
-def test_a_graph_in_a_few_lines() -> None:
-    assert nodes_to_wire(deployment(), JSON) == [
-        pb.NodeSpec(name="build", args=b'{"ref":"main"}'),
-        pb.NodeSpec(name="test-1", args=b'"unit"', predecessors=["build"]),
-        pb.NodeSpec(name="test-2", args=b'"system"', predecessors=["build"]),
-        pb.NodeSpec(name="deploy", predecessors=["test-1", "test-2"], wants_results=True),
-    ]
-
-
 def test_a_graph_shows_what_it_has() -> None:
     built = deployment()
 
@@ -178,11 +169,6 @@ def test_a_graph_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ValueError, match="at most 2 nodes"):
         built.node("b")
-
-
-def test_an_empty_graph_cannot_be_sent() -> None:
-    with pytest.raises(ValueError, match="at least one node"):
-        nodes_to_wire(Graph(), JSON)
 
 
 def test_what_the_builder_takes_the_engine_takes() -> None:

@@ -8,7 +8,6 @@ import pytest
 from progressor.storage.commit.group_commit import (
     GATHER_SPLIT,
     GATHER_WRITES,
-    HOLD_SECONDS,
     IDLE_SECONDS,
     Insistence,
 )
@@ -41,20 +40,6 @@ async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
         await asyncio.wait(harness.submit(*crowd(2)))
 
     assert harness.times == [0, pytest.approx(GATHER_SECONDS)]
-
-
-@in_virtual_time
-async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
-    harness = Harness(gather=seconds(1), step_count=lambda: 4, seconds=WRITE_SECONDS)
-    async with harness.running():
-        await asyncio.wait(harness.submit(*crowd(1)))
-        futures = harness.submit(*crowd(2))
-        await asyncio.sleep(WRITE_SECONDS / 2)
-        futures += harness.submit(*crowd(3))
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1,), (2, 3)]
-    assert harness.times == [0, pytest.approx(1.5 * WRITE_SECONDS)]
 
 
 @pytest.mark.parametrize(
@@ -270,27 +255,3 @@ async def test_a_busy_lane_keeps_its_connection() -> None:
             await asyncio.sleep(IDLE_SECONDS / 10)
 
     assert harness.pool.lent == 1
-
-
-@pytest.mark.parametrize("pause", [2 * IDLE_SECONDS, 0.0], ids=["idle", "busy for long"])
-@in_virtual_time
-async def test_a_lane_returns_its_connection_for_others(pause: float) -> None:
-    harness = Harness(seconds=HOLD_SECONDS / 2)
-    async with harness.running():
-        for number in range(4):
-            await asyncio.wait(harness.submit(*crowd(number)))
-            await asyncio.sleep(pause)
-
-    assert harness.pool.lent == (4 if pause else 2)
-
-
-@in_virtual_time
-async def test_closing_returns_the_connection_of_an_idle_lane_at_once() -> None:
-    harness = Harness()
-    running = asyncio.ensure_future(harness.commit.run())
-    await asyncio.wait(harness.submit(*crowd(1)))
-
-    harness.commit.close()
-    await running
-
-    assert asyncio.get_running_loop().time() == 0

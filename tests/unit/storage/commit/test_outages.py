@@ -53,20 +53,6 @@ async def test_a_pool_that_is_away_fails_all_who_wait() -> None:
 
 
 @in_virtual_time
-async def test_what_comes_after_an_outage_is_written() -> None:
-    harness = Harness()
-    harness.script.append(AWAY)
-    async with harness.running():
-        (failed,) = harness.submit(*crowd(1))
-        await asyncio.wait({failed})
-        (later,) = harness.submit(*crowd(2))
-
-        assert await later == 20
-
-    assert isinstance(failed.exception(), errors.StorageUnavailableError)
-
-
-@in_virtual_time
 async def test_a_caller_who_has_gone_is_not_failed() -> None:
     harness = Harness()
     gone, there = harness.submit(*crowd(1, 2))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from progressor.telemetry.logs import level as log_level
-from progressor.telemetry.logs.level import LEVELS, Level, LogLevelSwitch
+from progressor.telemetry.logs.level import Level, LogLevelSwitch
 from progressor.telemetry.logs.setup import set_up_logs
 from tests.support.builders import seconds
 from tests.support.runtime.timers import ManualTimers
@@ -87,12 +87,6 @@ def test_a_level_for_good_outlasts_the_while_before_it(
     assert log_level.current() == "warning"
 
 
-def test_libraries_stay_quiet_at_every_level(level: LogLevelSwitch) -> None:
-    for each in LEVELS:
-        level.set(each, FOREVER)
-        assert logging.getLogger("psycopg.pool").getEffectiveLevel() >= logging.WARNING
-
-
 @pytest.mark.parametrize(("before", "after"), [("debug", "error"), ("error", "debug")])
 def test_the_log_tells_of_the_change_where_either_level_hears_it(
     level: LogLevelSwitch, stream: io.StringIO, before: Level, after: Level
@@ -103,15 +97,3 @@ def test_the_log_tells_of_the_change_where_either_level_hears_it(
     (line,) = stream.getvalue().splitlines()
     told = json.loads(line)
     assert (told["event"], told["level_set"], told["seconds"]) == ("log level changed", after, 60)
-
-
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(logging.NOTSET, "debug"), (15, "info"), (logging.ERROR, "error"), (99, "error")],
-)
-def test_a_level_between_the_named_ones_is_the_next_that_is_said(
-    root_logger: logging.Logger, number: int, name: Level
-) -> None:
-    root_logger.setLevel(number)
-
-    assert log_level.current() == name

@@ -100,15 +100,6 @@ def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Lo
     )
 
 
-def test_a_traceback_is_a_field_of_the_record(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    set_up_logs(level="info", log_format="json", stream=stream)
-
-    root_logger.error("broke", exc_info=ValueError("why"))
-
-    assert "ValueError: why" in json.loads(stream.getvalue())["exception"]
-
-
 def test_a_line_names_its_replica_unless_it_speaks_of_another(
     root_logger: logging.Logger,
 ) -> None:
@@ -127,14 +118,6 @@ def in_a_span() -> Any:  # a private class of contextlib
     return trace.use_span(NonRecordingSpan(context))
 
 
-def test_a_line_names_the_span_in_which_it_was_written(log: Log) -> None:
-    with in_a_span():
-        log.logger.info("within")
-    log.logger.info("without")
-
-    assert log.said == [f"within trace_id={TRACE_ID:032x} span_id={SPAN_ID:016x}", "without"]
-
-
 def test_the_ids_of_the_trace_are_fields_of_the_line(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
     set_up_logs(level="info", log_format="json", stream=stream)
@@ -146,14 +129,6 @@ def test_the_ids_of_the_trace_are_fields_of_the_line(root_logger: logging.Logger
     assert (line["trace_id"], line["span_id"]) == (f"{TRACE_ID:032x}", f"{SPAN_ID:016x}")
 
 
-def test_what_is_said_five_times_is_said_five_times(log: Log) -> None:
-    for _ in range(REPEATED_MAX):
-        log.logger.warning("away")
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert log.said == ["away"] * REPEATED_MAX
-
-
 def test_what_goes_on_is_said_once_more_with_its_count_when_the_window_ends(log: Log) -> None:
     for number in range(REPEATED_MAX + 100):
         log.logger.warning("away", extra={"why": number})
@@ -162,33 +137,6 @@ def test_what_goes_on_is_said_once_more_with_its_count_when_the_window_ends(log:
 
     assert meanwhile == REPEATED_MAX
     assert log.said[REPEATED_MAX:] == ["away repeated=100 why=104"]
-
-
-def test_the_next_window_begins_anew(log: Log) -> None:
-    for _ in range(2):
-        for _ in range(REPEATED_MAX + 1):
-            log.logger.warning("away")
-        log.timers.advance(WINDOW_SECONDS)
-
-    assert log.said == ([*["away"] * REPEATED_MAX, "away repeated=1"]) * 2
-
-
-def test_the_count_comes_before_the_next_line_where_nobody_woke_up_for_it(log: Log) -> None:
-    for _ in range(REPEATED_MAX + 3):
-        log.logger.warning("away")
-    log.timers.now += WINDOW_SECONDS  # the timer is late
-    log.logger.info("back")
-
-    assert log.said[REPEATED_MAX:] == ["away repeated=3", "back"]
-
-
-def test_the_count_keeps_the_trace_of_the_line_that_it_repeats(log: Log) -> None:
-    with in_a_span():
-        for _ in range(REPEATED_MAX + 1):
-            log.logger.warning("away")
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert log.said[-1] == (f"away trace_id={TRACE_ID:032x} span_id={SPAN_ID:016x} repeated=1")
 
 
 def test_other_messages_loggers_and_levels_are_counted_by_themselves(log: Log) -> None:
@@ -232,14 +180,6 @@ def test_the_count_names_each_thing_once_and_at_most_so_many(log: Log) -> None:
     assert named == [f"p{number}" for number in range(first, first + REPEATED_IDS_MAX)]
 
 
-def test_the_count_of_lines_about_nothing_names_nothing(log: Log) -> None:
-    for _ in range(REPEATED_MAX + 1):
-        log.logger.info("away")
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert not hasattr(log.records[-1], "repeated_for")
-
-
 def test_the_count_names_the_traces_of_lines_written_in_a_span(log: Log) -> None:
     with in_a_span():
         for _ in range(REPEATED_MAX + 2):
@@ -249,13 +189,6 @@ def test_the_count_names_the_traces_of_lines_written_in_a_span(log: Log) -> None
     assert log.records[-1].__dict__["repeated_for"] == [
         {"process_id": "p", "trace_id": f"{TRACE_ID:032x}"}
     ]
-
-
-def test_values_filled_into_a_message_do_not_make_it_another(log: Log) -> None:
-    for number in range(REPEATED_MAX + 1):
-        log.logger.warning("lost %d", number)
-
-    assert log.said[-1] == f"lost {REPEATED_MAX - 1}"
 
 
 def test_an_error_of_another_kind_or_place_is_said_in_the_midst_of_a_flood(log: Log) -> None:
@@ -297,18 +230,6 @@ def test_a_new_set_up_says_what_the_one_before_held_back(root_logger: logging.Lo
 
     assert json.loads(before.getvalue().splitlines()[-1])["repeated"] == 2
     assert after.getvalue() == ""
-
-
-def test_one_timer_serves_all_windows(log: Log) -> None:
-    for name in ("one", "two", "three"):
-        for _ in range(REPEATED_MAX + 1):
-            log.logger.warning(name)
-        log.timers.advance(1)
-    waiting = log.timers.waiting
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert waiting == 1
-    assert log.said[3 * REPEATED_MAX :] == [f"{it} repeated=1" for it in ("one", "two", "three")]
 
 
 def test_messages_beyond_the_bound_are_said_uncounted() -> None:

@@ -69,16 +69,6 @@ with contextlib.suppress(RuntimeError):
     assert "grpc_core" in {it["logger"] for it in found if it["level"] == "error"}
 
 
-def test_any_other_line_is_a_record_too_though_it_has_no_end_or_is_not_utf_8() -> None:
-    found = records(r"""
-print("a %s of Python's", file=sys.stderr)
-os.write(2, b"\xff\x1b[2J\nwithout an end")
-""")
-
-    assert [(it["logger"], it["level"]) for it in found] == [("stderr", "warning")] * 3
-    assert [it["event"] for it in found] == ["a %s of Python's", "\ufffd\x1b[2J", "without an end"]
-
-
 def test_a_line_without_an_end_in_sight_becomes_several_records() -> None:
     found = records('os.write(2, b"x" * 40_000 + b"\\n")')
 
@@ -97,13 +87,6 @@ for number in range(5_000):
 
     assert code == 0
     assert said.endswith("restored\n")
-
-
-def test_a_crash_shows_where_it_was() -> None:
-    code, said = run("os.abort()")
-
-    assert code < 0
-    assert "Fatal Python error: Aborted" in said
 
 
 def test_a_record_that_cannot_be_written_makes_no_new_ones() -> None:
@@ -126,9 +109,3 @@ os.write(2, b"a line\\n")
     # The line, "after", and what Python says of the failure to write the latter.
     assert 2 <= int(count) < 50
     assert "no space left" not in said
-
-
-def test_a_log_for_people_leaves_standard_error_alone() -> None:
-    _, said = run('os.write(2, b"as it is\\n")', log_format="console")
-
-    assert "as it is" in said.splitlines()

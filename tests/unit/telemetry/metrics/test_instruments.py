@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from progressor.domain.processes.task import TaskType
 from progressor.telemetry.instruments import (
     LABEL_SETS_MAX,
     OVERFLOW,
@@ -64,51 +63,6 @@ def test_a_gauge_asks_all_its_sources_each_time() -> None:
     assert counted(gauge) == {("client",): 2, ("processor",): 7}
 
 
-@pytest.mark.parametrize(
-    ("value", "bucket"), [(0, 0), (1, 0), (1.001, 1), (10, 1), (11, 2), (1e12, 2)]
-)
-def test_a_value_falls_into_the_first_bucket_that_holds_it(value: float, bucket: int) -> None:
-    histogram = Histogram(metric(MetricKind.HISTOGRAM))
-
-    histogram.record(value)
-
-    counts = [0, 0, 0]
-    counts[bucket] = 1
-    assert histogram.snapshot().values == {(): Distribution(tuple(counts), value)}
-
-
-def test_a_snapshot_does_not_change_with_what_is_recorded_later() -> None:
-    histogram = Histogram(metric(MetricKind.HISTOGRAM))
-    histogram.record(5)
-
-    before = histogram.snapshot()
-    histogram.record(5)
-
-    assert before.values == {(): Distribution((0, 1, 0), 5.0)}
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        Counter(metric(MetricKind.COUNTER, "id", "way")),
-        Histogram(metric(MetricKind.HISTOGRAM, "id", "way")),
-    ],
-    ids=["counter", "histogram"],
-)
-def test_what_exceeds_the_label_sets_is_counted_as_other(made: Counter | Histogram) -> None:
-    for number in range(100_000):
-        if isinstance(made, Counter):
-            made.add(1, (str(number), "here"))
-        else:
-            made.record(1, (str(number), "here"))
-
-    values = made.snapshot().values
-    other = values[OVERFLOW, OVERFLOW]
-    assert len(values) == LABEL_SETS_MAX + 1
-    count = other.count if isinstance(other, Distribution) else other
-    assert count == 100_000 - LABEL_SETS_MAX
-
-
 def test_what_exceeds_the_label_sets_of_a_gauge_is_left_out() -> None:
     gauge = Gauge(metric(MetricKind.GAUGE, "id"))
     gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
@@ -125,17 +79,6 @@ def test_a_metric_may_have_a_bound_of_its_own() -> None:
 
     assert len(counted(gauge)) == LABEL_SETS_MAX + 7
     assert counter.value((OVERFLOW,)) == 2
-
-
-def test_a_member_of_an_enum_is_the_label_of_its_word() -> None:
-    counter = Counter(metric(MetricKind.COUNTER, "type"))
-    counter.add(1, (TaskType.CALL,))
-    counter.add(1, ("call",))
-
-    [(label,)] = counted(counter)
-
-    assert (label, type(label)) == ("call", str)
-    assert counter.value((TaskType.CALL,)) == 2
 
 
 def test_a_histogram_without_labels_is_there_before_its_first_value() -> None:

@@ -11,7 +11,6 @@ from progressor.storage.processes.settlements import LeaseLost
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_error,
-    make_failure,
     make_key,
     make_process,
     make_success,
@@ -25,7 +24,6 @@ from tests.support.telemetry.measured import counted
 LEADER = process_key("rollouts", "job")
 FOLLOWS = Part(leader=LEADER, node=3)
 LEADS = Part(led_by=Leadership.PROCESSOR)
-BOTH = Part(led_by=Leadership.ENGINE, leader=LEADER, node=3)
 
 COMPLETED = Finish(make_success(Complete(result=b"")).intent)
 GONE_ON = Finish(make_success(KeepTimer()).intent)
@@ -73,15 +71,6 @@ def test_a_job_ends_with_its_leader_and_one_that_is_removed_has_not_ended(
     assert counted(metrics.job_nodes_ended) == {}
 
 
-def test_a_leader_whose_init_breaks_had_no_job() -> None:
-    metrics = Metrics()
-
-    count_ends(metrics, make_key(), BOTH, TaskType.INIT, BROKEN)
-
-    assert counted(metrics.jobs_ended) == {}
-    assert counted(metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
-
-
 def task_of(part: Part | None) -> RunningTask:
     return make_task(process=make_process(part=part))
 
@@ -95,16 +84,6 @@ async def test_a_step_of_a_follower_is_counted(action: Action, count: int) -> No
     await harness.carry(task_of(FOLLOWS))
 
     assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "done"): count}
-
-
-@in_virtual_time
-async def test_a_plain_process_ends_no_node() -> None:
-    harness = Harness()
-    harness.processor.script.append(make_failure(retryable=False))
-
-    await harness.carry(task_of(None))
-
-    assert counted(harness.metrics.job_nodes_ended) == counted(harness.metrics.jobs_ended) == {}
 
 
 @in_virtual_time

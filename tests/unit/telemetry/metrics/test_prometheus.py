@@ -75,10 +75,6 @@ def test_a_metric_is_told_with_its_kind_its_meaning_and_its_unit(metric: Metric)
     assert family.documentation.endswith(f" Unit: {metric.unit.strip('{}')}.")
 
 
-def test_all_metrics_are_told_of_a_replica_that_has_done_nothing() -> None:
-    assert families(text_of(Metrics())).keys() == {it.name for it in METRICS.values()}
-
-
 def test_what_nothing_tells_apart_is_zero_from_the_start() -> None:
     told = read(text_of(Metrics()))
 

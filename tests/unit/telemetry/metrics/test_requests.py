@@ -9,14 +9,13 @@ from grpc import StatusCode
 from progressor import errors
 from progressor.api.calls import status
 from progressor.api.calls.request_count import NAMESPACES_MAX, RequestCount, outcome_of
-from progressor.domain.processes.admission import Admission, Import, Verdict
+from progressor.domain.processes.admission import Import
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.processes.task import TaskResult
 from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
-from tests.support.builders import make_cancelled, make_request, make_result, seconds
+from tests.support.builders import make_request, seconds
 from tests.support.runtime.requests import KEY, WAITING, Harness
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.measured import counted, recorded
@@ -45,41 +44,6 @@ async def test_preparing_a_request_lasts_until_it_is_durable() -> None:
 
 
 @in_virtual_time
-async def test_a_duplicate_joins_a_task_and_writes_nothing() -> None:
-    harness = Harness()
-    await harness.ask(make_request(args=b"four"))
-
-    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
-    await settled()
-
-    assert counted(harness.metrics.admitted) == {("orders", "call"): 1}
-    assert counted(harness.metrics.bytes_written) == {}
-
-
-@in_virtual_time
-async def test_a_request_that_was_refused_has_prepared_nothing() -> None:
-    harness = Harness()
-    asked = await harness.ask()
-
-    harness.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
-    await asyncio.wait([asked])
-
-    assert isinstance(asked.exception(), errors.ProcessNotFoundError)
-    assert recorded(harness.metrics.request_preparing) == {}
-    assert counted(harness.metrics.admitted) == {}
-
-
-@in_virtual_time
-async def test_a_removal_by_request_is_told_by_that_type() -> None:
-    harness = Harness()
-    harness.processes.removed = (make_cancelled(),)
-
-    await harness.requests.remove(KEY)
-
-    assert recorded(harness.metrics.process_removing) == {("orders", "remove"): (1, 0)}
-
-
-@in_virtual_time
 async def test_an_import_writes_its_history() -> None:
     harness = Harness()
     history = (NewEvent(payload=b"one"), NewEvent(payload=b"three"))
@@ -93,19 +57,6 @@ async def test_an_import_writes_its_history() -> None:
         ("orders", "events"): 8,
         ("orders", "aux_state"): 5,
     }
-
-
-@in_virtual_time
-async def test_an_answer_of_this_replica_is_local() -> None:
-    harness = Harness()
-    waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-    harness.replies.expect(7, KEY, waiter)
-
-    harness.replies.deliver(make_result(7))
-    harness.replies.deliver(make_result(8))
-
-    assert counted(harness.metrics.replies) == {("local",): 1}
-    assert counted(harness.metrics.callers_waiting) == {(): 0}
 
 
 def rejected() -> errors.RejectedError:

@@ -1,31 +1,16 @@
 """What is counted of scans: claims, lateness, what was missed, and what waits."""
 
-import asyncio
 import dataclasses
 from collections.abc import Sequence
 
-from progressor.domain.processes.task import TaskType
 from progressor.domain.views.activity import QUEUES_MAX, Queue
 from progressor.runtime.upkeep.queues import QueueScan
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
 from tests.support.runtime.claims import Harness
 from tests.support.runtime.memory import MemoryNamespaces
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted, recorded
-
-
-@in_virtual_time
-async def test_a_claim_is_told_once_for_each_type_in_it() -> None:
-    harness = Harness()
-    harness.make_due(1, 2)
-    harness.make_due(3, task_type=TaskType.CALL)
-    harness.remember(1, 2, 3)
-    async with harness.running(harness.timers.run):
-        await asyncio.sleep(0.001)
-
-    assert recorded(harness.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
-    assert recorded(harness.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
 
 
 @in_virtual_time
@@ -53,18 +38,6 @@ async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
         ("invoices", "timeout"),
     }
     assert counted(harness.metrics.scan_found) == {}
-
-
-@in_virtual_time
-async def test_a_claim_from_the_backlog_is_counted() -> None:
-    harness = Harness()
-    harness.make_due(1, task_type=TaskType.CALL)
-    harness.slots.reserve_up_to(make_namespace(), 0)
-    harness.slots.mark_backlog("orders")
-    async with harness.running(harness.backlog.run):
-        await settled()
-
-    assert recorded(harness.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
 
 
 class CountedQueues:

@@ -6,7 +6,7 @@ import pytest
 
 from progressor.domain.processes.task import TaskType
 from progressor.telemetry.traces.progress import AGE_MAX, STEPS_MAX, TraceProgress
-from tests.support.builders import make_task, seconds
+from tests.support.builders import make_task
 from tests.support.clock import START
 from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, id_of, parent_of, trace_of
 
@@ -65,18 +65,6 @@ def test_after_a_day_a_new_trace_begins() -> None:
     assert third == fourth != first
 
 
-def test_attempts_count_as_steps() -> None:
-    spans = Spans()
-    for attempt in range(1, STEPS_MAX + 3):
-        task = make_task(trace_context=TRACED, attempt=attempt, started_at=START + seconds(attempt))
-        with spans.tracing.step(task):
-            pass
-
-    parents = [parent_of(it) for it in spans.ended()]
-    assert None not in parents[:STEPS_MAX]
-    assert parents[STEPS_MAX:] == [None, None]
-
-
 def test_an_attempt_after_a_day_begins_a_new_trace() -> None:
     spans = Spans()
     task = make_task(trace_context=TRACED, attempt=2, started_at=START + AGE_MAX)
@@ -121,10 +109,3 @@ def test_what_vendors_say_is_kept_as_far_as_there_is_room(given: str, noted: str
     assert found.startswith("progressor=3:1763910000")
     if noted is not None:
         assert found == noted
-
-
-@pytest.mark.parametrize("state", ["progressor=", "progressor=x:1", "aprogressor=99:1", "a=1"])
-def test_a_member_that_cannot_be_read_counts_for_nothing(state: str) -> None:
-    task = make_task(trace_context={**TRACED, "tracestate": state})
-
-    assert TraceProgress.before(task) == TraceProgress.none(START)

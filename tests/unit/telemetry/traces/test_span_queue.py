@@ -96,17 +96,6 @@ def test_every_span_is_pushed_once_in_the_order_in_which_they_ended() -> None:
     assert ended.counts() == {"pushed": 2 * BATCH_MAX + 1, "no_room": 0, "not_taken": 0}
 
 
-def test_a_full_batch_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_queue, "INTERVAL_SECONDS", 10 * PATIENCE_SECONDS)
-    exporter = Exporter()
-    ended = Ended(exporter)
-
-    ended.end(BATCH_MAX)
-
-    assert exporter.begun.wait(PATIENCE_SECONDS)
-    ended.shut_down()
-
-
 def test_a_lone_span_is_pushed_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_queue, "INTERVAL_SECONDS", 0.001)
     exporter = Exporter()
@@ -185,11 +174,3 @@ def test_what_ends_after_the_end_is_counted() -> None:
     ended.end()
 
     assert ended.counts() == {"pushed": 0, "no_room": 1, "not_taken": 0}
-
-
-def test_nothing_runs_before_the_first_span() -> None:
-    ended = Ended(Exporter())
-
-    assert not threads()
-    ended.shut_down()
-    ended.shut_down()

@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.semconv._incubating.attributes import messaging_attributes, rpc_attributes
 from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
 
-from progressor.domain.gates.constraint import Constraints, GatedState
+from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.intent import Failed, Outcome, Rejected, Released
 from progressor.domain.processes.settlement import Finish, Retry
@@ -119,17 +119,6 @@ def test_a_request_is_a_child_of_its_caller_and_hands_itself_on() -> None:
         "rpc.method": f"{SERVICE}/Call",
         "rpc.response.status_code": "OK",
     }
-
-
-def test_a_story_that_begins_here_has_no_parent_and_keeps_the_vendors_state_of_others() -> None:
-    spans = Spans()
-    with spans.tracing.request(SERVICE, "Call", {}):
-        pass
-    with spans.tracing.request(SERVICE, "Get", {**TRACED, "tracestate": "a=1"}) as span:
-        state = span.context({})["tracestate"]
-
-    assert parent_of(spans.one(f"{SERVICE}/Call")) is None
-    assert state == "a=1"
 
 
 @pytest.mark.parametrize(
@@ -245,15 +234,6 @@ def test_a_call_says_which_processor_was_asked(target: str, server: tuple[str, i
     assert "server.address" not in attributes_of(spans.one("progressor.step"))
 
 
-def test_which_processor_was_asked_is_told_of_nobodys_else_span() -> None:
-    spans = Spans()
-
-    with spans.tracing.step(make_task(trace_context=TRACED)):
-        record_server(NOT_TRACED, "127.0.0.1:7421")
-
-    assert "server.address" not in attributes_of(spans.one("progressor.step"))
-
-
 def test_a_retry_says_when_it_comes() -> None:
     spans = Spans()
     retry = Retry(delay=seconds(1.5), attempt_count=1, error=None)
@@ -277,15 +257,6 @@ def test_a_write_that_is_sent_when_nobody_waits_any_more_changes_nothing(
 
     assert "progressor.batch_wait_ms" not in attributes_of(spans.one("progressor.settle"))
     assert not caplog.records
-
-
-def test_a_step_is_the_current_span_while_it_lasts() -> None:
-    spans = Spans()
-    with spans.tracing.step(make_task(trace_context=TRACED)):
-        during = trace.get_current_span().get_span_context()
-
-    assert during == spans.one("progressor.step").context
-    assert not trace.get_current_span().get_span_context().is_valid
 
 
 @pytest.mark.parametrize(
@@ -431,12 +402,6 @@ def test_an_admission_names_the_gates_that_are_to_be_passed() -> None:
     assert attributes_of(spans.one("progressor.admit"))["progressor.gates"] == ("stock", "bank")
 
 
-def test_the_ledger_is_told_by_the_names_of_the_states() -> None:
-    states = [name.removeprefix("progressor.spent.").removesuffix("_us") for name in names.SPENT]
-
-    assert states == [*GatedState, "running"]
-
-
 def test_an_admission_says_what_became_of_the_request() -> None:
     spans = Spans()
     request = make_request(trace_context=TRACED)
@@ -456,16 +421,6 @@ def test_an_admission_says_what_became_of_the_request() -> None:
         "progressor.verdict": "accepted",
         "progressor.task_id": 7,
     }
-
-
-def test_a_collection_belongs_to_the_story_of_its_task() -> None:
-    spans = Spans()
-
-    with spans.tracing.collection(make_zombie(trace_context=TRACED), cause="silent"):
-        pass
-
-    ended = spans.one("progressor.collect")
-    assert (parent_of(ended), attributes_of(ended)["progressor.cause"]) == (SPAN_ID, "silent")
 
 
 def test_a_collection_in_which_another_replica_was_faster_is_not_told() -> None:

@@ -10,7 +10,6 @@ from opentelemetry import trace
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor, Served
-from progressor.api.calls.malformed import Malformed
 from progressor.api.calls.ports import CallContext
 from progressor.api.calls.status import RichStatus
 from progressor.api.calls.trace_context import trace_context_of
@@ -18,7 +17,6 @@ from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.intent import Failed, Rejected, SetTimer
-from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost
 from progressor.telemetry import names
 from progressor.telemetry.traces.tracing import Tracing
@@ -188,16 +186,6 @@ async def test_the_end_of_a_request_is_told_with_its_reason(
     assert is_error(span) is failed
 
 
-async def test_a_request_that_cannot_be_read_is_told_too() -> None:
-    spans = Spans()
-    violation = errors.FieldViolation("request", "is none")
-    serve = served(spans.tracing, Method(pb.CallResponse()))
-
-    await serve(Malformed(violation), Context(dict(TRACED)))
-
-    assert attributes_of(spans.one(SERVER))["error.type"] == "INVALID_REQUEST"
-
-
 @in_virtual_time
 async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
     spans = Spans()
@@ -231,18 +219,6 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
     with pytest.raises(errors.StorageUnavailableError):
         await answer
     assert spans.one("progressor.admit").status.description == "STORAGE_UNAVAILABLE"
-
-
-@in_virtual_time
-async def test_an_admission_for_which_there_is_no_room_says_so() -> None:
-    spans = Spans()
-    harness = requests(spans)
-    harness.admissions.refuses = errors.OverloadedError("9 writes wait", dt.timedelta(seconds=1))
-
-    with pytest.raises(errors.OverloadedError):
-        await harness.requests.ask(make_request(trace_context=TRACED), timeout=None)
-
-    assert spans.one("progressor.admit").status.description == "OVERLOADED"
 
 
 @in_virtual_time
@@ -364,15 +340,6 @@ async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     await harness.carry(make_task(trace_context=TRACED))
 
     assert spans.one("progressor.step").status.description == "ABANDONED"
-
-
-@in_virtual_time
-async def test_a_removal_that_was_due_asks_nobody() -> None:
-    spans = Spans()
-
-    await steps(spans).carry(make_task(task_type=TaskType.REMOVE, trace_context=TRACED))
-
-    assert {span.name for span in spans.ended()} == {"progressor.step", "progressor.settle"}
 
 
 @in_virtual_time
