@@ -17,22 +17,18 @@ from grpc_status import rpc_status
 
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import SystemClock
-from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
-from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from tests.support.engine.sessions import SessionStub
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
-    from progressor.v1.gate_service_pb2_grpc import GateServiceAsyncStub
     from progressor.v1.job_service_pb2_grpc import JobServiceAsyncStub
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
-    from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceAsyncStub
 from tests.support.api.memory import (
     MemoryLogLevels,
     MemoryNamespaces,
@@ -70,16 +66,8 @@ class Engine:
         return NamespaceServiceStub(self.channel)
 
     @property
-    def gate_service(self) -> "GateServiceAsyncStub":
-        return GateServiceStub(self.channel)
-
-    @property
     def job_service(self) -> "JobServiceAsyncStub":
         return JobServiceStub(self.channel)
-
-    @property
-    def schedule_service(self) -> "ScheduleServiceAsyncStub":
-        return ScheduleServiceStub(self.channel)
 
     @property
     def replica_service(self) -> "ReplicaServiceAsyncStub":

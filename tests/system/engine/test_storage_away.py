@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import psycopg
 import pytest
 import pytest_asyncio
 from grpc import StatusCode
@@ -26,7 +25,6 @@ from tests.support.engine.replica import (
     refusal,
     running_replica,
     starting_replica,
-    timer,
 )
 from tests.support.postgres.cluster import Cluster, own_cluster
 from tests.support.processor.scripted import Answer, Hang
@@ -174,34 +172,6 @@ class TestLostLater:
         assert len(env.asked_for("p")) == 2
         assert (await env.client.get("p")).process.last_event_id == 1
 
-    async def test_callers_with_keys_are_all_answered_once_over_a_restart(
-        self, env: Env, mortal: Cluster
-    ) -> None:
-        names = [f"p{number}" for number in range(10)]
-        for name in names:
-            await env.running(name)
-
-        async def call(name: str, number: int) -> bytes:
-            answer = await env.client.call(
-                name, b"%d" % number, idempotency_key=f"k{number}", timeout=30
-            )
-            response: bytes = answer.response
-            return response
-
-        async with asyncio.TaskGroup() as group:
-            calls = {
-                number: group.create_task(call(names[number % 10], number)) for number in range(200)
-            }
-            await env.asked("p0", 2)
-            await kill(mortal)
-            await bring_back(mortal)
-
-        assert all(task.result() == b"%d" % number for number, task in calls.items())
-        for name in names:
-            history = (await env.client.get(name)).history
-            assert [event.event_id for event in history] == list(range(1, 21))
-            assert len({event.payload for event in history}) == 20
-
     async def test_timers_that_came_due_meanwhile_fire_afterwards(
         self, env: Env, mortal: Cluster
     ) -> None:
@@ -212,25 +182,6 @@ class TestLostLater:
         await env.settled("p", 2)
 
         assert [it.payload for it in (await env.client.get("p")).history] == [b"fired"]
-
-    async def test_broken_connections_cost_no_step(self, env: Env, conninfo: str) -> None:
-        names = [f"p{number}" for number in range(10)]
-        for name in names:
-            env.processor.on_process(
-                name, *[answering(b"tick", set_timer=timer())] * 30, answering(b"last")
-            )
-            await env.client.start(name, accept_only=True)
-        await env.asked("p9", 5)
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-            await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        for name in names:
-            await env.settled(name, 31)
-
-            history = (await env.client.get(name)).history
-            assert [event.event_id for event in history] == list(range(1, 32))
 
 
 class TestLostForLongerThanTheLease:
