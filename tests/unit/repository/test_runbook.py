@@ -31,6 +31,9 @@ CHECKS = [it.name for it in (*environment.CHECKS, *invariants.checks(deep=True))
 _SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)+)", re.MULTILINE)
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"(?<!`)`([^`]+)`")
+# Two words or more, in small letters but for the name of PostgreSQL.
+_MESSAGE = re.compile(r"(?:[a-z]+|PostgreSQL)(?:[:;]? [a-z']+)+")
+_OTHER = {"archive recovery complete", "make image", "make run", "schedule get"}
 _SHELL_SYNTAX = {"|", ">", "<", "&&", ";", "\\"}
 
 SECTIONS = [
@@ -102,6 +105,17 @@ def test_every_key_of_a_guide_exists() -> None:
     keys = {it for it in re.findall(r"`([a-z_]+\.[a-z_]+)`", text) if it.split(".")[0] in sections}
 
     assert keys - {row.key for row in rows} == set()
+
+
+def test_every_log_message_of_a_guide_is_in_the_code() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+    text = "\n".join(page.read_text("utf-8") for page in HOW_TO.rglob("*.md"))
+    spans = {" ".join(it.split()) for it in _SPAN.findall(text)}
+    messages = {it for it in spans if _MESSAGE.fullmatch(it) and not it.startswith("progressor ")}
+
+    assert messages
+    names = {it.replace("_", " ") for it in CHECKS}
+    assert {it for it in messages if it not in source} <= names | _OTHER
 
 
 def test_every_query_of_the_runbook_runs(own_database: str) -> None:
