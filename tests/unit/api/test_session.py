@@ -258,20 +258,6 @@ async def test_a_call_without_a_request_is_refused() -> None:
     assert violation(answers[7])[0] == "request"
 
 
-async def test_an_id_in_flight_is_refused_and_free_once_answered() -> None:
-    async with running() as run:
-        run.stream.send(call(1, b"hang"), call(1))
-        refused = (await run.stream.answered())[1]
-        run.methods.release.set()
-        answered = (await run.stream.answered(2))[1]
-        run.stream.send(call(1))
-        again = (await run.stream.answered(3))[1]
-
-    assert violation(refused) == ("call_id", "1 is in flight already")
-    assert answered.HasField("call")
-    assert again.HasField("call")
-
-
 @pytest.mark.parametrize("timeout", [0.0, -1.0, TIMEOUT_SECONDS_MAX + 1.0])
 async def test_a_timeout_that_makes_no_sense_is_refused(timeout: float) -> None:
     async with running() as run:
@@ -341,22 +327,6 @@ async def test_calls_beyond_the_bound_are_overloaded() -> None:
     retry = error_details_pb2.RetryInfo()
     assert any(detail.Unpack(retry) for detail in answers[3].error.details)
     assert again[4].HasField("call")
-
-
-async def test_where_no_answer_is_taken_away_nothing_more_is_read() -> None:
-    async with running(calls_max=4) as run:
-        run.stream.gate.clear()
-        for number in range(50):
-            run.stream.send(call(number))
-        await run.stream.until(lambda: run.stream.read_count > 4)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        read_count = run.stream.read_count
-        run.stream.gate.set()
-        answers = await run.stream.answered(50)
-
-    assert read_count < 12
-    assert len(answers) == 50
 
 
 async def test_one_huge_frame_is_held_to_the_bound_too() -> None:
@@ -467,19 +437,6 @@ async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.Mon
     assert "has read no answers" in details
     assert (run.methods.begun, run.methods.let_go) == (3, 1)
     assert run.sessions.unsent_bytes == 0
-
-
-async def test_one_that_has_closed_its_side_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STALLED_BYTES", 1)
-    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
-    async with running() as run:
-        run.stream.gate.clear()
-        run.stream.send(call(1, b"finished"))
-        run.stream.close()
-        await run.ended()
-
-    assert run.stream.end is not None
-    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_a_client_that_reads_its_answers_is_not_cut_off(

@@ -91,18 +91,6 @@ async def test_who_does_not_take_its_answers_reads_no_more_until_it_does() -> No
     assert (before, crowd.count("a")) == (0, 1)
 
 
-async def test_when_all_have_too_much_each_still_has_one() -> None:
-    turns = Turns()
-    for number in range(TOTAL_BYTES_MAX // LARGE + 1):
-        await read(turns, number, LARGE)
-    crowd = Crowd(turns)
-    await crowd.want("a", 2)
-    await crowd.want("b", 2)
-
-    assert (crowd.count("a"), crowd.count("b")) == (1, 1)
-    await crowd.leave()
-
-
 async def test_what_comes_free_goes_around() -> None:
     turns = Turns()
     held = [await read(turns, number, LARGE) for number in range(TOTAL_BYTES_MAX // LARGE + 1)]

@@ -76,18 +76,6 @@ async def test_growth_that_is_not_free_is_collected() -> None:
     assert process.resident == START
 
 
-async def test_growth_that_stays_is_collected_once() -> None:
-    process = Process()
-    memory = memory_of(process)
-    process.resident += GROWTH_BYTES
-
-    await memory.look()
-    done = list(process.done)
-    await memory.look()
-
-    assert process.done == done
-
-
 async def test_it_goes_on_for_as_long_as_something_comes_free() -> None:
     process = Process(freed_by_trim=GROWTH_BYTES)
     memory = memory_of(process)

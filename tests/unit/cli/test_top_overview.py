@@ -43,23 +43,6 @@ def test_a_namespace_is_what_all_living_replicas_do_in_it() -> None:
     )
 
 
-def test_one_that_has_passed_its_constraints_waits_for_a_worker_as_all_do() -> None:
-    queues = (
-        a_queue("due", due=1, oldest=2.0),
-        a_queue("available", available_count=1, available_age=seconds(3.0)),
-        a_queue("gate", gate_count=1, gate_age=seconds(9.0), full_gate_count=1),
-    )
-
-    overview = overview_of(an_activity(queues=queues), {})
-
-    assert names(overview) == ["available", "due", "gate"]
-    totals = overview.totals
-    assert (totals.due_age, totals.gate_age) == (seconds(3.0), seconds(9.0))
-    assert (totals.available_count, totals.gate_count, totals.full_gate_count) == (1, 1, 1)
-    assert totals.has_constraints
-    assert not overview_of(an_activity(queues=queues[:1]), {}).totals.has_constraints
-
-
 def test_the_oldest_due_task_comes_first_and_then_the_busiest_namespace() -> None:
     queues = (
         a_queue("late", due=1, oldest=1.0),

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import io
-import itertools
 import re
 
 import pytest
@@ -15,7 +14,6 @@ from rich.screen import Screen as FullScreen
 from progressor.cli.top.overview import Overview, overview_of
 from progressor.cli.top.screen import SLOWEST_MAX, Away, Screen, age_text
 from progressor.sdk.values.activity import NamespaceQueue, Rates, StepRate
-from progressor.sdk.values.replicas import ReplicaState
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.activities import a_namespace, a_queue, a_replica, an_activity
@@ -166,18 +164,6 @@ def test_an_engine_that_is_away_is_told_with_its_reason_in_one_line() -> None:
     )
 
 
-def test_a_replica_that_is_silent_or_drains_is_told() -> None:
-    replicas = (
-        a_replica(1),
-        a_replica(2, state=ReplicaState.DRAINING),
-        a_replica(3, state=ReplicaState.SILENT),
-    )
-    lines = shown(overview_of(an_activity(*replicas), {}))
-
-    assert lines[1].endswith("replicas 1 serving, 1 draining, 1 silent")
-    assert [line.split()[2] for line in lines[5:8]] == ["serving", "draining", "silent"]
-
-
 def test_a_name_cannot_command_the_terminal() -> None:
     lines = shown(overview_of(an_activity(a_replica(1, name="\x1b[2Jhost\n")), {}))
 
@@ -224,26 +210,6 @@ def test_a_screen_is_never_exceeded_and_no_number_in_it_is_cut(
     assert max(map(cell_len, lines)) <= width
     rows = [line.split() for line in lines if line.startswith(("namespace-", "host-"))]
     assert not any("…" in word for row in rows for word in row[1:])
-
-
-@given(st.integers(1, 100), st.integers(1, 5), st.integers(1, 60), st.integers(30, 200))
-def test_what_is_shown_and_what_is_counted_are_all_there_is(
-    namespaces: int, replicas: int, height: int, width: int
-) -> None:
-    lines = shown(crowd(namespaces, replicas), height=height, width=width)
-
-    assert counted_below(lines, "namespace", "namespace-") in {None, namespaces}
-    assert counted_below(lines, "replica", "host-") in {None, replicas}
-
-
-def counted_below(lines: list[str], head: str, row: str) -> int | None:
-    """Return how many rows a table shows and leaves out; None: there is no such table."""
-    place = next((it for it, line in enumerate(lines) if line.split()[:1] == [head]), None)
-    if place is None:
-        return None
-    more = re.match(rf"{head} \((\d+) more\)", lines[place])
-    rows = itertools.takewhile(lambda it: it.startswith(row), lines[place + 1 :])
-    return len(list(rows)) + (int(more[1]) if more else 0)
 
 
 @pytest.mark.parametrize(

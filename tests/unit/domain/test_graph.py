@@ -95,14 +95,6 @@ def test_followers_are_named_after_the_leader_unless_they_have_names_of_their_ow
     ]
 
 
-def test_later_nodes_go_on_where_the_job_is_and_may_wait_for_what_it_has() -> None:
-    planned = plan(node("c", "a", "b"), node("d", "c", "a"), known={"a": 1, "b": 2})
-
-    assert [it.ordinal for it in planned.nodes] == [3, 4]
-    assert [it.predecessors for it in planned.nodes] == [(1, 2), (3, 1)]
-    assert planned.appended == {1: (3, 4), 2: (3,)}
-
-
 def test_no_nodes_are_no_graph() -> None:
     assert refusal() == ("nodes", "must not be empty")
 

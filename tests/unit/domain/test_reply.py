@@ -25,18 +25,8 @@ def cancelled_with(error_class: type[errors.RequestError], **fields: Any) -> Any
     return refused_with(error_class, status=TaskStatus.CANCELLED, error=make_error(**fields))
 
 
-def test_a_finished_task_gives_its_response() -> None:
-    assert response_of(KEY, make_result(response=b"here")) == b"here"
-
-
 def test_a_task_gone_with_its_process_says_removed() -> None:
     assert refused_with(errors.ProcessRemovedError, removed=True).process_id == KEY.process_id
-
-
-def test_a_task_cancelled_without_cause_says_cancelled() -> None:
-    error = refused_with(errors.TaskCancelledError, status=TaskStatus.CANCELLED)
-
-    assert error.task_id == 7
 
 
 def test_a_reject_is_told_in_the_processors_words() -> None:

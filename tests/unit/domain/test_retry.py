@@ -30,10 +30,6 @@ def test_waits_grow_by_the_coefficient_up_to_the_longest(attempt: int, expected:
     assert delay_of(attempt=attempt) == seconds(expected)
 
 
-def test_the_last_attempt_is_followed_by_none() -> None:
-    assert delay_of(attempt=POLICY.attempts_max) is None
-
-
 def test_a_reason_that_is_not_retryable_ends_it() -> None:
     policy = dataclasses.replace(POLICY, non_retryable_reasons=("NO_MONEY",))
 
@@ -42,10 +38,6 @@ def test_a_reason_that_is_not_retryable_ends_it() -> None:
 
 def test_the_processor_may_ask_for_more_patience_than_the_policy_has() -> None:
     assert delay_of(retry_after=seconds(60)) == seconds(60)
-
-
-def test_the_processor_cannot_ask_for_less_patience() -> None:
-    assert delay_of(retry_after=seconds(0)) == seconds(1)
 
 
 @pytest.mark.parametrize(("elapsed", "expected"), [(9.0, seconds(1)), (9.1, None)])

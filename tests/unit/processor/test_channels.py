@@ -72,13 +72,6 @@ async def test_streams_are_counted_while_they_are_open(channels: Channels) -> No
     assert channels.stream_count == 0
 
 
-async def test_namespaces_share_the_channel_to_a_target(channels: Channels) -> None:
-    first = await channels.take(namespace(A))
-    second = await channels.take(namespace(A, name="payments"))
-
-    assert first is second
-
-
 async def test_new_targets_count_from_the_next_call(channels: Channels) -> None:
     await targets_of(channels, namespace(A, B), 1)
 
@@ -94,17 +87,6 @@ async def test_a_channel_is_closed_after_its_last_call(channels: Channels) -> No
     assert first.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
     await channels.give_back(second)
     assert first.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-
-
-async def test_callers_with_old_and_new_targets_do_not_close_each_other(channels: Channels) -> None:
-    """During the moment in which some workers still hold the namespace as it was."""
-    async with asyncio.TaskGroup() as group:
-        taking = [group.create_task(channels.take(namespace(t))) for t in (A, B, A, B, C)]
-
-    taken = [task.result() for task in taking]
-    assert [connection.target for connection in taken] == [A, B, A, B, C]
-    for connection in taken:
-        assert connection.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
 
 
 async def test_a_channel_stays_while_another_namespace_names_it(carried: Channels) -> None:

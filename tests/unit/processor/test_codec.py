@@ -353,15 +353,6 @@ def test_a_field_that_this_release_does_not_know_is_ignored() -> None:
     assert answer == Succeeded(Intent(response=b"r", action=Complete(b"end")))
 
 
-@pytest.mark.parametrize("code", [0, 2])
-def test_a_reject_and_a_failure_without_a_code_are_of_unknown_status(code: int) -> None:
-    rejected = decode(answer_of(reject={"code": code, "message": "no"}))
-    failed = decode(answer_of(failure={"code": code, "message": "no"}))
-
-    assert rejected == Rejected(code=2, message="no")
-    assert failed == Failed(code=2, reason="UNKNOWN", message="no", retryable=False)
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -163,12 +163,6 @@ def test_whatever_ends_a_stream_may_pass_for_each_of_its_steps(code: grpc.Status
     assert cut_off.message.endswith("text")
 
 
-def test_what_ended_a_stream_is_named() -> None:
-    cut_off = failures.cut_off(status(grpc.StatusCode.INTERNAL))
-
-    assert cut_off.message == "the stream ended with INTERNAL: text"
-
-
 def test_broken_details_do_not_hide_the_status() -> None:
     trailer = aio.Metadata(("grpc-status-details-bin", b"\xff\xff"))
     error = aio.AioRpcError(grpc.StatusCode.ABORTED, aio.Metadata(), trailer, details="")
@@ -176,9 +170,3 @@ def test_broken_details_do_not_hide_the_status() -> None:
     assert failures.failure_of(error) == Failed(
         code=10, reason="ABORTED", message="ABORTED", retryable=True
     )
-
-
-def test_words_are_cut_between_characters() -> None:
-    failed = failures.failure_of(status(grpc.StatusCode.INTERNAL, "x" + "é" * 4096))
-
-    assert failed.message == "x" + "é" * 2047

@@ -11,7 +11,6 @@ from progressor.domain.processes.namespace import HistoryMode
 from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings import config
-from progressor.settings.addresses import redact_dsn
 from progressor.settings.decoding import SourceKind
 from progressor.settings.sections import ReplicaSettings, Telemetry, default_data_directory
 
@@ -68,12 +67,6 @@ def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
     given = config.load(file=Path("given.toml"), environment=by_variable)
 
     assert [it.commit.shard_count for it in (here, variable, given)] == [1, 2, 3]
-
-
-def test_durations_are_seconds_in_keys_and_timedeltas_inside(tmp_path: Path) -> None:
-    loaded = _load(tmp_path, "[server]\ndrain_timeout_seconds = 0.5\n")
-
-    assert loaded.server.drain_timeout == dt.timedelta(milliseconds=500)
 
 
 def test_addresses_come_as_a_list_or_separated_by_commas(tmp_path: Path) -> None:
@@ -308,11 +301,6 @@ def test_a_wrong_dsn_is_not_quoted(tmp_path: Path) -> None:
 
     assert caught.value.key == "database.dsn"
     assert "hunter2" not in str(caught.value)
-
-
-def test_a_dsn_without_a_password_is_shown_as_it_is() -> None:
-    assert redact_dsn("postgresql://user@host:5432/db") == "postgresql://user@host:5432/db"
-    assert redact_dsn("host=h user=u") == "host=h user=u"
 
 
 def test_data_goes_to_the_user_s_data_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,11 +78,6 @@ def test_a_row_has_the_columns_of_the_file_or_of_its_type() -> None:
         functions.call("find_locked", ClaimedRow)
 
 
-def test_a_name_without_a_file_is_refused() -> None:
-    with pytest.raises(AssertionError, match="does not exist"):
-        Functions().call("count_orders")
-
-
 def test_a_file_without_a_signature_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,20 +40,6 @@ async def test_what_comes_while_a_frame_is_written_goes_with_the_next() -> None:
     assert wire.frames == [[b"a"], [b"b", b"c"]]
 
 
-async def test_what_is_put_in_one_turn_of_the_loop_is_one_frame() -> None:
-    wire = Wire()
-    outbox = Outbox[bytes](size=len)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(outbox.run(wire.write))
-        for name in (b"a", b"b", b"c"):
-            outbox.put(name)
-        assert len(outbox) == 3
-        outbox.close()
-
-    assert wire.frames == [[b"a", b"b", b"c"]]
-
-
 @pytest.mark.parametrize(
     ("sizes", "frames"),
     [

@@ -85,26 +85,6 @@ def test_of_too_many_gates_only_the_first_are_looked_at() -> None:
     ]
 
 
-@pytest.mark.parametrize("capacity", [0, 1, CAPACITY_MAX])
-def test_capacities_at_their_bounds_are_fine(capacity: int) -> None:
-    assert decoded(types.Constraints(gates=uses(("g", capacity)))).gates == {"g": capacity}
-
-
-@pytest.mark.parametrize("capacity", [-1, CAPACITY_MAX + 1, 2**31 - 1, -(2**31)])
-def test_other_capacities_are_not(capacity: int) -> None:
-    assert wrong(gates=uses(("g", capacity))) == ["constraints.gates[0].capacity"]
-
-
-@pytest.mark.parametrize(("given", "taken"), [(0, 3), (1, 1), (5, 5)])
-def test_priorities_run_from_1_to_5_and_0_is_the_default(given: int, taken: int) -> None:
-    assert decoded(types.Constraints(priority=given)).priority == taken
-
-
-@pytest.mark.parametrize("priority", [-1, 6])
-def test_other_priorities_are_named(priority: int) -> None:
-    assert wrong(priority=priority) == ["constraints.priority"]
-
-
 @pytest.mark.parametrize(
     "version",
     ["", ".", "1.", ".1", "1..2", "v1", "1.-2", " 1", "1\n", "\u0661", "2147483648",
@@ -123,12 +103,6 @@ def test_a_version_is_its_numbers(text: str, parts: tuple[int, ...]) -> None:
     order = decoded(types.Constraints(order=types.Order(key="k", version=text))).order
 
     assert order == Order("k", Version(parts))
-
-
-@pytest.mark.parametrize("key", ["", "a" * 257, "é" * 129, "a\0", "a\x85"])
-def test_a_key_that_is_no_id_is_named(key: str) -> None:
-    assert wrong(gates=uses((key, None))) == ["constraints.gates[0].gate"]
-    assert wrong(order=types.Order(key=key, version="1")) == ["constraints.order.key"]
 
 
 def test_a_repair_has_no_place_for_constraints() -> None:

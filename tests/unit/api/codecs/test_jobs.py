@@ -128,12 +128,6 @@ def test_every_job_has_a_token_that_comes_back(job_id: str) -> None:
     assert page_tokens.JOBS.read(page_tokens.JOBS.write(key)) == key
 
 
-def test_a_token_of_jobs_is_refused_by_the_list_of_processes() -> None:
-    token = page_tokens.JOBS.write((NOON, "a"))
-
-    assert fields_of(lambda: page_tokens.PROCESSES.read(token)) == ["page_token"]
-
-
 def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> None:
     nodes = [make_node(i, target="x" * 1024**2) for i in range(7)]
 

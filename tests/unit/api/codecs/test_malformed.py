@@ -19,12 +19,6 @@ def piece(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | 2]) + bytes([len(data)]) + data
 
 
-def test_a_good_message_is_parsed() -> None:
-    message = pb.CallRequest(namespace="orders", process_id="é")
-
-    assert deserializer(pb.CallRequest)(message.SerializeToString()) == message
-
-
 @pytest.mark.parametrize(
     ("number", "field"), [(1, "namespace"), (2, "process_id"), (5, "idempotency_key")]
 )
@@ -32,10 +26,6 @@ def test_a_text_that_is_not_utf8_is_named(number: int, field: str) -> None:
     data = piece(1, b"orders") + piece(3, BAD) + piece(number, BAD)
 
     assert field_of(pb.CallRequest, data) == field
-
-
-def test_a_map_is_named_as_a_whole() -> None:
-    assert field_of(pb.CallRequest, piece(4, piece(1, b"k") + piece(2, BAD))) == "caller_context"
 
 
 def test_a_text_deep_within_is_named_by_its_path() -> None:

@@ -13,8 +13,6 @@ from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
 
-DAY = dt.timedelta(days=1)
-
 
 def create(**fields: object) -> Namespace:
     given = {"name": "orders", "processor_targets": ["localhost:50051"], **fields}
@@ -150,15 +148,6 @@ def test_an_update_changes_what_its_mask_names_and_nothing_else() -> None:
     )
 
 
-def test_a_masked_field_that_is_absent_takes_its_default() -> None:
-    current = Namespace(
-        name="orders", processor_targets=("a:1",), worker_count_max=5, task_retention=DAY
-    )
-    update = update_of(["worker_count_max", "task_retention", "zombie_policy"])
-
-    assert update.change(current) == Namespace(name="orders", processor_targets=("a:1",))
-
-
 def test_an_update_without_a_mask_changes_what_is_set() -> None:
     current = Namespace(name="orders", processor_targets=("a:1",), worker_count_max=5, revision=4)
     update = update_of([], processor_targets=["b:2"], revision=9)
@@ -209,8 +198,3 @@ def test_a_listing_continues_behind_the_last_name_of_its_page() -> None:
     assert [namespace.name for namespace in page.namespaces] == ["a", "b"]
     assert (following.after, following.limit) == ("b", 100)
     assert last.next_page_token == ""
-
-
-def test_a_listing_with_a_token_of_another_list_is_refused() -> None:
-    with pytest.raises(errors.InvalidRequestError, match="page_token"):
-        namespace_codec.list_from_wire(pb.ListNamespacesRequest(page_token="dDE"))

@@ -62,11 +62,6 @@ def test_a_listing_that_cannot_be_is_refused_by_its_field(
     assert [it.field for it in caught.value.violations] == [field]
 
 
-def test_a_token_of_a_replica_is_none_of_a_task() -> None:
-    with pytest.raises(errors.InvalidRequestError, match="page_token"):
-        page_tokens.TASKS.read(page_tokens.REPLICAS.write(7))
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_of_a_log_has_its_number_in_all_three_places(level: Level) -> None:
     number = replica_codec.log_level_to_wire(level)

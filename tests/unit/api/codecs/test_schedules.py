@@ -18,8 +18,6 @@ from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import JobOptions
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
-    CATCH_UP_DEFAULT,
-    EPOCH,
     CallTarget,
     CronTimes,
     IntervalTimes,
@@ -105,27 +103,6 @@ def a_schedule(target: Target | None = None, times: Times | None = None, **field
         "refused_count": 4,
     }
     return Schedule(**{**chosen, **fields})
-
-
-def test_the_least_that_can_be_said_takes_the_defaults() -> None:
-    assert read(creation()) == schedule_codec.Creation(
-        key=KEY,
-        spec=ScheduleSpec(
-            timing=Timing(times=CronTimes("0 3 * * *", "Europe/Berlin")), target=StartTarget()
-        ),
-        paused=False,
-        note="",
-    )
-    assert dt.timedelta(days=1) == CATCH_UP_DEFAULT
-
-
-def test_a_zone_that_is_not_given_is_utc_and_an_anchor_the_epoch() -> None:
-    by_cron = read(creation(spec(cron=pb.CronTimes(expression=" 0  3 * * * "))))
-    every = pb.IntervalTimes(every=seconds(90))
-    by_interval = read(creation(spec(cron=None, interval=every)))
-
-    assert by_cron.spec.timing.times == CronTimes("0 3 * * *", "UTC")
-    assert by_interval.spec.timing.times == IntervalTimes(dt.timedelta(seconds=90), EPOCH)
 
 
 TARGETS: tuple[Target, ...] = (

@@ -142,15 +142,6 @@ def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
     assert not without.processes[0].HasField("first_wait")
 
 
-def test_a_list_goes_on_behind_the_last_process_that_was_looked_at() -> None:
-    last = make_process()
-
-    response = responses.list_to_wire(a_page(next_before=last))
-
-    assert response.next_page_token == page_tokens.PROCESSES.write(place_of(last))
-    assert not responses.list_to_wire(a_page()).next_page_token
-
-
 def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
     large = make_process(detail="x" * (responses.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
     listed = [Listed(process=large, first_wait=None)] * 3

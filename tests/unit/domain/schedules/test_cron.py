@@ -197,13 +197,6 @@ def test_an_expression_is_read(expression: str, expected: str) -> None:
     assert CronClock(expression, "UTC").after(START) == instant(expected)
 
 
-def test_an_instant_between_two_seconds_comes_after_the_first() -> None:
-    clock = CronClock("* * * * * *", "UTC")
-
-    assert clock.after(START + dt.timedelta(microseconds=1)) == START + dt.timedelta(seconds=1)
-    assert clock.after(START - dt.timedelta(microseconds=1)) == START
-
-
 @pytest.mark.parametrize(
     ("expression", "complaint"),
     [

@@ -57,13 +57,6 @@ def test_an_interval_counts_from_its_anchor_both_ways(
     assert every.upcoming(after) == Upcoming(expected, expected)
 
 
-def test_an_interval_without_an_anchor_counts_from_the_epoch() -> None:
-    upcoming = calendar(IntervalTimes(dt.timedelta(hours=5))).upcoming(NOON)
-
-    assert upcoming is not None
-    assert (upcoming.instant - EPOCH) % dt.timedelta(hours=5) == dt.timedelta()
-
-
 def test_nothing_fires_before_start_or_after_end() -> None:
     bounded = calendar(start_at=NOON, end_at=NOON + 2 * MINUTE)
 
@@ -80,19 +73,6 @@ def test_a_backfill_heeds_neither_start_nor_end_and_has_a_limit() -> None:
 
     assert [(each.instant - NOON) // MINUTE for each in found] == [-2, -1, 0, 1]
     assert len(ended.between(NOON, NOON + dt.timedelta(days=1), 7)) == 7
-
-
-@pytest.mark.parametrize("jitter", [dt.timedelta(), 30 * SECOND])
-def test_the_next_instants_end_at_the_horizon(jitter: dt.timedelta) -> None:
-    leap_days = calendar(CronTimes("0 0 29 2 *", "Europe/Berlin"), jitter=jitter)
-    first = leap_days.upcoming(NOON)
-    assert first is not None
-
-    found = leap_days.next(first, 100)
-
-    assert [each.instant.year for each in found] == [2028, 2032, 2036]
-    assert leap_days.next(first, 2) == found[:2]
-    assert leap_days.next(first, 1) == [first]
 
 
 def test_a_hundred_next_instants_of_a_leap_day_that_is_a_sunday_are_soon_found(
@@ -167,15 +147,6 @@ def test_what_is_older_than_the_window_is_missed_up_to_what_is_not() -> None:
 
     assert plan.what == Missed(Upcoming(NOON, NOON), NOON + 6 * MINUTE, 7)
     assert plan.then == Upcoming(NOON + 7 * MINUTE, NOON + 7 * MINUTE)
-
-
-def test_the_last_instant_may_be_missed_too() -> None:
-    late = calendar(catch_up_window=MINUTE, end_at=NOON + MINUTE)
-
-    plan = late.plan(Upcoming(NOON, NOON), NOON + 10 * MINUTE)
-
-    assert plan.what == Missed(Upcoming(NOON, NOON), NOON + MINUTE, 2)
-    assert plan.then is None
 
 
 def test_a_long_downtime_is_counted_in_portions() -> None:

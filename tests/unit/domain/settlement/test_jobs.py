@@ -44,13 +44,6 @@ def test_a_nodes_retry_policy_goes_before_all_of_the_namespaces(task_type: TaskT
     assert isinstance(spent, Break)
 
 
-def test_the_attempts_of_a_nodes_policy_count_for_zombies_too() -> None:
-    options = JobOptions(retry_policy=FOUR_TIMES)
-
-    assert isinstance(settlement_of(Lost(), options, attempt=3), Retry)
-    assert isinstance(settlement_of(Lost(), options, attempt=4), Break)
-
-
 @pytest.mark.parametrize(
     ("policy", "namespace", "ends"),
     [
@@ -76,13 +69,6 @@ def test_what_a_schedule_has_started_is_not_tried_again_when_it_is_lost(
 
     assert isinstance(found, Break)
     assert (found.error.reason, found.fails_job) == (ZOMBIE, True)
-
-
-def test_no_other_loss_fails_a_job_as_a_whole() -> None:
-    found = settlement_of(Lost(), JobOptions(zombie_policy=ZombiePolicy.FAIL))
-
-    assert isinstance(found, Break)
-    assert not found.fails_job
 
 
 def test_a_patient_failure_is_tried_again_whatever_the_policy_says() -> None:

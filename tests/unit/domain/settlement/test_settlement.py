@@ -77,10 +77,6 @@ def test_a_rejected_request_fails_alone_with_the_processors_words(task_type: Tas
     assert settlement_of(REJECTED, make_task(task_type=task_type)) == Fail(REFUSAL)
 
 
-def test_a_process_whose_first_step_is_rejected_never_came_to_be() -> None:
-    assert settlement_of(REJECTED, make_task(task_type=TaskType.INIT)) == Remove(error=REFUSAL)
-
-
 @pytest.mark.parametrize("task_type", TaskType)
 def test_a_retryable_failure_waits_for_the_next_attempt(task_type: TaskType) -> None:
     failed = make_failure()
@@ -125,12 +121,6 @@ def test_a_step_that_ran_out_of_time_for_good_counts_its_attempts(
     assert isinstance(settlement, Break)
     assert settlement.error.message == f"step timeout of 1 s exceeded, {words}"
     assert settlement.error.reason == reason
-
-
-def test_a_failed_repair_leaves_the_process_in_error() -> None:
-    settlement = settlement_of(make_failure(retryable=False), make_task(task_type=TaskType.REPAIR))
-
-    assert isinstance(settlement, Fail)
 
 
 @pytest.mark.parametrize("outcome", [make_failure(retryable=False), Lost()])

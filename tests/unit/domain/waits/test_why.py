@@ -179,12 +179,6 @@ class TestATaskThatNobodyCarries:
             since=ago(2), draining_count=0, silent_count=0
         )
 
-    def test_has_waited_since_it_was_made_where_no_instant_is_told(self) -> None:
-        found = cause_of(a_task(due_at=None, is_due=False), facts=facts_of(a_replica()))
-
-        assert isinstance(found, NoFreeWorker)
-        assert found.since == ago(3)
-
 
 class TestATaskThatIsLeased:
     def test_runs(self) -> None:
@@ -264,10 +258,6 @@ def test_a_wait_tells_the_attempt_that_runs_or_comes_next_and_the_last_error() -
     assert (running.task_id, running.attempt, running.last_error) == (7, 2, None)
     assert (waiting.task_id, waiting.attempt, waiting.last_error) == (8, 3, ERROR)
     assert (waiting.task_type, waiting.status) == (TaskType.CALL, TaskStatus.WAITING)
-
-
-def test_a_process_without_tasks_has_no_waits() -> None:
-    assert why.waits([], facts=facts_of(), namespace=NAMESPACE) == ()
 
 
 def explained(cause: Cause, **fields: Any) -> str:

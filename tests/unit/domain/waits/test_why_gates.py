@@ -19,11 +19,9 @@ from progressor.domain.views.wait import (
     GateWait,
     Lease,
     NoFreeWorker,
-    NoReplica,
     OrderWait,
     RetryNotDue,
     RunAtNotDue,
-    Running,
     TimerNotDue,
     TimeSpent,
     UnfinishedTask,
@@ -37,7 +35,6 @@ SERVES = ReplicaFacts(
     replica_id=1, heartbeat_at=NOW, lease_timeout=seconds(5), draining=False, crews={}
 )
 FACTS = Facts(read_at=NOW, replicas={1: SERVES}, collecting=seconds(1))
-NO_REPLICAS = dataclasses.replace(FACTS, replicas={})
 
 LATER, SINCE = NOW + seconds(60), NOW - seconds(2)
 ORDER = OrderWait(
@@ -182,20 +179,6 @@ def test_a_call_is_behind_one_that_waits_for_its_retry_and_came_later() -> None:
     assert wait.causes == (behind,)
 
 
-def test_one_that_has_no_constraints_has_one_cause_and_no_account() -> None:
-    [wait] = waits_of(a_task())
-
-    assert (wait.besides, wait.spent) == ((), None)
-
-
-def test_one_that_is_available_may_have_no_replica() -> None:
-    task = a_task(due_at=SINCE, is_due=True, gated=gated(GatedState.AVAILABLE))
-
-    [wait] = waits_of(task, facts=NO_REPLICAS)
-
-    assert isinstance(wait.cause, NoReplica)
-
-
 @pytest.mark.parametrize("state", GatedState)
 def test_a_busy_process_is_named_whatever_comes_first(state: GatedState) -> None:
     task = a_task(due_at=LATER, gated=gated(state, **EVERYTHING))
@@ -327,12 +310,3 @@ def test_a_retry_of_a_gated_task_tells_what_it_waits_for_besides() -> None:
         f"Task 7 (call) waits for its retry, attempt 2 of 3, at {AT}, after AWAY: away."
         " Besides, it waits for gate shut, whose capacity is 0."
     )
-
-
-def test_running_ones_are_told_as_all() -> None:
-    step = dataclasses.replace(a_step(), gated=gated(GatedState.AVAILABLE))
-
-    [wait] = waits_of(step)
-
-    assert isinstance(wait.cause, Running)
-    assert wait.spent == SPENT

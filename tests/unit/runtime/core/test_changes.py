@@ -9,7 +9,6 @@ from progressor.domain.processes.intent import Complete, Intent
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.runtime.core import changes
-from progressor.telemetry.logs import fields as log_fields
 from tests.support.builders import make_entry, make_error, make_process, make_success, seconds
 
 ERROR = make_error()
@@ -80,15 +79,3 @@ def test_a_line_has_ids_a_reason_and_the_trace_and_none_of_the_processors_words(
     )  # fmt: skip
     assert (record.reason, record.trace_id) == (ERROR.reason, "0af7651916cd43dd8448eb211c80319c")
     assert ERROR.message not in str(vars(record))
-
-
-def test_nothing_is_put_together_for_a_line_that_nobody_hears(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_fields, "of_process", pytest.fail)
-    with caplog.at_level(logging.ERROR):
-        changes.settled(make_entry(settlement=Break(ERROR)))
-    with caplog.at_level(logging.WARNING):
-        changes.settled(make_entry(settlement=COMPLETED))
-
-    assert caplog.records == []

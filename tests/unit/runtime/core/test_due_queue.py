@@ -79,14 +79,6 @@ def test_a_task_can_come_back_after_it_was_taken() -> None:
     assert harness.taken() == [1]
 
 
-def test_the_wait_is_until_the_first_task() -> None:
-    harness = Harness()
-    harness.add(1, ahead=2)
-    harness.add(2, ahead=1)
-
-    assert harness.due_queue.wait_seconds() == pytest.approx(1, abs=0.001)
-
-
 @pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])
 def test_whoever_waits_is_told_of_an_earlier_task_only(ahead: float, changes: bool) -> None:
     harness = Harness()

@@ -31,32 +31,6 @@ async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) 
 
 
 @in_virtual_time
-async def test_letting_go_twice_cancels_once() -> None:
-    leases = Leases()
-    handle = leases.take(make_task())
-
-    asking = asyncio.ensure_future(ask(handle))
-    await settled()
-    leases.let_go(Ending.RELEASED)
-    leases.let_go(Ending.ABANDONED)
-
-    assert asking.cancelling() == 1
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert handle.ending is Ending.ABANDONED
-
-
-@in_virtual_time
-async def test_a_step_that_asks_nobody_learns_of_it_all_the_same() -> None:
-    leases = Leases()
-    handle = leases.take(make_task())
-
-    leases.let_go(Ending.RELEASED)
-
-    assert handle.ending is Ending.RELEASED
-
-
-@in_virtual_time
 async def test_what_is_taken_after_letting_go_is_held() -> None:
     leases = Leases()
     leases.let_go(Ending.ABANDONED)

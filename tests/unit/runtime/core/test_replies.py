@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.domain.processes.task import TaskResult
 from progressor.runtime.core import replies as module
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
@@ -57,17 +56,6 @@ class Harness:
         finally:
             running.cancel()
             await asyncio.wait({running})
-
-
-@in_virtual_time
-async def test_a_caller_who_has_gone_keeps_nobody_from_the_answer() -> None:
-    harness = Harness()
-    gone, there = harness.expect(), harness.expect()
-    gone.cancel()
-
-    harness.replies.deliver(make_result())
-
-    assert there.result() == make_result()
 
 
 @in_virtual_time
@@ -160,16 +148,6 @@ async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() 
         assert await waiter == make_result()
 
     assert asyncio.get_running_loop().time() == 0.5
-    assert harness.listener.connections == 2
-
-
-@in_virtual_time
-async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
-    harness = Harness()
-    async with harness.running():
-        harness.listener.hang_up()
-        await settled()
-
     assert harness.listener.connections == 2
 
 
@@ -292,18 +270,6 @@ async def test_a_word_that_cannot_be_sent_is_counted() -> None:
     assert harness.observers.counts["notification_lost"] == 1
     assert counted(harness.metrics.notifications_lost) == {(): 1}
     assert recorded(harness.metrics.notification) == {}
-
-
-@in_virtual_time
-async def test_an_answer_is_given_once() -> None:
-    harness = Harness()
-    waiter = harness.expect()
-    harness.replies.deliver(make_result(response=b"first"))
-
-    second: TaskResult = make_result(response=b"second")
-    harness.replies.deliver(second)
-
-    assert waiter.result().response == b"first"
 
 
 @in_virtual_time

@@ -47,14 +47,6 @@ def test_a_fresh_request_does_not_overtake_a_backlog() -> None:
     assert slots.reserve_up_to(TWO_PLACES, 5) == 1
 
 
-def test_a_backlog_of_one_namespace_keeps_nobody_else_waiting() -> None:
-    slots = idle_workers()
-    slots.reserve(TWO_PLACES)
-    slots.mark_backlog("orders")
-
-    assert slots.reserve(OTHER)
-
-
 @pytest.mark.parametrize("backlog", [False, True])
 def test_a_draining_replica_has_no_places(backlog: bool) -> None:
     slots = idle_workers()
@@ -82,19 +74,6 @@ def test_a_smaller_crew_takes_nobody_until_enough_steps_have_ended() -> None:
     assert slots.reserve_up_to(smaller, 1) == 0
     slots.give_back("orders", 2)
     assert slots.reserve_up_to(smaller, 5) == 1
-
-
-def test_a_place_that_becomes_free_calls_for_the_backlog() -> None:
-    slots = idle_workers()
-    slots.reserve_up_to(TWO_PLACES, 2)
-    slots.mark_backlog("orders")
-    quiet = not slots.room_made.is_set()
-
-    slots.give_back("orders")
-
-    assert quiet
-    assert slots.room_made.is_set()
-    assert slots.backlogs() == {"orders": 1}
 
 
 def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:

@@ -81,14 +81,6 @@ async def handed(jobs: FakeJobs, task: RunningTask) -> RunningTask | Outcome:
 
 
 class TestLedByTheEngine:
-    async def test_the_init_starts_the_nodes_that_its_args_hold(self) -> None:
-        action = StartNodes(nodes=(A, B))
-
-        outcome = await handed(FakeJobs(), a_task(BY_ENGINE, args=encode_graph(action)))
-
-        assert isinstance(outcome, Succeeded)
-        assert outcome.intent.action == action
-
     async def test_its_timeout_counts_from_the_submission(self) -> None:
         args = encode_graph(StartNodes(nodes=(A,), timeout=seconds(60)))
         task = a_task(BY_ENGINE, args=args, scheduled_at=START, started_at=START + seconds(40))
@@ -142,15 +134,6 @@ class TestLedByTheEngine:
 
 
 class TestHanded:
-    async def test_a_join_is_told_of_all_nodes(self) -> None:
-        task = a_task(BY_PROCESSOR, TaskType.JOIN)
-        jobs = FakeJobs(outcomes=(DONE, broke("b")))
-
-        found = await handed(jobs, task)
-
-        assert found == dataclasses.replace(task, nodes=(DONE, broke("b")))
-        assert jobs.asked == [(task.key, 32 * 1024 * 1024)]
-
     async def test_an_init_that_wants_results_is_told_of_its_predecessors(self) -> None:
         task, jobs = a_task(TAKES_RESULTS), FakeJobs(outcomes=(DONE,))
 
@@ -210,11 +193,6 @@ class TestPlan:
         _, ordinals, _ = await self.planned(jobs, a_task(BY_ENGINE), A, B)
 
         assert (ordinals, jobs.asked) == ([1, 2], [])
-
-    async def test_a_follower_becomes_a_leader_by_its_init(self) -> None:
-        _, ordinals, _ = await self.planned(FakeJobs(), a_task(FOLLOWER), A)
-
-        assert ordinals == [1]
 
     async def test_nodes_inherit_the_context_of_the_step(self) -> None:
         task = a_task(None, caller_context={"tenant": "t"})

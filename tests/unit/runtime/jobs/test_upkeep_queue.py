@@ -12,7 +12,7 @@ from progressor.runtime.jobs import upkeep_queue as module
 from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.storage.rows.cancelled import Cancelled
 from progressor.storage.rows.job_effects import JobNews, job_news
-from tests.support.builders import make_cancelled, make_error, make_key, seconds
+from tests.support.builders import make_cancelled, make_key, seconds
 from tests.support.clock import START, ManualClock
 
 ONE, OTHER = make_key("one"), make_key("other")
@@ -76,14 +76,6 @@ def test_callers_of_what_was_stopped_are_told_why() -> None:
     assert harness.aftermath.told == [(task, ONE.namespace, "PROCESS_FAILED", False)]
 
 
-def test_whoever_stops_a_follower_says_why() -> None:
-    harness, task = Harness(), make_cancelled()
-
-    harness.upkeep_queue.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
-
-    assert harness.aftermath.told == [(task, ONE.namespace, "JOB_CANCELLED", False)]
-
-
 def test_what_does_not_fit_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZE_MAX", 2)
     upkeep_queue = Harness().upkeep_queue
@@ -107,14 +99,6 @@ def test_the_news_are_read_as_settlements_write_them() -> None:
     assert news.failed == [OTHER]
     ((key, task),) = news.cancelled
     assert (key, task.task_id, task.reply_to) == (OTHER, 9, (3,))
-
-
-@pytest.mark.parametrize("key", ["due", "untended", "cancelled", "failed"])
-def test_news_without_one_of_its_parts_are_read(key: str) -> None:
-    nothing = dict.fromkeys(("due", "untended", "cancelled", "failed"))
-    news = job_news(START, nothing | {key: []})
-
-    assert news == JobNews(START, [], [], [], [])
 
 
 def _columns(key: ProcessKey) -> tuple[int, str, str]:

@@ -59,22 +59,6 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> No
     assert harness.replies.waiting_count == 0
 
 
-@in_virtual_time
-async def test_a_caller_who_goes_after_the_admission_takes_nothing_back() -> None:
-    harness = Harness()
-    async with harness.working():
-        answer = await harness.ask()
-        harness.admissions.answer(LEASED)
-        await settled()
-        waited = harness.replies.waiting_count
-
-        answer.cancel()
-        await settled()
-
-        assert harness.carried == [7]
-        assert (waited, harness.replies.waiting_count) == (1, 0)
-
-
 @pytest.mark.parametrize(
     "admission",
     [
@@ -111,16 +95,6 @@ async def test_a_deadline_names_the_task_that_goes_on() -> None:
     assert caught.value.task_id == 7
     assert asyncio.get_running_loop().time() == 3
     assert harness.replies.waiting_count == 0
-
-
-@in_virtual_time
-async def test_a_deadline_before_the_admission_knows_no_task() -> None:
-    harness = Harness()
-
-    with pytest.raises(errors.DeadlineExceededError) as caught:
-        await harness.requests.ask(make_request(), timeout=3)
-
-    assert caught.value.task_id is None
 
 
 @in_virtual_time

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.reply import Receipt
 from progressor.domain.processes.task import TaskResult, TaskStatus
 from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
@@ -32,16 +32,6 @@ async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
 
 
 @in_virtual_time
-async def test_a_receipt_of_a_repetition_says_so() -> None:
-    harness = Harness()
-    receipt = await harness.accept()
-
-    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
-
-    assert (await receipt).deduplicated
-
-
-@in_virtual_time
 async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
     harness = Harness()
     receipt = await harness.accept()
@@ -52,22 +42,6 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
     await settled()
 
     assert harness.observers.counts["admitted"] == 1
-
-
-@in_virtual_time
-async def test_a_refusal_reaches_who_waits_for_a_receipt() -> None:
-    harness = Harness()
-    receipt = await harness.accept()
-
-    harness.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
-
-    with pytest.raises(errors.ProcessNotFoundError):
-        await receipt
-
-
-@in_virtual_time
-async def test_a_simple_repair_without_a_timer_runs_nothing() -> None:
-    assert await Harness().requests.simple_repair(KEY) is None
 
 
 @in_virtual_time

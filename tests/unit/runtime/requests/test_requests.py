@@ -33,17 +33,6 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
 
 
 @in_virtual_time
-async def test_a_request_asks_for_the_place_that_was_reserved_for_it() -> None:
-    harness = Harness(make_namespace(worker_count_max=1))
-
-    await harness.ask()
-    await harness.ask()
-
-    assert [entry.run for entry in harness.admissions.entries] == [True, False]
-    assert harness.admissions.entries[0].expires_after == seconds(32)
-
-
-@in_virtual_time
 async def test_a_place_that_is_not_needed_is_given_back() -> None:
     harness = Harness()
     await harness.ask()

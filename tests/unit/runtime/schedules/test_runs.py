@@ -231,15 +231,6 @@ async def test_what_ends_by_itself_is_not_marked_as_cancelled(
     assert len(scene.fired) == 1
 
 
-async def test_a_trigger_fires_as_of_now_by_the_policy_of_the_schedule(scene: Scene) -> None:
-    firing = await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
-
-    [item] = scene.fired
-    assert firing is FIRING
-    assert (item.what, item.policy) == (Upcoming(NOON, NOON), OverlapPolicy.ALLOW)
-    assert (item.cause, item.due, item.fired.revision) == (FiringCause.TRIGGER, None, 3)
-
-
 async def test_a_trigger_of_a_key_that_came_before_fires_nothing(scene: Scene) -> None:
     scene.known = FIRING
 

@@ -291,14 +291,6 @@ async def test_a_full_batch_is_followed_by_another_at_once(
     assert harness.schedule_runs.batches == [["a", "b"], ["c"]]
 
 
-async def test_it_wakes_for_the_next_one_that_is_due(harness: Harness) -> None:
-    harness.firings.seconds = 0.0
-    harness.firings.due = [[], [], [due("a")]]
-
-    async with running(harness.scan):
-        await until(lambda: bool(harness.schedule_runs.batches))
-
-
 async def test_it_wakes_for_a_change(harness: Harness) -> None:
     harness.firings.seconds = 3600.0
     async with running(harness.scan):

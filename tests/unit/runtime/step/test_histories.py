@@ -3,7 +3,7 @@
 import pytest
 
 from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.domain.processes.intent import Released, RemoveProcess
+from progressor.domain.processes.intent import RemoveProcess
 from progressor.domain.processes.namespace import HistoryMode
 from progressor.domain.processes.settlement import Break, Retry
 from tests.support.builders import (
@@ -166,18 +166,6 @@ async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     await harness.carry(task_with_history(5))
 
     assert harness.history_sent() == (4, 5)
-
-
-@in_virtual_time
-async def test_an_outcome_of_the_processor_is_settled_by_the_rules() -> None:
-    harness = Harness()
-    harness.processor.script.append(Released())
-
-    await harness.carry(make_task(attempt=3))
-
-    assert harness.settlements.entries[0].settlement == Retry(
-        delay=seconds(0), attempt_count=2, error=None
-    )
 
 
 @in_virtual_time

@@ -58,18 +58,6 @@ async def test_a_step_that_was_fenced_off_tells_nobody() -> None:
 
 
 @in_virtual_time
-async def test_a_worker_goes_on_with_what_the_settlement_says_is_next() -> None:
-    harness = Harness()
-    following = make_task(task_id=8, token=80)
-    harness.settlements.script.append(make_written(next=following))
-
-    await harness.carry()
-
-    assert [entry.token for entry in harness.settlements.entries] == [70, 80]
-    assert harness.leases.tokens() == []
-
-
-@in_virtual_time
 async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
     harness = Harness()
     harness.settlements.script.append(make_written(next=make_task(task_id=8, token=80)))
@@ -96,20 +84,6 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     assert [entry.continues for entry in harness.settlements.entries] == (
         [True] * (TURNS_MAX - 1) + [False]
     )
-
-
-@in_virtual_time
-async def test_an_abandoned_step_settles_nothing() -> None:
-    harness = Harness()
-    harness.processor.script.append(None)
-    carrying = asyncio.ensure_future(harness.carry())
-    await harness.processor.hanging.wait()
-
-    harness.leases.let_go(Ending.ABANDONED)
-    await carrying
-
-    assert harness.settlements.entries == []
-    assert harness.points == {"claimed": 1, "abandoned": 1}
 
 
 @in_virtual_time

@@ -69,16 +69,6 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
 
 
 @in_virtual_time
-async def test_the_scan_puts_on_the_agenda_what_comes_soon() -> None:
-    harness = Harness()
-    harness.claims.upcoming = [make_due(due_at=START + seconds(3))]
-
-    await harness.due.scan()
-
-    assert harness.due_queue.wait_seconds() == pytest.approx(3, abs=0.01)
-
-
-@in_virtual_time
 async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
     harness = Harness()
     harness.claims.upcoming = [

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.support.runtime.claims import ONE_PLACE, Harness
+from tests.support.runtime.claims import Harness
 from tests.support.runtime.virtual_time import in_virtual_time
 
 
@@ -31,19 +31,6 @@ async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
         await asyncio.sleep(1.01)
 
         assert harness.carried == [2]
-
-
-@in_virtual_time
-async def test_a_timer_without_a_worker_joins_the_backlog() -> None:
-    harness = Harness(ONE_PLACE)
-    harness.slots.reserve(ONE_PLACE)
-    harness.remember(1)
-    async with harness.running(harness.timers.run):
-        await asyncio.sleep(1)
-
-        assert harness.slots.has_backlog("orders")
-
-    assert harness.claims.asked == []
 
 
 @in_virtual_time

@@ -107,14 +107,6 @@ def test_its_age_is_counted_from_the_last_beat_that_was_written() -> None:
     assert harness.heartbeat.age_seconds == 3
 
 
-def test_the_connection_is_closed_by_the_thread_that_used_it() -> None:
-    beats = Beats(None)
-
-    Harness(beats).beat_to_the_end()
-
-    assert beats.closed_by == "heartbeat"
-
-
 def test_a_draining_replica_says_so() -> None:
     harness = Harness(Beats(None))
 
@@ -187,15 +179,6 @@ def test_a_stop_waits_for_a_beat_in_flight_and_cuts_one_that_hangs() -> None:
     harness.heartbeat.stop()
 
     assert beats.closed_by == "heartbeat"
-
-
-def test_a_stop_cuts_no_beat_that_ends_by_itself() -> None:
-    beats = Beats(None)
-    beats.on_cut = lambda: beats.cut_at.append(0.0)
-
-    Harness(beats).beat_to_the_end()
-
-    assert beats.cut_at == []
 
 
 class Watch:
@@ -308,16 +291,6 @@ async def test_a_lease_is_kept_by_beats() -> None:
             await watch.beat()
 
     assert watch.lost_at == []
-
-
-@in_virtual_time
-async def test_what_is_leased_while_beats_are_missed_is_let_go_as_well() -> None:
-    watch = Watch()
-
-    async with watch.running():
-        await asyncio.sleep(5.6)
-
-    assert watch.lost_at == [4.5, 5.0, 5.5]
 
 
 @in_virtual_time

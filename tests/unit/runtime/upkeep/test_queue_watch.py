@@ -220,12 +220,3 @@ async def test_of_too_many_namespaces_those_are_counted_in_which_most_is_running
     assert found.left_out_count == 3
     # What can be counted is shared.
     assert found.exact_below == ROWS_MAX // QUEUES_MAX
-
-
-async def test_nobody_is_asked_what_is_running_while_there_are_few(counting: Counting) -> None:
-    def broken() -> Mapping[str, int]:
-        raise AssertionError
-
-    await watch_of(counting).counts(broken)
-
-    assert counting.asked == [["orders"]]

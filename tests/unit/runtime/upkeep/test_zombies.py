@@ -160,18 +160,6 @@ async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
 
 
 @in_virtual_time
-async def test_a_scan_asks_for_leases_that_nobody_here_carries() -> None:
-    harness = Harness()
-    harness.leases.take(make_task(token=70))
-
-    await harness.scanning.scan()
-
-    assert harness.replicas.asked == [
-        {"replica_id": 1, "lease_timeout": REPLICA.lease_timeout, "limit": 3, "known": (70,)}
-    ]
-
-
-@in_virtual_time
 async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
     harness = Harness()
     harness.replicas.zombies = (STRAY,)

@@ -8,7 +8,7 @@ import pytest
 
 from progressor import errors, job_errors
 from progressor.api.calls.status import status_of
-from progressor.sdk import Client, EngineUnavailableError, UnexpectedStatusError
+from progressor.sdk import Client, UnexpectedStatusError
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.v1 import process_service_pb2 as pb
 from tests.unit.sdk.scripted_engine import HANG, ScriptedEngine, refusal, scripted_engine
@@ -305,14 +305,6 @@ async def test_a_garbled_detail_leaves_the_plain_status() -> None:
         with pytest.raises(UnexpectedStatusError, match="broken pipe organ"):
             await client.get("p")
     await server.stop(None)
-
-
-async def test_an_engine_that_is_not_there_is_named() -> None:
-    async with Client("unix:/nonexistent/engine.sock") as client:
-        with pytest.raises(EngineUnavailableError) as raised:
-            await client.call("p")
-
-    assert raised.value.target == "unix:/nonexistent/engine.sock"
 
 
 async def test_a_deadline_of_ones_own_passes_without_a_task_id() -> None:

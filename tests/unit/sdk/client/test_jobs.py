@@ -17,11 +17,9 @@ from progressor.sdk import (
     Graph,
     JobCancelledError,
     JobFailedError,
-    JobNotFoundError,
     JobState,
     NodeCounts,
     NodeState,
-    StorageUnavailableError,
     SyncClient,
     TaskError,
 )
@@ -117,18 +115,6 @@ async def test_submit_sends_the_graph_and_its_deadline(deadline: Any, field: Any
     expected.metadata.update({"team": "search"})
     assert engine.requests == [expected]
     assert (submitted.task_id, submitted.deduplicated) == (7, True)
-
-
-async def test_submit_is_repeated_with_a_key_only() -> None:
-    async with (
-        scripted_engine(AWAY, pb.SubmitJobResponse(), AWAY) as engine,
-        Client(engine.address, jitter=lambda: 1.0) as client,
-    ):
-        await client.jobs.submit("j", one_node(), idempotency_key="k")
-        with pytest.raises(StorageUnavailableError):
-            await client.jobs.submit("j", one_node())
-
-    assert len(engine.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -264,13 +250,6 @@ async def test_watch_goes_on_where_the_engine_went_away() -> None:
     ]
 
 
-async def test_watch_tells_what_is_refused() -> None:
-    unknown = refusal(grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND", namespace="n", job_id="j")
-    async with scripted_engine([unknown]) as engine, Client(engine.address) as client:
-        with pytest.raises(JobNotFoundError):
-            await anext(client.jobs.watch("j"))
-
-
 async def test_watch_that_nobody_reads_on_is_closed() -> None:
     async with scripted_engine([a_change(), HANG]) as engine, Client(engine.address) as client:
         watching = client.jobs.watch("j")
@@ -279,12 +258,6 @@ async def test_watch_that_nobody_reads_on_is_closed() -> None:
 
         with pytest.raises(StopAsyncIteration):
             await anext(watching)
-
-
-async def test_watch_gives_up_on_an_engine_that_stays_away() -> None:
-    async with Client("unix:/nonexistent/engine.sock", timeout=0.2) as client:
-        with pytest.raises(EngineUnavailableError, match="nonexistent"):
-            await anext(client.jobs.watch("j"))
 
 
 async def test_watch_ends_with_its_timeout() -> None:

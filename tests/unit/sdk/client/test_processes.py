@@ -69,14 +69,6 @@ async def test_start_sends_every_option_and_decodes_the_answer() -> None:
     assert (started.task_id, started.response, started.deduplicated) == (7, {"n": 1}, True)
 
 
-async def test_a_bare_request_sends_nothing_that_was_not_said() -> None:
-    async with scripted_engine(pb.StartResponse()) as engine, Client(engine.address) as client:
-        started = await client.start("p")
-
-    assert engine.requests == [pb.StartRequest(namespace="default", process_id="p")]
-    assert started.response is None
-
-
 @pytest.mark.parametrize("rpc", ["call", "repair"])
 async def test_call_and_repair_decode_to_the_type_that_is_asked_for(rpc: str) -> None:
     answer = pb.CallResponse(task_id=1, response=b'"2026-03-01T12:00:00.123456Z"')
@@ -84,15 +76,6 @@ async def test_call_and_repair_decode_to_the_type_that_is_asked_for(rpc: str) ->
         answered = await getattr(client, rpc)("p", 1, response_type=dt.datetime)
 
     assert answered.response == NOON
-
-
-async def test_notify_returns_the_accepted_task() -> None:
-    answer = pb.NotifyResponse(task_id=3, deduplicated=True)
-    async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        accepted = await client.notify("p", [1], idempotency_key="k")
-
-    assert engine.requests[0].args == b"[1]"
-    assert (accepted.task_id, accepted.deduplicated) == (3, True)
 
 
 @pytest.mark.parametrize("task_id", [None, 5])
@@ -318,19 +301,6 @@ async def test_a_processor_that_refuses_by_cancelled_is_not_a_lost_connection() 
             await client.call("p", idempotency_key="k")
 
     assert len(engine.requests) == 1
-
-
-async def test_only_unavailable_is_repeated() -> None:
-    overloaded = refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-    async with scripted_engine(overloaded) as engine, Client(engine.address) as client:
-        with pytest.raises(errors.OverloadedError):
-            await client.get("p")
-
-
-async def test_repeats_end_with_the_timeout_and_say_what_was_wrong() -> None:
-    async with Client("unix:/nonexistent/engine.sock", timeout=0.2) as client:
-        with pytest.raises(EngineUnavailableError):
-            await client.get("p")
 
 
 async def test_a_pause_that_outlasts_the_timeout_is_not_begun() -> None:

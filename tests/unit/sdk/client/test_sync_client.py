@@ -41,27 +41,6 @@ async def test_list_follows_the_pages() -> None:
     assert found == ["b", "a"]
 
 
-async def test_errors_are_the_same_classes() -> None:
-    status = refusal(grpc.StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND", process_id="p")
-    async with scripted_engine(status) as engine:
-        with (
-            SyncClient(engine.address) as client,
-            pytest.raises(errors.ProcessNotFoundError) as raised,
-        ):
-            await asyncio.to_thread(client.get, "p")
-
-    assert raised.value.process_id == "p"
-
-
-async def test_a_deadline_ends_the_wait() -> None:
-    async with scripted_engine(HANG) as engine:
-        with (
-            SyncClient(engine.address, timeout=0.05) as client,
-            pytest.raises(errors.DeadlineExceededError),
-        ):
-            await asyncio.to_thread(client.call, "p")
-
-
 async def test_only_what_is_safe_is_repeated() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
     async with scripted_engine(away, pb.GetResponse(), away) as engine:

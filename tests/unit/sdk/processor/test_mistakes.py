@@ -256,10 +256,6 @@ async def emitting_it(step: Step[Any]) -> None:
     step.emit(charge("order"))
 
 
-async def discarding_of_a_module(_step: Step[Any]) -> None:
-    asyncio.sleep(1)  # type: ignore[unused-coroutine]
-
-
 async def looking_into_it(_step: Step[Any]) -> str:
     return charge("order").amount  # type: ignore[attr-defined, no-any-return]
 
@@ -287,14 +283,6 @@ async def test_a_forgotten_await_is_refused_at_the_start(handler: Any) -> None:
         f"processor 'orders': call handler {handler.__qualname__} must await charge(...) "
         f"({__file__}, line {line})"
     )
-
-
-async def test_a_forgotten_await_of_a_modules_function_is_refused_at_the_start() -> None:
-    processor = Processor("orders")
-    processor.init(discarding_of_a_module)
-
-    with pytest.raises(TypeError, match=r"init handler .* must await asyncio.sleep\(...\) "):
-        await served(processor)
 
 
 async def awaiting(step: Step[Any]) -> bool:

@@ -183,14 +183,6 @@ async def refused(channel: grpc.aio.Channel) -> grpc.StatusCode:
     return raised.value.code()
 
 
-async def test_an_engine_that_gives_up_cancels_the_handler() -> None:
-    slow = SlowOrders()
-    async with slow.processor.running("127.0.0.1:0") as address, stub_of(address) as stub:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await stub.Process(called(), timeout=0.1)
-        await slow.cancelled.wait()
-
-
 async def test_serving_in_a_loop_ends_with_its_cancellation(tmp_path: Path) -> None:
     bind = f"unix:{tmp_path}/p.sock"
     serving = asyncio.ensure_future(serve_async(answering("orders"), bind=bind))

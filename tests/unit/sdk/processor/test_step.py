@@ -13,12 +13,10 @@ import pytest
 
 from progressor.sdk import (
     BYTES,
-    Fail,
     Graph,
     Processor,
     ProcessStatus,
     Reject,
-    Retry,
     Step,
     TaskType,
 )
@@ -136,16 +134,6 @@ async def test_state_has_the_type_of_the_processor(threads: Executor) -> None:
 
     assert response.aux_state == b'{"items":["tea","milk"]}'
     assert response.response == b"2"
-
-
-async def test_state_can_be_emptied(threads: Executor) -> None:
-    def empty(step: Step[Any]) -> None:
-        step.state = None
-
-    response = await decided(empty, asked(state=b"1"), threads)
-
-    assert response.HasField("aux_state")
-    assert response.aux_state == b""
 
 
 async def test_metadata_is_overwritten_by_assignment(threads: Executor) -> None:
@@ -294,22 +282,6 @@ async def test_a_rejection_is_all_that_is_answered(threads: Executor) -> None:
     )
 
 
-async def test_a_failure_for_good_is_none_that_the_engine_retries(threads: Executor) -> None:
-    response = await raising(Fail("lost the parcel", reason="LOST"), threads)
-
-    assert response == pb.ProcessResponse(
-        failure=pb.Failure(code=9, message="lost the parcel", reason="LOST")
-    )
-
-
-@pytest.mark.parametrize("after", [2, dt.timedelta(seconds=2)])
-async def test_a_retry_says_when(after: float | dt.timedelta, threads: Executor) -> None:
-    failure = (await raising(Retry("busy", after=after, reason="BUSY"), threads)).failure
-
-    assert (failure.code, failure.message, failure.reason) == (14, "busy", "BUSY")
-    assert failure.retry_after.ToTimedelta() == dt.timedelta(seconds=2)
-
-
 async def test_any_other_exception_fails_the_step_and_is_logged(
     threads: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,20 +385,6 @@ async def test_an_attempt_is_not_begun_while_an_earlier_one_runs_in_a_thread(
     await asyncio.to_thread(threads.shutdown)
     with ThreadPoolExecutor(1) as others:
         assert (await processor.answer(asked(), others)).response == b"2"
-
-
-async def test_an_attempt_on_another_process_is_begun_meanwhile(threads: Executor) -> None:
-    blocking = Blocking()
-    processor = Processor("orders")
-    processor.call(blocking)
-    first = asyncio.create_task(processor.answer(asked(), threads), name="first process")
-    await until_entered(blocking)
-    other = asked(process_id="another")
-    second = asyncio.create_task(processor.answer(other, threads), name="second process")
-    await until_entered(blocking)
-    blocking.released.set()
-
-    assert [(await each).response for each in (first, second)] == [b"2", b"2"]
 
 
 async def test_an_async_attempt_that_was_cancelled_makes_room_at_once(threads: Executor) -> None:

@@ -322,18 +322,6 @@ async def test_a_frame_that_cannot_be_read_ends_the_stream_and_its_steps() -> No
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_server_without_streams_says_so() -> None:
-    processor = Orders().processor
-    async with (
-        processor.running("127.0.0.1:0", streaming=False) as address,
-        engine_of(address) as engine,
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await engine.read()
-
-    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 class TestLeaving:
     async def test_is_said_and_what_is_in_hand_or_crosses_it_is_answered(self) -> None:
         orders = Orders()

@@ -45,17 +45,6 @@ async def test_followers_are_carried_out_by_their_namespaces() -> None:
     assert (await job.process("b")).process_id == "b-proc"
 
 
-async def test_a_follower_may_wait_to_be_called() -> None:
-    processor = processor_of(init=lambda _: None, call=lambda step: step.complete(step.args))
-    job = JobRehearsal(chain("a", "b"), processors=[processor])
-
-    assert await job.run("a") is NodeState.RUNNING
-    assert await job.run_all() is JobState.RUNNING
-    await (await job.process("a")).call("hello")
-    assert job.states == {"a": NodeState.DONE, "b": NodeState.RUNNING}
-    assert job.outcomes["a"].result == "hello"
-
-
 async def test_a_follower_that_breaks_or_is_refused_fails_its_node() -> None:
     def fail(step: Step[Any]) -> None:
         raise Fail("broken") if step.args == "fail" else Reject("refused")
@@ -94,15 +83,6 @@ async def test_a_repair_reopens_a_node_and_what_it_had_skipped() -> None:
     await (await job.process("a")).call()
     assert job.outcomes["a"].result == "by a call"
     assert job.running == ("b", "other")
-
-
-async def test_a_repair_brings_back_a_job_that_has_failed() -> None:
-    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
-    await job.run("a")
-    assert job.state is JobState.FAILED
-    await job.repair("a")
-
-    assert (job.state, job.states["b"]) == (JobState.RUNNING, NodeState.WAITING)
 
 
 async def test_what_another_failed_node_keeps_stays_skipped() -> None:

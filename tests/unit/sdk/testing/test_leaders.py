@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from progressor import errors, job_errors
+from progressor import errors
 from progressor.example import mapreduce, nine
 from progressor.sdk import (
     Fail,
@@ -247,16 +247,6 @@ async def test_a_repair_of_the_leader_goes_on_with_its_job() -> None:
     assert (job.state, joined) == (JobState.RUNNING, [1, 1, 1])
     with pytest.raises(ValueError, match="has no deadline"):
         await job.expire()
-
-
-async def test_a_leader_that_is_removed_takes_its_job_with_it() -> None:
-    job = await JobRehearsal.led_by(processor_of(init=lambda step: step.start_nodes(chain("a"))))
-    await job.leader.remove()
-
-    assert (job.state, job.detail) == (JobState.CANCELLED, "its leader was removed")
-    with pytest.raises(job_errors.JobEndedError):
-        await job.cancel()
-    assert job.counts == NodeCounts(cancelled=1)
 
 
 async def test_a_repair_that_completes_the_leader_has_its_job_done() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from progressor import errors, job_errors
+from progressor import job_errors
 from progressor.sdk import (
     Fail,
     Graph,
@@ -78,27 +78,6 @@ async def test_an_inner_job_may_wait_to_be_called() -> None:
 
     assert [it.result for it in inner.outcomes.values()] == ["x", "y"]
     assert job.running == ("b",)
-
-
-async def test_the_timers_of_a_leader_come_after_its_nodes() -> None:
-    seen: list[int] = []
-
-    def tick(step: Step[Any]) -> None:
-        seen.append(len(step.nodes))
-        step.complete("by the timer")
-
-    leads = processor_of(
-        "leads",
-        init=lambda step: step.start_nodes(chain("x")),
-        join=lambda step: step.set_timer(after=3600),
-        timeout=tick,
-    )
-    job = JobRehearsal(chain("a"), processors=[leads])
-    inner = await job.inner("a")
-    await inner.complete("x")
-
-    assert await job.run_all() is JobState.DONE
-    assert (seen, job.outcomes["a"].result) == ([0], "by the timer")
 
 
 async def test_a_node_that_leads_is_not_ended_by_hand() -> None:
@@ -176,30 +155,6 @@ async def test_an_inner_job_of_a_cancelled_one_is_retried_by_itself() -> None:
     assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
 
 
-async def test_a_repair_of_the_inner_leader_has_it_joined_again() -> None:
-    joined: list[int] = []
-
-    def join(step: Step[Any]) -> None:
-        joined.append(len(step.nodes))
-        if len(joined) == 1:
-            raise Fail("not yet")
-        step.complete("now")
-
-    leads = processor_of(
-        "leads", init=lambda step: step.start_nodes(chain("x")), join=join, repair=lambda _: None
-    )
-    job = JobRehearsal(outer_graph(), processors=[leads])
-    inner = await job.inner("a")
-    with pytest.raises(ValueError, match="no process in error"):
-        await job.repair("a")
-    await inner.complete("x")
-    assert (inner.state, job.state) == (JobState.FAILED, JobState.FAILED)
-
-    assert await job.repair("a") == ("b",)
-    assert (inner.state, inner.result, joined) == (JobState.DONE, "now", [1, 1])
-    assert job.running == ("b",)
-
-
 async def test_a_repair_of_an_inner_node_goes_on_with_both_jobs() -> None:
     leaves = processor_of(
         "leaves",
@@ -217,23 +172,6 @@ async def test_a_repair_of_an_inner_node_goes_on_with_both_jobs() -> None:
     await inner.run("y")
 
     assert (inner.state, job.state, job.running) == (JobState.DONE, JobState.RUNNING, ("b",))
-
-
-async def test_an_outer_job_that_ends_early_leaves_nothing_running() -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("enough")
-
-    outer = processor_of(
-        "outer", init=lambda step: step.start_nodes(outer_graph()), call=fail, join=lambda _: None
-    )
-    job = await JobRehearsal.led_by(outer, processors=[leading()])
-    inner = await job.inner("a")
-    with pytest.raises(errors.ProcessFailedError):
-        await job.leader.call()
-
-    assert (inner.state, inner.detail) == (JobState.FAILED, "JOB_CANCELLED: enough")
-    assert await job.retry() == ()
-    assert (job.running, inner.running) == (("a",), ("x",))
 
 
 async def test_jobs_may_be_three_deep() -> None:

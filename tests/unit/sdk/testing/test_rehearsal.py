@@ -13,8 +13,6 @@ from progressor.sdk import (
     Fail,
     HistoryRange,
     NamespaceConfig,
-    NodeOutcome,
-    NodeState,
     Processor,
     ProcessStatus,
     Reject,
@@ -106,12 +104,6 @@ async def test_a_refused_start_leaves_no_process() -> None:
     assert [(it.type, it.rejected) for it in process.steps] == [(TaskType.INIT, True)]
     with pytest.raises(errors.ProcessNotFoundError):
         await process.call()
-
-
-@pytest.mark.parametrize("request_name", ["call", "notify", "repair", "simple_repair", "remove"])
-async def test_what_is_not_there_cannot_be_asked(request_name: str) -> None:
-    with pytest.raises(errors.ProcessNotFoundError):
-        await getattr(Rehearsal(processor_of()), request_name)()
 
 
 async def test_a_process_is_started_once() -> None:
@@ -370,24 +362,6 @@ async def test_a_step_shows_its_caller() -> None:
     assert (await process.call([1], context={"user": "ann"})).response == [
         "n", "p-9", {"user": "ann"}, 2, [1],
     ]  # fmt: skip
-
-
-async def test_a_leader_can_be_told_by_hand_how_its_nodes_ended() -> None:
-    def join(step: Step[Any]) -> None:
-        step.complete(sum(step.results_as(int).values()))
-
-    process = Rehearsal(processor_of(init=nothing, join=join))
-    await process.start()
-    await process.join(
-        [
-            NodeOutcome(name="a", state=NodeState.DONE, result=4),
-            NodeOutcome(
-                name="b", state=NodeState.FAILED, error=TaskError(code=9, reason="R", message="m")
-            ),
-        ]
-    )
-
-    assert process.result == 4
 
 
 @pytest.mark.parametrize("task_type", ["timeout", "join"])

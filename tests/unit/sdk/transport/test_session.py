@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor import errors
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk import BYTES, Client, EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.transport import sessions
@@ -141,19 +140,6 @@ async def test_an_engine_without_sessions_is_asked_by_calls_and_not_again(
     assert (len(engine.requests), engine.sessions) == (12, 0)
 
 
-async def test_an_engine_without_sessions_is_asked_for_one_after_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "UNARY_SECONDS", 0.0)
-    monkeypatch.setattr(ScriptedEngine, "has_sessions", False)
-    async with scripted_engine(OK, OK) as engine, client(engine) as it:
-        await it.call("p")
-        monkeypatch.setattr(ScriptedEngine, "has_sessions", True)
-        await it.call("p")
-
-    assert (len(engine.requests), engine.sessions) == (2, 1)
-
-
 @pytest.mark.parametrize("serve", [unavailable, ending])
 async def test_a_session_that_breaks_has_what_is_safe_asked_again(serve: Serve) -> None:
     async with bare_engine(serve, answering) as engine, client(engine) as it:
@@ -171,21 +157,6 @@ async def test_a_session_that_breaks_ends_what_is_not_safe(serve: Serve) -> None
         again = await it.call("p")
 
     assert again.response == b"ok"
-
-
-async def test_a_server_that_stops_at_once_is_an_engine_that_is_not_there() -> None:
-    async def hang(engine: BareEngine, requests: Any, _context: Any) -> None:
-        await engine.first(requests)
-        engine.reached.set()
-        await asyncio.Event().wait()
-
-    async with contextlib.AsyncExitStack() as stack:
-        async with bare_engine(hang) as engine:
-            it = await stack.enter_async_context(client(engine))
-            waiting = asyncio.ensure_future(it.call("p"))
-            await engine.reached.wait()
-        with pytest.raises(EngineUnavailableError):
-            await waiting
 
 
 async def test_a_session_that_drains_is_read_to_its_end_and_replaced(
@@ -215,16 +186,6 @@ async def test_a_request_too_large_for_a_frame_goes_by_itself(
 
     assert [len(request.args) for request in engine.unary] == [1001]
     assert [len(call.call.args) for call in engine.calls] == [1]
-
-
-async def test_requests_beyond_what_a_session_holds_go_by_themselves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "CALLS_MAX", 2)
-    async with bare_engine(answering) as engine, client(engine) as it:
-        await asyncio.gather(*(it.call("p") for _ in range(5)))
-
-    assert (len(engine.calls), len(engine.unary)) == (2, 3)
 
 
 async def test_a_caller_that_is_cancelled_is_told_of() -> None:
@@ -319,20 +280,3 @@ async def test_closing_ends_what_waits_and_the_next_request_opens_again() -> Non
 
     assert answered.response == b"ok"
     assert engine.sessions == 2
-
-
-async def test_an_answer_that_came_late_is_nobodys() -> None:
-    async def late(engine: BareEngine, requests: Any, context: Any) -> None:
-        call = await engine.first(requests)
-        async for frame in requests:
-            if call.call_id in frame.cancelled:
-                await context.write(answer(call, call=OK))
-            for other in frame.calls:
-                await context.write(answer(other, call=pb.CallResponse(response=b"own")))
-
-    async with bare_engine(late) as engine, client(engine) as it:
-        with pytest.raises(errors.DeadlineExceededError):
-            await it.call("p", timeout=0.05)
-        answered = await it.call("p")
-
-    assert answered.response == b"own"

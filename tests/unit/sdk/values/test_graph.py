@@ -78,21 +78,6 @@ def test_a_fan_out_makes_args_and_names_of_its_items() -> None:
     ]
 
 
-def test_a_fan_out_takes_iterators_for_both() -> None:
-    built = Graph()
-    first = built.fan_out("a", iter(range(2)))
-    second = built.fan_out("b", iter(range(2)), after=iter(first))
-
-    assert [it.after for it in second] == [("a-1", "a-2")] * 2
-
-
-def test_what_comes_twice_before_a_node_is_one_edge() -> None:
-    built = Graph()
-    a = built.node("a")
-
-    assert built.node("b", after=[a, "a", a]).after == ("a",)
-
-
 def test_a_name_that_the_graph_has_not_is_of_a_node_that_the_job_has() -> None:
     built = Graph()
     built.node("more", after="old")

@@ -7,27 +7,11 @@ import pytest
 
 from progressor.storage.commit.group_commit import (
     GATHER_SPLIT,
-    GATHER_WRITES,
-    IDLE_SECONDS,
     Insistence,
 )
 from tests.support.builders import seconds
 from tests.support.runtime.commit import AWAY, GATHER_SECONDS, WRITE_SECONDS, Harness, Item, crowd
 from tests.support.runtime.virtual_time import in_virtual_time, settled
-
-
-@in_virtual_time
-async def test_in_a_crowd_a_batch_lets_itself_fill_for_a_few_writes() -> None:
-    harness = Harness(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
-    async with harness.running():
-        await asyncio.wait(harness.submit(*crowd(1)))
-        futures = harness.submit(*crowd(2))
-        await asyncio.sleep(WRITE_SECONDS)
-        futures += harness.submit(*crowd(3))
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1,), (2, 3)]
-    assert harness.times == [0, pytest.approx(GATHER_WRITES * WRITE_SECONDS)]
 
 
 @in_virtual_time
@@ -170,23 +154,6 @@ async def test_an_item_of_a_process_under_way_does_not_follow() -> None:
 
 
 @in_virtual_time
-async def test_where_all_wait_for_the_batch_under_way_nothing_follows() -> None:
-    harness, first, second = following(*(f"p{number}" for number in range(GATHER_SPLIT)))
-    harness.open.clear()
-    async with harness.running():
-        futures = harness.submit(*first)
-        await settled()
-        futures += harness.submit(*second)
-        await settled()
-        assert len(harness.batches) == 1
-
-        harness.open.set()
-        await asyncio.wait(futures)
-
-    assert harness.batches[1] == tuple(item.number for item in second)
-
-
-@in_virtual_time
 async def test_batches_that_broke_together_are_written_again_one_after_the_other() -> None:
     fields = {"insistence": Insistence.INSIST, "seconds": WRITE_SECONDS}
     harness, first, second = following(*others(GATHER_SPLIT), **fields)
@@ -232,26 +199,3 @@ async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_a_confli
         await asyncio.wait(futures)
 
     assert harness.batches == [(1, 4), (2, 3, 5)]
-
-
-@in_virtual_time
-async def test_a_crowd_on_one_process_is_written_in_full_batches() -> None:
-    harness = Harness(conflict_key=by_conflict_key, batch_max=128, queue_max=10_000)
-    futures = harness.submit(*(Item(number, "a") for number in range(10_000)))
-    async with harness.running():
-        await asyncio.wait(futures)
-
-    written = [number for batch in harness.batches for number in batch]
-    assert written == list(range(10_000))
-    assert len(harness.batches) == 79
-
-
-@in_virtual_time
-async def test_a_busy_lane_keeps_its_connection() -> None:
-    harness = Harness(seconds=WRITE_SECONDS)
-    async with harness.running():
-        for number in range(10):
-            await asyncio.wait(harness.submit(*crowd(number)))
-            await asyncio.sleep(IDLE_SECONDS / 10)
-
-    assert harness.pool.lent == 1

@@ -12,18 +12,6 @@ from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
-async def test_a_lone_item_is_written_at_once() -> None:
-    harness = Harness()
-    async with harness.running():
-        (future,) = harness.submit(Item(1, "p1"))
-
-        assert await future == 10
-
-    assert asyncio.get_running_loop().time() == 0
-    assert harness.told == [("test", 1, 0.0)]
-
-
-@in_virtual_time
 async def test_what_comes_while_a_batch_is_in_flight_makes_the_next_one() -> None:
     harness = Harness()
     harness.open.clear()
@@ -143,14 +131,3 @@ async def test_what_is_in_line_on_closing_is_written() -> None:
     await harness.commit.run()
 
     assert [future.result() for future in futures] == [10, 20]
-
-
-@in_virtual_time
-async def test_closing_ends_lanes_that_wait() -> None:
-    harness = Harness(shard_count=3)
-    running = asyncio.ensure_future(harness.commit.run())
-    await settled()
-
-    harness.commit.close()
-
-    await running

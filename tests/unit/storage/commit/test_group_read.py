@@ -92,16 +92,6 @@ async def ends(asked: Sequence["asyncio.Task[int | None]"]) -> list[object]:
 
 
 @in_virtual_time
-async def test_a_lone_item_is_read_at_once() -> None:
-    harness = Harness()
-    async with harness.running():
-        for number in (1, 2):
-            assert await harness.reads.ask(Item(number)) == 10 * number
-
-    assert asyncio.get_running_loop().time() == 0
-
-
-@in_virtual_time
 async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own() -> None:
     harness = Harness()
     async with harness.running():
@@ -167,23 +157,6 @@ async def test_a_crowd_brings_in_another_reader() -> None:
         await ends(asked)
 
     assert (before, after) == (1, 2)
-
-
-@in_virtual_time
-async def test_a_few_do_not_wait_long_for_a_batch_that_hangs() -> None:
-    harness = Harness(reader_count=2)
-    harness.open.clear()
-    async with harness.running():
-        asked = harness.ask(Item(1))
-        await settled()
-        asked += harness.ask(Item(2))
-        await asyncio.sleep(2 * group_read.PATIENCE_SECONDS)
-        in_flight = harness.in_flight
-        harness.open.set()
-        await ends(asked)
-
-    assert in_flight == 2
-    assert harness.times == [0, pytest.approx(group_read.PATIENCE_SECONDS)]
 
 
 @in_virtual_time

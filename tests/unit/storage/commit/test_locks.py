@@ -206,38 +206,6 @@ async def test_what_waits_for_a_lock_counts_as_waiting_and_is_refused_when_too_m
 
 
 @in_virtual_time
-async def test_an_outage_fails_those_who_wait_for_a_lock_too() -> None:
-    harness = Harness()
-    harness.locked.add("p1")
-    async with harness.running():
-        (locked,) = harness.submit(*crowd(1))
-        await settled()
-        harness.script.append(AWAY)
-        (other,) = harness.submit(*crowd(2))
-        await asyncio.wait([locked, other])
-
-    assert isinstance(locked.exception(), errors.StorageUnavailableError)
-    assert isinstance(other.exception(), errors.StorageUnavailableError)
-
-
-@in_virtual_time
-@pytest.mark.parametrize("insistence", Insistence)
-async def test_a_line_knows_the_bytes_of_those_who_wait_for_a_lock(insistence: Insistence) -> None:
-    harness = Harness(insistence, size=lambda item: item.number)
-    harness.locked.add("p5")
-    async with harness.running():
-        futures = harness.submit(*crowd(5, 7))
-        await asyncio.wait({futures[1]})
-        await settled()
-        waiting = harness.commit.waiting.size
-        harness.locked.clear()
-        await asyncio.wait(futures)
-
-    assert waiting == 5
-    assert harness.commit.waiting.size == 0
-
-
-@in_virtual_time
 async def test_what_may_have_been_written_is_given_up_where_a_blocked_item_is_tried() -> None:
     harness = Harness()
     harness.locked_gates.add("g")

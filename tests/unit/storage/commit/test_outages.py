@@ -211,17 +211,6 @@ async def test_an_error_that_may_be_the_moment_s_is_repeated_before_it_counts_as
 
 
 @in_virtual_time
-async def test_an_error_that_stays_is_a_refusal() -> None:
-    harness = Harness()
-    harness.script.extend([psycopg.errors.InternalError_] * CONFLICT_ATTEMPTS_MAX)
-    async with harness.running():
-        (future,) = harness.submit(*crowd(1))
-        await asyncio.wait({future})
-
-    assert isinstance(future.exception(), errors.StorageRefusedError)
-
-
-@in_virtual_time
 async def test_a_write_that_hangs_is_cut_off() -> None:
     harness = Harness()
     harness.open.clear()
@@ -305,17 +294,6 @@ async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
         harness.commit.submit(Item(1, "p1"))
 
     assert harness.commit.waiting.count == 0
-
-
-@in_virtual_time
-async def test_the_refusal_of_an_item_that_nobody_waits_for_is_no_matter() -> None:
-    harness = Harness(Insistence.INSIST)
-    (gone,) = harness.submit(Item(1, "p1", poisoned=True))
-    gone.cancel()
-    async with harness.running():
-        (there,) = harness.submit(*crowd(2))
-
-        assert await there == 20
 
 
 @in_virtual_time

@@ -4,11 +4,9 @@ import io
 import json
 import logging
 import threading
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from progressor.telemetry.logs.repetition import (
     REPEATED_IDS_MAX,
@@ -19,9 +17,6 @@ from progressor.telemetry.logs.repetition import (
 )
 from progressor.telemetry.logs.setup import LogOutput, in_a_thread, set_up_logs
 from tests.support.runtime.timers import ManualTimers
-
-TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
-SPAN_ID = 0xB7AD6B7169203331
 
 
 class Log:
@@ -113,22 +108,6 @@ def test_a_line_names_its_replica_unless_it_speaks_of_another(
     assert [it["replica"] for it in lines] == ["host-1", "host-2"]
 
 
-def in_a_span() -> Any:  # a private class of contextlib
-    context = SpanContext(TRACE_ID, SPAN_ID, is_remote=False, trace_flags=TraceFlags(0))
-    return trace.use_span(NonRecordingSpan(context))
-
-
-def test_the_ids_of_the_trace_are_fields_of_the_line(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    set_up_logs(level="info", log_format="json", stream=stream)
-
-    with in_a_span():
-        root_logger.info("within")
-
-    line = json.loads(stream.getvalue())
-    assert (line["trace_id"], line["span_id"]) == (f"{TRACE_ID:032x}", f"{SPAN_ID:016x}")
-
-
 def test_what_goes_on_is_said_once_more_with_its_count_when_the_window_ends(log: Log) -> None:
     for number in range(REPEATED_MAX + 100):
         log.logger.warning("away", extra={"why": number})
@@ -147,15 +126,6 @@ def test_other_messages_loggers_and_levels_are_counted_by_themselves(log: Log) -
     log.logger.error("away")
 
     assert log.said[REPEATED_MAX:] == ["full", "away", "away"]
-
-
-def test_a_crowd_in_one_namespace_hides_nothing_of_another(log: Log) -> None:
-    for namespace in ("orders", "orders", "payments"):
-        for _ in range(REPEATED_MAX):
-            log.logger.info("process broke", extra={"namespace": namespace})
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert log.said[2 * REPEATED_MAX :] == [f"process broke repeated={REPEATED_MAX}"]
 
 
 def test_the_count_names_what_the_lines_that_were_held_back_are_about(log: Log) -> None:
@@ -178,17 +148,6 @@ def test_the_count_names_each_thing_once_and_at_most_so_many(log: Log) -> None:
     named = [it["process_id"] for it in log.records[-1].__dict__["repeated_for"]]
     first = REPEATED_MAX // 2
     assert named == [f"p{number}" for number in range(first, first + REPEATED_IDS_MAX)]
-
-
-def test_the_count_names_the_traces_of_lines_written_in_a_span(log: Log) -> None:
-    with in_a_span():
-        for _ in range(REPEATED_MAX + 2):
-            log.logger.info("away", extra={"process_id": "p"})
-    log.timers.advance(WINDOW_SECONDS)
-
-    assert log.records[-1].__dict__["repeated_for"] == [
-        {"process_id": "p", "trace_id": f"{TRACE_ID:032x}"}
-    ]
 
 
 def test_an_error_of_another_kind_or_place_is_said_in_the_midst_of_a_flood(log: Log) -> None:

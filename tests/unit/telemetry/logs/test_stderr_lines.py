@@ -69,13 +69,6 @@ with contextlib.suppress(RuntimeError):
     assert "grpc_core" in {it["logger"] for it in found if it["level"] == "error"}
 
 
-def test_a_line_without_an_end_in_sight_becomes_several_records() -> None:
-    found = records('os.write(2, b"x" * 40_000 + b"\\n")')
-
-    assert "".join(it["event"] for it in found) == "x" * 40_000
-    assert len(found) == 3
-
-
 def test_a_flood_blocks_nobody() -> None:
     code, said = run("""
 import ctypes

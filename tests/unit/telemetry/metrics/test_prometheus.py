@@ -75,12 +75,6 @@ def test_a_metric_is_told_with_its_kind_its_meaning_and_its_unit(metric: Metric)
     assert family.documentation.endswith(f" Unit: {metric.unit.strip('{}')}.")
 
 
-def test_what_nothing_tells_apart_is_zero_from_the_start() -> None:
-    told = read(text_of(Metrics()))
-
-    assert told["progressor_notifications_lost_total", ()] == 0
-
-
 def test_openmetrics_takes_them_too_with_the_units_that_it_knows() -> None:
     text = open_metrics(registry_of(filled_metrics())).decode()  # type: ignore[no-untyped-call]
 

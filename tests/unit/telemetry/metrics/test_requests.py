@@ -146,19 +146,6 @@ def test_a_request_of_an_operator_is_about_no_namespace() -> None:
     assert counted(metrics.requests) == {("", "CreateNamespace", "ok", ""): 1}
 
 
-def test_invented_namespaces_make_no_labels() -> None:
-    metrics = Metrics()
-    count = RequestCount(metrics)
-    for number in range(10 * NAMESPACES_MAX):
-        name = f"invented-{number}"
-        request = process_service_pb2.CallRequest(namespace=name)
-        count.refused("Call", request, errors.NamespaceNotFoundError(name))
-
-    assert counted(metrics.requests) == {
-        ("", "Call", "refused", "NAMESPACE_NOT_FOUND"): 10 * NAMESPACES_MAX
-    }
-
-
 def test_namespaces_beyond_the_bound_are_counted_as_one() -> None:
     metrics = Metrics()
     count = RequestCount(metrics)

@@ -9,7 +9,6 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes, r
 from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
 
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.intent import Failed, Outcome, Rejected, Released
 from progressor.domain.processes.settlement import Finish, Retry
 from progressor.domain.processes.task import Claim, TaskType
@@ -245,20 +244,6 @@ def test_a_retry_says_when_it_comes() -> None:
     assert (told["progressor.settlement"], told["progressor.retry_delay_ms"]) == ("retry", 1500.0)
 
 
-def test_a_write_that_is_sent_when_nobody_waits_any_more_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    spans = Spans()
-    with spans.tracing.step(make_task(trace_context=TRACED)) as span, span.settle() as settling:
-        pass
-
-    assert settling.on_sent is not None
-    settling.on_sent()
-
-    assert "progressor.batch_wait_ms" not in attributes_of(spans.one("progressor.settle"))
-    assert not caplog.records
-
-
 @pytest.mark.parametrize(
     ("outcome", "code", "failed"),
     [
@@ -400,33 +385,3 @@ def test_an_admission_names_the_gates_that_are_to_be_passed() -> None:
     spans.tracing.admission(request).end()
 
     assert attributes_of(spans.one("progressor.admit"))["progressor.gates"] == ("stock", "bank")
-
-
-def test_an_admission_says_what_became_of_the_request() -> None:
-    spans = Spans()
-    request = make_request(trace_context=TRACED)
-
-    span = spans.tracing.admission(request)
-    span.admitted(Admission(verdict=Verdict.ACCEPTED, task_id=7))
-    span.end()
-
-    ended = spans.one("progressor.admit")
-    assert parent_of(ended) == SPAN_ID
-    assert attributes_of(ended) == {
-        "db.system.name": "postgresql",
-        "db.stored_procedure.name": "admit_requests",
-        "progressor.namespace": request.key.namespace,
-        "progressor.process_id": request.key.process_id,
-        "progressor.task_type": str(request.task_type),
-        "progressor.verdict": "accepted",
-        "progressor.task_id": 7,
-    }
-
-
-def test_a_collection_in_which_another_replica_was_faster_is_not_told() -> None:
-    spans = Spans()
-
-    with spans.tracing.collection(make_zombie(trace_context=TRACED), cause="silent") as span:
-        span.drop()
-
-    assert spans.ended() == ()

@@ -1,12 +1,10 @@
 """Traces: a request, its admission and its steps, on their ways through the engine."""
 
-import asyncio
 import datetime as dt
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
-from opentelemetry import trace
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor, Served
@@ -340,24 +338,3 @@ async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     await harness.carry(make_task(trace_context=TRACED))
 
     assert spans.one("progressor.step").status.description == "ABANDONED"
-
-
-@in_virtual_time
-async def test_what_follows_a_request_is_not_logged_under_it() -> None:
-    spans = Spans()
-    current: list[int] = []
-    harness = requests(spans)
-
-    async def carry(_task: object) -> None:
-        current.append(trace.get_current_span().get_span_context().trace_id)
-        await asyncio.get_running_loop().create_future()
-
-    harness.slots._carry = carry
-    async with harness.working():
-        with spans.tracing.request("s", "m", TRACED):
-            asked = await harness.ask()
-        harness.admissions.answer(requests_harness.LEASED)
-        await settled()
-        asked.cancel()
-
-    assert current == [0]
