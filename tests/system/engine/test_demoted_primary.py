@@ -273,7 +273,9 @@ class TestAStandbyThatTakesOver:
         return pair.both(created)
 
     @pytest_asyncio.fixture(
-        loop_scope="module", params=[True, False], ids=["streams and sessions", "unary calls"]
+        loop_scope="module",
+        params=[True, pytest.param(False, marks=pytest.mark.slow)],
+        ids=["streams and sessions", "unary calls"],
     )
     async def env(self, both: str, request: pytest.FixtureRequest) -> AsyncIterator[Env]:
         """Return an environment on an engine that knows of both servers."""

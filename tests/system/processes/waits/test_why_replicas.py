@@ -54,7 +54,9 @@ def is_late(wait: Wait) -> bool:
 
 
 class TestAReplicaThatIsPresumedDead:
-    @pytest.mark.parametrize("end", ENDS)
+    @pytest.mark.parametrize(
+        "end", ["killed", *(pytest.param(it, marks=pytest.mark.slow) for it in RETURNS)]
+    )
     async def test_is_named_until_another_collects_its_task(
         self, own_database: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], end: str
     ) -> None:
