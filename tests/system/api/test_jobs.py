@@ -7,9 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, struct_pb2
 
-from progressor import errors
 from progressor.domain.jobs.graph import decode_graph
 from progressor.domain.jobs.job import JobState, NodeCounts, NodeSpec, StartNodes
 from progressor.domain.jobs.view import JobFilter
@@ -20,7 +19,7 @@ from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
 from tests.support.api.memory import PAYLOAD_MAX, SECOND
 from tests.support.api.memory_jobs import make_job, make_node
-from tests.support.api.server import Engine, end_of, failure, running_engine, violations_of
+from tests.support.api.server import Engine, end_of, failure, running_engine
 
 NAMED: dict[str, Any] = {"namespace": "orders", "job_id": "job"}
 OVER: dict[str, Any] = {"state": JobState.DONE, "counts": NodeCounts(done=1)}
@@ -80,53 +79,10 @@ async def test_a_graph_may_be_larger_than_a_payload(api: Engine) -> None:
     assert len(request.args) > 3 * PAYLOAD_MAX
 
 
-@pytest.mark.parametrize(
-    ("nodes", "field", "words"),
-    [
-        ([{"name": "a", "predecessors": ["b"]}, {"name": "b", "predecessors": ["a"]}],
-         "nodes[0].predecessors[0]", "closes a cycle: a -> b -> a"),
-        ([{"name": "a"}, {"name": "b", "predecessors": ["z"]}],
-         "nodes[1].predecessors[0]", "'z' is not a node of the job"),
-        ([{"name": "a"}, {"name": "a"}], "nodes[1].name", "'a' is the name of nodes[0] too"),
-        ([], "nodes", "must have 1 to 10000 items, got 0"),
-        ([{"name": "a"}, {"name": "b", "namespace": "absent"}],
-         "nodes[1].namespace", "NAMESPACE_NOT_FOUND: namespace 'absent' does not exist"),
-        ([{"name": "a", "target": "a:1"}, {"name": "b", "target": "a:2"}],
-         "nodes[1].target", "'a:2' is not a processor target of namespace 'orders'"),
-        ([{"name": "a", "args": b"x" * (PAYLOAD_MAX + 1)}],
-         "nodes[0].args", "must be at most 2097152 bytes, got 2097153"),
-        ([{"name": f"n{i}", "args": b"x" * PAYLOAD_MAX} for i in range(16)],
-         "nodes", "must be at most 33554432 bytes, got 33554"),
-    ],
-    ids=["cycle", "unknown", "doubled", "none", "namespace", "target", "args", "all of it"],
-)  # fmt: skip
-async def test_a_graph_that_cannot_be_is_refused_by_its_field(
-    api: Engine, nodes: list[dict[str, Any]], field: str, words: str
-) -> None:
-    message = submission(nodes=[nodes_pb2.NodeSpec(**node) for node in nodes])
-
-    error = await failure(api.job_service.SubmitJob(message))
-
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    (told,) = violations_of(error).items()
-    assert told[0] == field
-    assert told[1].startswith(words)
-    assert api.requests.requests == []
-
-
 async def test_a_job_in_a_namespace_that_is_not_there_is_refused(api: Engine) -> None:
     code, info = await end_of(api.job_service.SubmitJob(submission(namespace="absent")))
 
     assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
-
-
-async def test_a_taken_id_is_told_as_of_any_start(api: Engine) -> None:
-    api.requests.raises = errors.ProcessAlreadyExistsError("orders", "job")
-
-    code, info = await end_of(api.job_service.SubmitJob(submission()))
-
-    assert (code, info.reason) == (grpc.StatusCode.ALREADY_EXISTS, "PROCESS_ALREADY_EXISTS")
-    assert info.metadata["job_id"] == "job"
 
 
 async def test_a_job_is_read_with_its_graph_and_without_payloads(api: Engine) -> None:
@@ -171,31 +127,6 @@ async def test_jobs_are_listed_page_by_page_the_youngest_first(api: Engine) -> N
     assert [it.job_id for it in second.jobs] == ["job-0"]
     assert second.next_page_token == ""
     assert api.jobs.asked[0] == JobFilter(states=(JobState.RUNNING,), schedule_id="nightly")
-
-
-async def test_a_job_is_cancelled_once(api: Engine) -> None:
-    api.jobs.put(make_job())
-    request = pb.CancelJobRequest(**NAMED, reason="no longer wanted")
-
-    cancelled = await api.job_service.CancelJob(request)
-    code, info = await end_of(api.job_service.CancelJob(request))
-
-    assert cancelled.job.state == pb.JOB_STATE_CANCELLED
-    assert api.jobs.asked == ["no longer wanted"]
-    assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "JOB_ENDED")
-
-
-async def test_a_failed_job_is_retried_until_a_new_deadline(api: Engine) -> None:
-    api.jobs.put(make_job(state=JobState.FAILED), make_node(1, state=NodeState.FAILED))
-    deadline = timestamp_pb2.Timestamp(seconds=7_000_000_000)
-    request = pb.RetryJobRequest(**NAMED, deadline=deadline)
-
-    retried = await api.job_service.RetryJob(request)
-    code, info = await end_of(api.job_service.RetryJob(request))
-
-    assert (retried.job.state, list(retried.nodes)) == (pb.JOB_STATE_RUNNING, ["n1"])
-    assert api.jobs.asked == [(deadline.ToDatetime(dt.UTC), None)]
-    assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "JOB_NOT_FAILED")
 
 
 async def test_a_watch_tells_a_job_as_it_changes_until_it_is_over(api: Engine) -> None:

@@ -22,20 +22,6 @@ from tests.support.api.server import Engine, end_of
 pb = process_service_pb2
 
 
-async def test_a_long_history_is_read_page_by_page(api: Engine) -> None:
-    seen: list[int] = []
-    request = pb.GetRequest(namespace="orders", process_id="1")
-    while True:
-        response = await api.process_service.Get(request)
-        seen.extend(e.event_id for e in response.history)
-        if not response.HasField("next_after"):
-            break
-        request.history_range.after = response.next_after
-
-    assert seen == list(range(1, 11))
-    assert len(api.processes.ranges) == 4
-
-
 async def test_no_history_is_not_read(api: Engine) -> None:
     request = pb.GetRequest(
         namespace="orders", process_id="1", history_range=types_pb2.HistoryRange(limit=0)
@@ -44,16 +30,6 @@ async def test_no_history_is_not_read(api: Engine) -> None:
 
     assert response.process.last_event_id == 10
     assert api.processes.ranges == []
-
-
-async def test_an_event_that_does_not_exist_is_named(api: Engine) -> None:
-    request = pb.GetRequest(
-        namespace="orders", process_id="1", history_range=types_pb2.HistoryRange(after=11)
-    )
-    code, info = await end_of(api.process_service.Get(request))
-
-    assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
-    assert dict(info.metadata) == {"namespace": "orders", "process_id": "1", "event_id": "11"}
 
 
 @pytest.mark.parametrize("end", [None, errors.ProcessFailedError("1", "why", task_id=1)])

@@ -210,11 +210,6 @@ def test_a_graph_is_a_flowchart_too(engine: ScriptedEngine, cli: Cli) -> None:
     assert "  n2 --> n3" in lines
 
 
-def test_a_flowchart_is_no_document(engine: ScriptedEngine, cli: Cli) -> None:
-    assert cli("job", "get", "j", "--mermaid", "--json").code == 2
-    assert engine.requests == []
-
-
 def test_a_large_job_shows_first_what_says_most(engine: ScriptedEngine, cli: Cli) -> None:
     many = [a_node(f"n{number}", "done") for number in range(200)]
     engine.answers["GetJob"] = a_view(a_job(), *many, a_node("last", "failed"))
@@ -255,13 +250,6 @@ def test_jobs_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
     failed = ["j", "failed", "✗", "2", "failed", *created, "1m30s", "nightly", "broke", "it"]
     assert words[1:] == [failed, ["j", "running", *created]]
     assert ([it["state"] for it in one["jobs"]], one["more"]) == (["failed"], True)
-
-
-def test_no_jobs_are_said_to_be_none(engine: ScriptedEngine, cli: Cli) -> None:
-    engine.answers["ListJobs"] = pb.ListJobsResponse()
-
-    assert cli("job", "list").out == "no jobs\n"
-    assert cli("job", "list", "--json").document == {"jobs": [], "more": False}
 
 
 @pytest.mark.parametrize("limit", ["0", "1000001"])

@@ -342,12 +342,6 @@ def test_schedules_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
     assert [it["schedule_id"] for it in document["schedules"]] == ["nightly", "b"]
 
 
-def test_no_schedules_are_said_to_be_none(engine: ScriptedEngine, cli: Cli) -> None:
-    engine.answers["ListSchedules"] = pb.ListSchedulesResponse()
-
-    assert cli("schedule", "list").out == "no schedules\n"
-
-
 def test_next_prints_instants_on_the_clock_of_the_zone(engine: ScriptedEngine, cli: Cli) -> None:
     firings = [pb.NextFiring(instant=at(day * 86_400), due_at=at(day * 86_400)) for day in (0, 30)]
     engine.answers["GetSchedule"] = pb.GetScheduleResponse(
