@@ -5,7 +5,7 @@ from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -16,7 +16,7 @@ from progressor.sdk.values.gates import GateView, gate_from_wire, view_from_wire
 from progressor.v1 import gate_service_pb2 as pb
 
 
-class GateRequests(Requests):
+class GateRequests(RequestBuilder):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.

@@ -23,7 +23,7 @@ from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -48,7 +48,7 @@ from progressor.sdk.values.processes import Receipt
 from progressor.v1 import job_service_pb2 as pb
 
 
-class JobRequests(Requests):
+class JobRequests(RequestBuilder):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.

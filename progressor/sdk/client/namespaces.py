@@ -6,7 +6,7 @@ from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -22,7 +22,7 @@ from progressor.sdk.values.namespaces import (
 from progressor.v1 import namespace_service_pb2 as pb
 
 
-class NamespaceRequests(Requests):
+class NamespaceRequests(RequestBuilder):
     """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def create(

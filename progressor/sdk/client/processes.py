@@ -12,7 +12,7 @@ from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -53,7 +53,7 @@ from progressor.v1 import types_pb2 as types
 _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
-class ProcessRequests(Requests):
+class ProcessRequests(RequestBuilder):
     """Builds requests.
 
     These arguments are the same in several methods.

@@ -4,7 +4,7 @@ from progressor.sdk.codec.wire import Seconds, duration_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -22,7 +22,7 @@ from progressor.sdk.values.replicas import (
 from progressor.v1 import replica_service_pb2 as pb
 
 
-class ReplicaRequests(Requests):
+class ReplicaRequests(RequestBuilder):
     """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def list(self, *, page_size: int = 100, timeout: Seconds | None = None) -> Listing[Replica]:

@@ -14,7 +14,7 @@ from progressor.sdk.codec.wire import Seconds, instant_to_wire
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.transport.methods import (
     BlockingResource,
-    Requests,
+    RequestBuilder,
     Resource,
     blocking_iterated,
     blocking_sent,
@@ -40,7 +40,7 @@ from progressor.sdk.values.schedules import (
 from progressor.v1 import schedule_service_pb2 as pb
 
 
-class ScheduleRequests(Requests):
+class ScheduleRequests(RequestBuilder):
     """Builds requests.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's. With

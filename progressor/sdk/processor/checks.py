@@ -58,7 +58,7 @@ def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> No
     for kind, place in types_asked(handler):
         why = codec.unreadable(kind)
         if why is not None:
-            message = f"{owner} asks for a `{name_of(kind)}` {place}: {why}"
+            message = f"{owner} requests a `{name_of(kind)}` {place}: {why}"
             raise TypeError(message)
 
 

@@ -1,6 +1,6 @@
 """The processor's end of ProcessStream: steps arrive in frames, and each runs as a task.
 
-What must hold:
+Invariants:
 
  1. A step affects no other step: an error of its handler, or of its item in a frame, ends in its
     own answer.

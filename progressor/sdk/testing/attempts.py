@@ -120,14 +120,15 @@ def delay_after(
 
 def _in_range(
     history: Sequence[types_pb2.Event],
-    asked: types_pb2.HistoryRange | None,
+    requested: types_pb2.HistoryRange | None,
     last: int | None,
 ) -> Sequence[types_pb2.Event]:
     """Return the part of a history that was requested, or else the namespace's default."""
-    if asked is None:
+    if requested is None:
         return history if last is None else history[len(history) - min(last, len(history)) :]
-    if asked.direction == types_pb2.DIRECTION_BACKWARD:
-        found = [it for it in reversed(history) if not asked.after or it.event_id < asked.after]
+    after = requested.after
+    if requested.direction == types_pb2.DIRECTION_BACKWARD:
+        found = [it for it in reversed(history) if not after or it.event_id < after]
     else:
-        found = [it for it in history if it.event_id > asked.after]
-    return found[: asked.limit] if asked.HasField("limit") else found
+        found = [it for it in history if it.event_id > after]
+    return found[: requested.limit] if requested.HasField("limit") else found

@@ -29,14 +29,14 @@ _KEEPING = frozenset({NodeState.FAILED, NodeState.CANCELLED, NodeState.SKIPPED})
 class GraphNode:
     """A node and its state; ``waits_for`` counts the predecessors that are not done.
 
-    ``begun``: a step of it has been settled, so it no longer counts for `WINDOW`.
+    ``has_settled``: a step of it has been settled, so it no longer counts for `WINDOW`.
     """
 
     spec: nodes_pb2.NodeSpec
     successors: list[str] = dataclasses.field(default_factory=list)
     state: NodeState = NodeState.WAITING
     waits_for: int = 0
-    begun: bool = False
+    has_settled: bool = False
     attempt: int = 1
     result: bytes = b""
     error: TaskError | None = None
@@ -49,7 +49,7 @@ class GraphNode:
 
     def reset(self, state: NodeState) -> None:
         """Set an unfinished state, and clear the outcome."""
-        self.state, self.begun = state, state is NodeState.RUNNING
+        self.state, self.has_settled = state, state is NodeState.RUNNING
         self.result, self.error, self.skipped_because_of = b"", None, ""
 
 
@@ -122,7 +122,7 @@ class GraphState:
 
     def start(self) -> None:
         """Start ready nodes, as many as there is room for."""
-        room = WINDOW - sum(it.state is NodeState.RUNNING and not it.begun for it in self)
+        room = WINDOW - sum(it.state is NodeState.RUNNING and not it.has_settled for it in self)
         for name in self.named(NodeState.READY)[: max(0, room)]:
             self._nodes[name].state = NodeState.RUNNING
 
@@ -131,7 +131,7 @@ class GraphState:
     ) -> None:
         """End an unfinished node; its successors become ready or skipped."""
         node = self[name]
-        node.state, node.begun, node.result, node.error = state, True, result, error
+        node.state, node.has_settled, node.result, node.error = state, True, result, error
         if state is not NodeState.DONE:
             self._skip_after(node, because_of=name)
             return
@@ -150,7 +150,7 @@ class GraphState:
         failed = self.named(NodeState.FAILED)
         for node in self:
             if node.state in _KEEPING:
-                was_stopped = node.state is NodeState.CANCELLED and node.begun
+                was_stopped = node.state is NodeState.CANCELLED and node.has_settled
                 node.attempt += was_stopped or node.state is NodeState.FAILED
                 node.reset(NodeState.WAITING if node.waits_for else NodeState.READY)
         return failed

@@ -298,7 +298,7 @@ class SimulatedJob:
         if follower.removed_by_request:
             self.graph.end(name, NodeState.FAILED, error=_REMOVED)
         elif status is ProcessStatus.RUNNING:
-            node.begun = True
+            node.has_settled = True
         elif status is ProcessStatus.FINISHED:
             result = self.codec.encode(follower.result)
             self.graph.end(name, NodeState.DONE, result=result)

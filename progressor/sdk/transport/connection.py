@@ -128,7 +128,7 @@ class Connection:
     async def send(self, exchange: Exchange[Result]) -> Result:
         """Return the result of an exchange, sent again where that is safe.
 
-        Cancelled, it stops waiting; a request that the engine accepted goes on.
+        Cancelled, it stops waiting; a request that the engine accepted continues.
 
         Raises:
             ProgressorError: What the engine answered, as its class in `progressor.errors`.

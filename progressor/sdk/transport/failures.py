@@ -61,7 +61,7 @@ class Status:
     def is_lost(self) -> bool:
         """Whether it is unknown if the request was executed.
 
-        A stopping gRPC server ends calls that it has not begun with a bare CANCELLED.
+        A stopping gRPC server ends calls that it has not started with a bare CANCELLED.
         """
         is_bare = not self.domain
         return is_bare and self.code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}

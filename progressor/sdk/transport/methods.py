@@ -10,11 +10,11 @@ from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
 
 Arguments = ParamSpec("Arguments")
-R = TypeVar("R", bound="Requests")
+R = TypeVar("R", bound="RequestBuilder")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class RequestBuilder:
     """Builds requests; ``namespace`` and ``codec`` are the client's."""
 
     namespace: str

@@ -1,6 +1,6 @@
 """One session of the asynchronous client: many requests in a frame, answered in any order.
 
-What holds, besides the rule of `unanswered`:
+Invariants, in addition to that of `unanswered`:
 
 - A request ends as its unary call would have, with the same status and details.
 - When a session breaks, its unanswered requests end with the status that gRPC reports, UNAVAILABLE
@@ -41,7 +41,7 @@ _METHOD = "/progressor.v1.ProcessService/Session"
 _ITEM_BYTES = 160  # Of a request besides its message: ids, timeout, trace context.
 _TIMEOUT_SECONDS_MIN = 1e-6
 
-# At the deadline the engine sends an answer that names the task, which goes on. Wait a little for
+# At the deadline the engine sends an answer that names the task, which continues. Wait a little for
 # it, since a frame may have to wait for another.
 _GRACE_SHARE = 0.1
 _GRACE_SECONDS_MAX = 0.05

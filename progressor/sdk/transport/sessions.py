@@ -1,6 +1,6 @@
 """The sessions of a client: opened by requests, replaced when their engine drains.
 
-What holds:
+Invariants:
 
 - Nothing is retried here, and nothing happens in the background: a request opens a session, and
   gRPC decides how often it tries an address that does not answer.
@@ -30,7 +30,7 @@ CALLS_MAX = 8_192
 """Requests in flight on a session, below the engine's limit; more go as unary calls, which wait."""
 
 UNARY_SECONDS = 60.0
-"""How long an engine without sessions is not asked for one."""
+"""How long no session is tried after an engine had none."""
 
 CHANNEL_SECONDS_MIN = 1.0
 """A younger channel is kept when the engine behind it drains."""

@@ -79,9 +79,9 @@ class Direction(WireEnum):
 class HistoryRange:
     """A range of a history; by default all of it, the oldest event first.
 
-    ``after``: the range begins behind the event of this id, in its direction; 0: at the first
-    event, or, backward, at the last. ``limit``: at most 100,000 events; None: no limit, 0: no
-    events.
+    ``after``: the range begins with the next event after this id, in its direction; 0: with the
+    first event, or, backward, with the last. ``limit``: at most 100,000 events; None: no limit, 0:
+    no events.
     """
 
     after: int = 0

@@ -376,7 +376,7 @@ async def test_a_type_that_can_never_be_read_is_refused_at_the_start(
         await served(processor)
 
     assert str(raised.value).startswith(
-        f"processor 'orders': call handler {handler.__qualname__} asks for a `"
+        f"processor 'orders': call handler {handler.__qualname__} requests a `"
     )
     assert f"({__file__}, line {line}): " in str(raised.value)
     assert words in str(raised.value)
