@@ -108,25 +108,6 @@ def test_options_go_before_what_the_file_says(
     assert engine.requests[0].deadline == at(0)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "--id: --id or job_id in the file must be given"),
-        (
-            ("--id", "j", "--deadline", "soon"),
-            "--deadline: must be a duration such as 2h or an instant",
-        ),
-    ],
-)
-def test_what_cannot_be_submitted_is_not_sent(
-    options: tuple[str, ...], said: str, engine: ScriptedEngine, cli: Cli, tmp_path: Path
-) -> None:
-    ended = cli("job", "submit", the_file(tmp_path), *options)
-
-    assert (ended.code, engine.requests) == (2, [])
-    assert said in ended.err
-
-
 def test_what_the_engine_refuses_is_told_with_its_place_in_the_file(
     engine: ScriptedEngine, cli: Cli, tmp_path: Path
 ) -> None:

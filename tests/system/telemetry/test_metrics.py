@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import datetime as dt
-import logging
 import os
 import re
 import socket
@@ -12,35 +11,27 @@ import urllib.error
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import generate_latest
 
 from progressor import errors
 from progressor.clock import SystemClock
-from progressor.domain.processes.admission import Verdict
-from progressor.runtime.core.measures import RequestMeasures
 from progressor.settings.addresses import http_bind
 from progressor.settings.sections import METRICS_KEY
-from progressor.telemetry.metrics.otlp import EXPORTER_LOGGER, Push
+from progressor.telemetry.metrics.otlp import Push
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.resource import resource_of
-from tests.support.builders import make_key, make_process, make_request, make_task
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import answering, open_env, running_replica
 from tests.support.engine.supervised import running_supervisor
-from tests.support.runtime.step import Harness
 from tests.support.telemetry.collector import running_collector
 from tests.support.telemetry.metrics import (
     families,
     filled_metrics,
     read,
-    registry_of,
     scrape,
     scraped,
 )
 
-PROCESSES = 100_000
-SETTLED = "progressor_tasks_settled_total"
 HOUR = dt.timedelta(hours=1)
 ALL = {it.name for it in METRICS.values()}
 THE_EIGHT = {it.name for it in METRICS.values() if it.name.endswith("_duration_ms")}
@@ -161,24 +152,6 @@ async def test_all_is_pushed_again_and_again() -> None:
         assert collector.names == ALL
 
 
-async def test_a_collector_that_is_away_costs_one_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The library's own filter remembers what other tests have heard.
-    monkeypatch.setattr(logging.getLogger(EXPORTER_LOGGER), "filters", [])
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    pushing = push(f"http://127.0.0.1:{port}", Metrics())
-
-    pushing.start()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.to_thread(pushing.stop)
-
-    said = [it for it in caplog.records if it.name == EXPORTER_LOGGER]
-    assert [it.levelno for it in said] == [logging.WARNING]
-    assert f"127.0.0.1:{port}" in said[0].getMessage()
-
-
 async def test_one_that_accepts_and_says_nothing_does_not_hold_up_the_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pushing = push(f"http://127.0.0.1:{silent.getsockname()[1]}", Metrics())
@@ -210,26 +183,6 @@ async def test_an_engine_counts_what_it_does(database: str) -> None:
     assert sum(requests) == 2
     assert {"progressor_task_processing_duration_ms_count", "progressor_pool_connections"} <= names
     assert 0 <= told["progressor_heartbeat_age_seconds", ()] < PATIENCE_SECONDS
-
-
-@pytest.mark.slow
-async def test_a_hundred_thousand_processes_make_no_series_more_than_one() -> None:
-    harness = Harness()
-    requests = RequestMeasures(harness.metrics)
-
-    async def step(number: int) -> None:
-        key = make_key(f"process-{number}")
-        requests.admitted(make_request(key=key), Verdict.ACCEPTED, 0.001)
-        await harness.carry(make_task(process=make_process(key=key), task_id=number))
-
-    await step(0)
-    one = read(generate_latest(registry_of(harness.metrics)).decode())
-    for number in range(1, PROCESSES):
-        await step(number)
-    many = read(generate_latest(registry_of(harness.metrics)).decode())
-
-    assert many.keys() == one.keys()
-    assert sum(value for (name, _), value in many.items() if name == SETTLED) == PROCESSES
 
 
 async def test_serve_prints_where_all_metrics_are_read(database: str) -> None:
