@@ -5,8 +5,7 @@ checked by itself.
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
@@ -19,20 +18,9 @@ from progressor.v1 import nodes_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
-from progressor.wire.shapes import UNSENT, Field, Shape
+from progressor.wire.shapes import UNSENT, Field, Shape, enum_numbers
 
-NODE_STATE_TO_WIRE: Mapping[NodeState, nodes_pb2.NodeState.ValueType] = MappingProxyType(
-    {
-        NodeState.WAITING: nodes_pb2.NODE_STATE_WAITING,
-        NodeState.READY: nodes_pb2.NODE_STATE_READY,
-        NodeState.RUNNING: nodes_pb2.NODE_STATE_RUNNING,
-        NodeState.DONE: nodes_pb2.NODE_STATE_DONE,
-        NodeState.FAILED: nodes_pb2.NODE_STATE_FAILED,
-        NodeState.SKIPPED: nodes_pb2.NODE_STATE_SKIPPED,
-        NodeState.CANCELLED: nodes_pb2.NODE_STATE_CANCELLED,
-    }
-)
-
+NODE_STATE_TO_WIRE = enum_numbers(NodeState, nodes_pb2.NodeState.DESCRIPTOR)
 TASK_ERROR = Shape(TaskError, types_pb2.TaskError, rejected=UNSENT, metadata=UNSENT)
 
 TARGET_BYTES_MAX = 512

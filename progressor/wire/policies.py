@@ -3,30 +3,24 @@
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from progressor import errors
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.v1 import namespace_service_pb2
 from progressor.wire import fields as wire
-from progressor.wire.shapes import Field, Shape, between
+from progressor.wire.shapes import Field, Shape, between, enum_numbers
 
 ATTEMPTS_MAX = 1_000_000
 INTERVAL_MAX = dt.timedelta(days=365)
 REASONS_MAX = 100
 REASON_BYTES_MAX = 256
 
-ZOMBIE_POLICY_TO_WIRE: Mapping[ZombiePolicy, namespace_service_pb2.ZombiePolicy.ValueType] = (
-    MappingProxyType(
-        {
-            ZombiePolicy.RETRY: namespace_service_pb2.ZOMBIE_POLICY_RETRY,
-            ZombiePolicy.FAIL: namespace_service_pb2.ZOMBIE_POLICY_FAIL,
-        }
-    )
-)
-ZOMBIE_POLICY_FROM_WIRE: Mapping[int, ZombiePolicy] = MappingProxyType(
-    {number: policy for policy, number in ZOMBIE_POLICY_TO_WIRE.items()}
-)
+ZOMBIE_POLICY_FROM_WIRE: Mapping[int, ZombiePolicy] = {
+    number: it
+    for it, number in enum_numbers(
+        ZombiePolicy, namespace_service_pb2.ZombiePolicy.DESCRIPTOR
+    ).items()
+}
 
 
 def _check_coefficient(value: float, field: str) -> None:

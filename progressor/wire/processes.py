@@ -9,13 +9,12 @@ reference machine).
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from progressor import errors
 from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
     GATES_MAX,
-    PRIORITY_DEFAULT,
     PRIORITY_MAX,
     Constraints,
     GateHold,
@@ -25,49 +24,15 @@ from progressor.domain.gates.constraint import (
 from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import Process, ProcessStatus
-from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
+from progressor.wire.shapes import Field, Shape, between, enum_numbers, refuse_all
 
-PROCESS_STATUS_TO_WIRE: Mapping[ProcessStatus, types_pb2.ProcessStatus.ValueType] = {
-    ProcessStatus.INIT: types_pb2.PROCESS_STATUS_INIT,
-    ProcessStatus.RUNNING: types_pb2.PROCESS_STATUS_RUNNING,
-    ProcessStatus.ERROR: types_pb2.PROCESS_STATUS_ERROR,
-    ProcessStatus.FINISHED: types_pb2.PROCESS_STATUS_FINISHED,
-}
-PROCESS_STATUS_FROM_WIRE: Mapping[int, ProcessStatus] = {
-    number: status for status, number in PROCESS_STATUS_TO_WIRE.items()
-}
-TASK_TYPE_TO_WIRE: Mapping[TaskType, types_pb2.TaskType.ValueType] = {
-    TaskType.INIT: types_pb2.TASK_TYPE_INIT,
-    TaskType.CALL: types_pb2.TASK_TYPE_CALL,
-    TaskType.NOTIFY: types_pb2.TASK_TYPE_NOTIFY,
-    TaskType.REPAIR: types_pb2.TASK_TYPE_REPAIR,
-    TaskType.TIMEOUT: types_pb2.TASK_TYPE_TIMEOUT,
-    TaskType.REMOVE: types_pb2.TASK_TYPE_REMOVE,
-    TaskType.JOIN: types_pb2.TASK_TYPE_JOIN,
-}
-TASK_TYPE_FROM_WIRE: Mapping[int, TaskType] = {
-    number: task_type for task_type, number in TASK_TYPE_TO_WIRE.items()
-}
-TASK_STATUS_TO_WIRE: Mapping[TaskStatus, types_pb2.TaskStatus.ValueType] = {
-    TaskStatus.WAITING: types_pb2.TASK_STATUS_WAITING,
-    TaskStatus.AVAILABLE: types_pb2.TASK_STATUS_AVAILABLE,
-    TaskStatus.RUNNING: types_pb2.TASK_STATUS_RUNNING,
-    TaskStatus.BLOCKED: types_pb2.TASK_STATUS_BLOCKED,
-    TaskStatus.FINISHED: types_pb2.TASK_STATUS_FINISHED,
-    TaskStatus.ERROR: types_pb2.TASK_STATUS_ERROR,
-    TaskStatus.CANCELLED: types_pb2.TASK_STATUS_CANCELLED,
-}
-GATE_HOLD_TO_WIRE: Mapping[GateHold, types_pb2.GateHold.ValueType] = {
-    GateHold.TASK: types_pb2.GATE_HOLD_TASK,
-    GateHold.PROCESS: types_pb2.GATE_HOLD_PROCESS,
-}
-_GATE_HOLD_FROM_WIRE: Mapping[int, GateHold] = {
-    types_pb2.GATE_HOLD_UNSPECIFIED: GateHold.TASK,
-    types_pb2.GATE_HOLD_TASK: GateHold.TASK,
-    types_pb2.GATE_HOLD_PROCESS: GateHold.PROCESS,
-}
+PROCESS_STATUS_TO_WIRE = enum_numbers(ProcessStatus, types_pb2.ProcessStatus.DESCRIPTOR)
+PROCESS_STATUS_FROM_WIRE = {number: it for it, number in PROCESS_STATUS_TO_WIRE.items()}
+TASK_TYPE_TO_WIRE = enum_numbers(TaskType, types_pb2.TaskType.DESCRIPTOR)
+GATE_HOLD_TO_WIRE = enum_numbers(GateHold, types_pb2.GateHold.DESCRIPTOR)
 _DIRECTION_FROM_WIRE: Mapping[int, Direction] = {
     types_pb2.DIRECTION_UNSPECIFIED: Direction.FORWARD,
     types_pb2.DIRECTION_FORWARD: Direction.FORWARD,
@@ -116,13 +81,6 @@ def new_event_from_wire(
     )
 
 
-def event_to_wire(event: Event) -> types_pb2.Event:
-    """Return a recorded event as a message."""
-    message = types_pb2.Event()
-    fill_event(message, event)
-    return message
-
-
 def fill_event(message: types_pb2.Event, event: Event) -> None:
     """Write a recorded event into an empty message."""
     message.event_id = event.event_id
@@ -139,61 +97,30 @@ def constraints_from_wire(message: types_pb2.Constraints, field: str) -> Constra
     """Return constraints.
 
     Raises:
-        InvalidRequestError: With all that is wrong with them.
+        InvalidRequestError: With all violations.
     """
-    found: list[errors.FieldViolation] = []
-    run_at, order = None, None
-    if message.HasField("run_at"):
-        try:
-            run_at = wire.timestamp_to_datetime(message.run_at, f"{field}.run_at")
-        except errors.InvalidRequestError as error:
-            found += error.violations
-    if message.HasField("order"):
-        order = _order_of(message.order, f"{field}.order", found)
-    gates = _gates_of(message.gates, f"{field}.gates", found)
-    if not 0 <= message.priority <= PRIORITY_MAX:
-        description = f"must be 0 to {PRIORITY_MAX}, got {message.priority}"
-        found.append(errors.FieldViolation(f"{field}.priority", description))
-    hold = _GATE_HOLD_FROM_WIRE.get(message.hold)
-    if hold is None:
-        found.append(errors.FieldViolation(f"{field}.hold", f"unknown gate hold {message.hold}"))
-    if found or hold is None:
-        raise errors.InvalidRequestError(*found)
-    return Constraints(
-        run_at=run_at,
-        order=order,
-        gates=gates,
-        priority=message.priority or PRIORITY_DEFAULT,
-        hold=hold,
-    )
+    return _CONSTRAINTS.read(message, f"{field}.")
 
 
-def _order_of(
-    message: types_pb2.Order, field: str, found: list[errors.FieldViolation]
-) -> Order | None:
-    found += (errors.FieldViolation(f"{field}.key", it) for it in wire.id_faults(message.key))
-    text = message.version
+def _version_of(message: types_pb2.Order, path: str, _context: object) -> Version:
+    field, text = f"{path}version", message.version
     if len(text) > wire.ID_BYTES_MAX:
-        description = f"must be at most {wire.ID_BYTES_MAX} characters, got {len(text)}"
-        found.append(errors.FieldViolation(f"{field}.version", description))
-        return None
+        wire.refuse(field, f"must be at most {wire.ID_BYTES_MAX} characters, got {len(text)}")
     try:
-        return Order(message.key, Version.parse(text))
+        return Version.parse(text)
     except ValueError as error:
-        found.append(errors.FieldViolation(f"{field}.version", str(error)))
-        return None
+        wire.refuse(field, str(error))
 
 
-def _gates_of(
-    messages: Sequence[types_pb2.GateUse], field: str, found: list[errors.FieldViolation]
-) -> dict[str, int | None]:
-    if len(messages) > GATES_MAX:
-        description = wire.too_many(len(messages), GATES_MAX)
-        found.append(errors.FieldViolation(field, description))
+def _gates_of(message: types_pb2.Constraints, path: str, _context: object) -> dict[str, int | None]:
+    found: list[errors.FieldViolation] = []
+    uses, field = message.gates, f"{path}gates"
+    if len(uses) > GATES_MAX:
+        found.append(errors.FieldViolation(field, wire.too_many(len(uses), GATES_MAX)))
     gates: dict[str, int | None] = {}
-    for index, message in enumerate(messages[:GATES_MAX]):
-        place, gate = f"{field}[{index}]", message.gate
-        capacity = message.capacity if message.HasField("capacity") else None
+    for index, use in enumerate(uses[:GATES_MAX]):
+        place, gate = f"{field}[{index}]", use.gate
+        capacity = use.capacity if use.HasField("capacity") else None
         found += (errors.FieldViolation(f"{place}.gate", it) for it in wire.id_faults(gate))
         if gate and gate in gates:
             found.append(errors.FieldViolation(f"{place}.gate", f"gate {gate!r} is listed twice"))
@@ -201,7 +128,23 @@ def _gates_of(
             description = f"must be 0 to {CAPACITY_MAX}, got {capacity}"
             found.append(errors.FieldViolation(f"{place}.capacity", description))
         gates[gate] = capacity
+    if found:
+        raise errors.InvalidRequestError(*found)
     return gates
+
+
+_CONSTRAINTS = Shape(
+    Constraints,
+    types_pb2.Constraints,
+    order=Shape(
+        Order,
+        types_pb2.Order,
+        key=lambda key, field: refuse_all(field, wire.id_faults(key)),
+        version=Field(read=_version_of),
+    ),
+    gates=Field(read=_gates_of),
+    priority=between(0, PRIORITY_MAX),
+)
 
 
 def set_timer_from_wire(
@@ -255,13 +198,6 @@ def _timer_constraints_of(message: types_pb2.SetTimer, field: str) -> Constraint
     if constraints.run_at is not None:
         wire.refuse(f"{field}.run_at", "must not be set: a timer has an instant of its own")
     return constraints
-
-
-def process_to_wire(process: Process) -> types_pb2.Process:
-    """Return a process without its history as a message."""
-    message = types_pb2.Process()
-    fill_process(message, process)
-    return message
 
 
 def fill_process(message: types_pb2.Process, process: Process) -> None:

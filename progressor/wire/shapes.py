@@ -51,6 +51,7 @@ from progressor.wire import fields as wire
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
+E = TypeVar("E", bound=enum.Enum)
 
 Check = Callable[[Any, str], None]
 """Raises `errors.InvalidRequestError` for a value that the named field must not have."""
@@ -262,7 +263,7 @@ def _shown(value: object) -> str:
     return wire.duration_text(value) if isinstance(value, dt.timedelta) else str(value)
 
 
-def enum_numbers(members: type[enum.Enum], proto: Any) -> dict[Any, int]:  # noqa: ANN401  # a descriptor
+def enum_numbers(members: type[E], proto: Any) -> dict[E, Any]:  # noqa: ANN401  # a descriptor
     """Return the numbers of an enum's members, which bear the names of the proto's values."""
     prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", proto.name).upper()
     return {it: proto.values_by_name[f"{prefix}_{it.name}"].number for it in members}

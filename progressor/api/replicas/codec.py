@@ -10,13 +10,9 @@ from progressor.domain.views.replica import ReplicaState, ReplicaView
 from progressor.telemetry.logs.level import Level
 from progressor.v1 import replica_service_pb2
 from progressor.wire.fields import refuse
-from progressor.wire.shapes import Field, Shape, between
+from progressor.wire.shapes import Field, Shape, between, enum_numbers
 
-STATE_TO_WIRE: Mapping[ReplicaState, replica_service_pb2.ReplicaState.ValueType] = {
-    ReplicaState.SERVING: replica_service_pb2.REPLICA_STATE_SERVING,
-    ReplicaState.DRAINING: replica_service_pb2.REPLICA_STATE_DRAINING,
-    ReplicaState.SILENT: replica_service_pb2.REPLICA_STATE_SILENT,
-}
+STATE_TO_WIRE = enum_numbers(ReplicaState, replica_service_pb2.ReplicaState.DESCRIPTOR)
 
 replica_to_wire = Shape(ReplicaView, replica_service_pb2.Replica, state=Field()).message
 
