@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -96,19 +96,18 @@ class TimesInput:
         Raises:
             InvalidRequestError: An option is wrong.
         """
-        changed = dataclasses.replace(spec, times=self.times() or spec.times)
+        changes: dict[str, Any] = {"times": self.times() or spec.times}
         if self.jitter is not None:
-            changed = dataclasses.replace(changed, jitter=_duration("--jitter", self.jitter))
+            changes["jitter"] = _duration("--jitter", self.jitter)
         if self.start_at is not None:
-            changed = dataclasses.replace(changed, start_at=_bound("--start-at", self.start_at))
+            changes["start_at"] = _bound("--start-at", self.start_at)
         if self.end_at is not None:
-            changed = dataclasses.replace(changed, end_at=_bound("--end-at", self.end_at))
+            changes["end_at"] = _bound("--end-at", self.end_at)
         if self.overlap is not None:
-            changed = dataclasses.replace(changed, overlap_policy=OverlapPolicy(self.overlap))
+            changes["overlap_policy"] = OverlapPolicy(self.overlap)
         if self.catch_up_window is not None:
-            window = _duration("--catch-up-window", self.catch_up_window)
-            changed = dataclasses.replace(changed, catch_up_window=window)
-        return changed
+            changes["catch_up_window"] = _duration("--catch-up-window", self.catch_up_window)
+        return dataclasses.replace(spec, **changes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

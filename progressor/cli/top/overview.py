@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from progressor.sdk.values.activity import (
     Activity,
@@ -15,6 +16,9 @@ from progressor.sdk.values.activity import (
     rates_by_namespace,
 )
 from progressor.sdk.values.replicas import ReplicaState
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _NO_TIME = dt.timedelta()
 _UNUSED = StepRate()
@@ -103,15 +107,8 @@ class Totals:
     @property
     def has_constraints(self) -> bool:
         """Whether a task waits for its constraints, is available, or holds a gate."""
-        return any(
-            (
-                self.run_at_count,
-                self.order_count,
-                self.gate_count,
-                self.available_count,
-                self.held_count,
-            )
-        )
+        waiting = (self.run_at_count, self.order_count, self.gate_count)
+        return any((*waiting, self.available_count, self.held_count))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,16 +218,8 @@ def _namespace(
 
 def _replica(replica: ReplicaActivity, rates: Rates) -> ReplicaLine:
     own = rates.get(replica.replica_id)
-    return ReplicaLine(
-        replica_id=replica.replica_id,
-        name=replica.name,
-        version=replica.version,
-        state=replica.state,
-        heartbeat_age=replica.heartbeat_age,
-        step_count=replica.step_count,
-        caller_count=replica.caller_count,
-        pace=_pace(None if own is None else _sum(own.values())),
-    )
+    fields = {it: getattr(replica, it) for it in _names(ReplicaLine) - {"pace"}}
+    return ReplicaLine(**fields, pace=_pace(None if own is None else _sum(own.values())))
 
 
 def _totals(
@@ -256,15 +245,15 @@ def _totals(
 
 
 def _counts(queues: Sequence[NamespaceQueue] | None) -> Mapping[str, int | None]:
-    names = (
-        "due_count", "timer_count", "retry_count", "behind_count", "run_at_count", "order_count",
-        "gate_count", "available_count", "held_count", "full_gate_count", "job_count",
-        "waiting_node_count", "ready_node_count", "running_node_count", "failed_node_count",
-        "schedule_count", "paused_schedule_count", "late_schedule_count",
-    )  # fmt: skip
+    """Return the totals of the counts that each queue has; None if they were not counted."""
+    names = {it for it in _names(Totals) & _names(NamespaceQueue) if it.endswith("_count")}
     if queues is None:
         return dict.fromkeys(names)
     return {name: sum(getattr(queue, name) for queue in queues) for name in names}
+
+
+def _names(table: "type[DataclassInstance]") -> set[str]:
+    return {field.name for field in dataclasses.fields(table)}
 
 
 def _oldest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
@@ -272,14 +261,7 @@ def _oldest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
 
 
 def _pace(rate: StepRate | None) -> Pace:
-    if rate is None:
-        return Pace()
-    return Pace(
-        settled_per_second=rate.settled_per_second,
-        attempts_per_second=rate.attempts_per_second,
-        failed_per_second=rate.failed_per_second,
-        mean_processor_time=rate.mean_processor_time,
-    )
+    return Pace() if rate is None else Pace(**{it: getattr(rate, it) for it in _names(Pace)})
 
 
 def _sum(rates: Iterable[StepRate]) -> StepRate:
