@@ -15,7 +15,7 @@ import progressor
 from progressor.cli.input.inputs import TIMEOUT_MIN, check_range, option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.settings.config import Config
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding, State
@@ -60,7 +60,7 @@ def doctor(
         "counts": {state.value: counts[state] for state in State},
         "findings": found,
     }
-    Output(as_json=json).show(document, *_people(config, found, deep=deep))
+    show(document, *_people(config, found, deep=deep), as_json=json)
     return ExitCode.FAILED if counts[State.FAILED] else ExitCode.DONE
 
 

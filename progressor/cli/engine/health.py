@@ -4,13 +4,12 @@ from typing import Annotated
 
 import grpc
 from grpc_health.v1 import health_pb2
-from rich.text import Text
 
 from progressor.cli.input.engines import credentials_of
 from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.sdk.transport.failures import error_for, read_status
 
 
@@ -42,8 +41,9 @@ async def health(
             raise error_for(read_status(error, engine.address)) from error
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     serving = answer.status == health_pb2.HealthCheckResponse.SERVING
-    Output(as_json=engine.json).show(
+    show(
         {"address": engine.address, "service": service, "status": status},
-        Text(f"{service or 'engine'} at {engine.address}: {status}"),
+        f"{service or 'engine'} at {engine.address}: {status}",
+        as_json=engine.json,
     )
     return ExitCode.DONE if serving else ExitCode.UNAVAILABLE

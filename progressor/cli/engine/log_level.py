@@ -3,12 +3,10 @@
 import datetime as dt
 from typing import Annotated, Literal
 
-from rich.text import Text
-
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import bad_input, duration
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.sdk.values.replicas import LogLevel
 
 _UNTIL_CHANGED = dt.timedelta()
@@ -45,4 +43,4 @@ async def log_level(
     }
     lasting = f", for {for_}" if for_ else ""
     words = f"{change.replica_name}: {level}{lasting} (it was {change.previous_level})"
-    Output(as_json=engine.json).show(document, Text(words))
+    show(document, words, as_json=engine.json)

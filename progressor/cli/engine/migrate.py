@@ -7,7 +7,7 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.settings.addresses import redact_dsn
 from progressor.storage.postgres import migrations
 
@@ -29,4 +29,4 @@ def migrate(
         )
     applied = migrations.migrate_configured(database, dsn)
     words = [Text(f"applied {name}") for name in applied] or [Text("nothing to apply")]
-    Output(as_json=json).show({"database": redact_dsn(dsn), "applied": applied}, *words)
+    show({"database": redact_dsn(dsn), "applied": applied}, *words, as_json=json)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
-from progressor.cli.output.output import Column, Output, status_text, table
+from progressor.cli.output.output import Column, show, status_text, table
 from progressor.sdk.values.replicas import Replica
 
 
@@ -40,4 +40,4 @@ async def replicas(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """
     async with client_of(engine) as client:
         found = [it async for it in client.replicas.list(page_size=PAGE_MAX)]
-    Output(as_json=engine.json).show({"replicas": found}, table(_COLUMNS, found))
+    show({"replicas": found}, table(_COLUMNS, found), as_json=engine.json)

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.output import Column, Output, table
+from progressor.cli.output.output import Column, show, table
 from progressor.settings import config
 from progressor.settings.decoding import Source, SourceKind
 
@@ -37,17 +37,16 @@ def show_config(
     Sources from weakest to strongest: defaults, the TOML file, the environment, flags. Passwords
     are not shown.
     """
-    output = Output(as_json=json)
     if explain:
         rows = config.reference()
-        output.show({"keys": rows}, table(_REFERENCE, rows))
+        show({"keys": rows}, table(_REFERENCE, rows), as_json=json)
         return
     loaded = settings.load()
     effective = config.effective(loaded)
     document = {"settings": effective, "namespaces": loaded.namespaces}
     cells = [(it.key, _text(it.value), _source(it.source)) for it in effective]
     cells += [(f"namespaces.{it.name}", "created if absent", "file") for it in loaded.namespaces]
-    output.show(document, table(_EFFECTIVE, cells))
+    show(document, table(_EFFECTIVE, cells), as_json=json)
 
 
 def _text(value: object) -> str:

@@ -2,14 +2,12 @@
 
 import platform
 
-from rich.text import Text
-
 import progressor
 from progressor.cli.input.options import Json
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 
 
 def version(*, json: Json = False) -> None:
     """Print the version."""
     document = {"progressor": progressor.__version__, "python": platform.python_version()}
-    Output(as_json=json).show(document, Text(f"progressor {progressor.__version__}"))
+    show(document, f"progressor {progressor.__version__}", as_json=json)

@@ -5,12 +5,11 @@ from typing import Annotated
 
 from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
-from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, option
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
-from progressor.cli.output.output import Column, Output, facts, instant_text, one_line, table
+from progressor.cli.output.output import Column, facts, instant_text, one_line, show, table
 from progressor.domain.gates.gate import Gate
 from progressor.sdk.values.constraints import GateHolder
 from progressor.sdk.values.gates import GateView, GateWaiter
@@ -52,7 +51,7 @@ async def list_gates(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> Non
     """Print the gates of a namespace in the order of their keys."""
     async with client_of(options) as client:
         found = [it async for it in client.gates.list(page_size=PAGE_MAX)]
-    Output(as_json=options.json).show({"gates": found}, table(_GATES, found))
+    show({"gates": found}, table(_GATES, found), as_json=options.json)
 
 
 async def get(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
@@ -62,7 +61,7 @@ async def get(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE)
     """
     async with client_of(options) as client:
         view = await client.gates.get(gate)
-    Output(as_json=options.json).show(view, *_people(view))
+    show(view, *_people(view), as_json=options.json)
 
 
 async def set_capacity(
@@ -80,14 +79,14 @@ async def set_capacity(
     """
     async with client_of(options) as client:
         found = await client.gates.set(gate, capacity, expected_revision=revision)
-    Output(as_json=options.json).show(found, _gate(found))
+    show(found, _gate(found), as_json=options.json)
 
 
 async def delete(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Delete a gate that no task holds or waits for."""
     async with client_of(options) as client:
         await client.gates.delete(gate)
-    Output(as_json=options.json).show({"deleted": gate}, Text(f"deleted gate {gate}"))
+    show({"deleted": gate}, f"deleted gate {gate}", as_json=options.json)
 
 
 def _people(view: GateView) -> list[RenderableType]:

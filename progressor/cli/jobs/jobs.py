@@ -17,7 +17,7 @@ from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
 from progressor.cli.jobs.watch import await_job, watch_job
 from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import PIPE_COLUMNS, Output, facts, more_note, print_line
+from progressor.cli.output.output import PIPE_COLUMNS, facts, more_note, print_line, show
 from progressor.sdk.values.jobs import JobState, JobView
 from progressor.sdk.values.processes import Receipt
 
@@ -52,7 +52,6 @@ async def submit(  # options, all named
     called = job_id or document.job_id
     if not called:
         raise bad_input("--id", "--id or job_id in the file must be given")
-    output = Output(as_json=options.json)
     async with client_of(options) as client:
         with placed(document):
             submitted = await client.jobs.submit(
@@ -64,12 +63,12 @@ async def submit(  # options, all named
                 metadata=document.metadata,
             )
         if not wait:
-            output.show(*_submitted(called, submitted))
+            show(*_submitted(called, submitted), as_json=options.json)
             return ExitCode.DONE
         if not options.json:
             return await watch_job(client, called, as_json=False)
         code = await await_job(client, called)
-        output.show(await client.jobs.get(called))
+        show(await client.jobs.get(called), as_json=options.json)
         return code
 
 
@@ -92,7 +91,7 @@ async def get(
         for line in flowchart(vertices_of(view.nodes)).splitlines():
             print_line(line)
         return
-    Output(as_json=options.json).show(view, *_people(view))
+    show(view, *_people(view), as_json=options.json)
 
 
 async def list_jobs(
@@ -113,7 +112,7 @@ async def list_jobs(
         jobs, more = await first(limit, listing)
     people = jobs_table(jobs) if jobs else Text("no jobs")
     document = {"jobs": jobs, "more": more}
-    Output(as_json=options.json).show(document, people, *more_note(limit, more=more))
+    show(document, people, *more_note(limit, more=more), as_json=options.json)
 
 
 async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> ExitCode:
@@ -147,7 +146,7 @@ async def retry(
     count = len(retried.nodes)
     nodes = f"{count:,} {'node' if count == 1 else 'nodes'}"
     words = f"retrying job {job_id} from {nodes}: {names}{rest}"
-    Output(as_json=options.json).show(retried, Text(words))
+    show(retried, words, as_json=options.json)
 
 
 async def cancel(
@@ -160,7 +159,7 @@ async def cancel(
     """Cancel a job: nodes that have not started are cancelled, running steps finish."""
     async with client_of(options) as client:
         job = await client.jobs.cancel(job_id, cause=reason)
-    Output(as_json=options.json).show(job, job_facts(job))
+    show(job, job_facts(job), as_json=options.json)
 
 
 def _people(view: JobView) -> list[RenderableType]:

@@ -5,14 +5,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import RenderableType
-from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, bad_input, option
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.namespaces.settings import changed_fields, config_from
 from progressor.cli.output.documents import plain
-from progressor.cli.output.output import Column, Output, facts, instant_text, table
+from progressor.cli.output.output import Column, facts, instant_text, show, table
 from progressor.sdk.values.namespaces import NamespaceConfig
 
 Targets = Annotated[
@@ -44,7 +43,7 @@ async def create(
     config = config_from(name, targets=target, texts=settings)
     async with client_of(engine) as client:
         created = await client.namespaces.create(config)
-    Output(as_json=engine.json).show(created, _people(created))
+    show(created, _people(created), as_json=engine.json)
 
 
 async def update(
@@ -69,28 +68,28 @@ async def update(
             before = await client.namespaces.update(
                 after, fields=fields, expected_revision=before.revision
             )
-    Output(as_json=engine.json).show(before, _people(before))
+    show(before, _people(before), as_json=engine.json)
 
 
 async def get(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Print a namespace."""
     async with client_of(engine) as client:
         found = await client.namespaces.get(name)
-    Output(as_json=engine.json).show(found, _people(found))
+    show(found, _people(found), as_json=engine.json)
 
 
 async def list_namespaces(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
         found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
-    Output(as_json=engine.json).show({"namespaces": found}, table(_COLUMNS, found))
+    show({"namespaces": found}, table(_COLUMNS, found), as_json=engine.json)
 
 
 async def delete(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
         await client.namespaces.delete(name)
-    Output(as_json=engine.json).show({"deleted": name}, Text(f"deleted namespace {name}"))
+    show({"deleted": name}, f"deleted namespace {name}", as_json=engine.json)
 
 
 def _people(config: NamespaceConfig) -> RenderableType:

@@ -45,25 +45,21 @@ class SafeConsole(Console):
         return super().render(renderable, options)
 
 
-class Output:
-    """A command's standard output: JSON, or text for people."""
-
-    def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
-        self._as_json = as_json
-        # A pipe has no width, and its readers expect whole lines.
-        width = None if sys.stdout.isatty() else PIPE_COLUMNS
-        self._console = console or SafeConsole(highlight=False, width=width)
-
-    def show(self, document: object, *people: RenderableType) -> None:
-        """Print `document` as JSON, or `people` as text."""
-        if self._as_json:
-            # Not with rich, which would wrap it.
-            sys.stdout.write(render(document) + "\n")
-            return
-        # In a pipe, a sentence stays on one line.
-        is_piped = not self._console.is_terminal
-        for renderable in people:
-            self._console.print(renderable, soft_wrap=is_piped and isinstance(renderable, Text))
+def show(
+    document: object, *people: RenderableType, as_json: bool, console: Console | None = None
+) -> None:
+    """Print `document` as JSON, or `people` as text; a str has no markup."""
+    if as_json:
+        # Not with rich, which would wrap it.
+        sys.stdout.write(render(document) + "\n")
+        return
+    # A pipe has no width, and its readers expect whole lines.
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    console = console or SafeConsole(highlight=False, width=width)
+    for each in people:
+        renderable = Text(each) if isinstance(each, str) else each
+        is_sentence = isinstance(renderable, Text)
+        console.print(renderable, soft_wrap=is_sentence and not console.is_terminal)
 
 
 def print_line(text: str) -> None:

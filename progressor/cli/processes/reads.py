@@ -24,12 +24,12 @@ from progressor.cli.input.options import (
 )
 from progressor.cli.output.output import (
     Column,
-    Output,
     facts,
     instant_text,
     more_note,
     one_line,
     payload_text,
+    show,
     status_text,
     table,
 )
@@ -96,7 +96,7 @@ async def get(
     """Print a process, its history, its timer, and what its tasks wait for."""
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=history.range(), await_init=await_init)
-    Output(as_json=options.json).show(snapshot, *_people(snapshot))
+    show(snapshot, *_people(snapshot), as_json=options.json)
 
 
 async def trace(
@@ -118,7 +118,7 @@ async def trace(
             token = page.next_page_token
             more = bool(token)
     document = {"tasks": tasks, "more": more}
-    Output(as_json=options.json).show(document, timeline(tasks), *more_note(limit, more=more))
+    show(document, timeline(tasks), *more_note(limit, more=more), as_json=options.json)
 
 
 async def list_processes(  # noqa: PLR0913  # the filters of List, all named
@@ -154,7 +154,7 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
         found, more = await first(limit, listing)
     columns = _COLUMNS if scope.namespace is not None else {**_NAMESPACE_COLUMN, **_COLUMNS}
     document = {"processes": found, "more": more}
-    Output(as_json=scope.json).show(document, table(columns, found), *more_note(limit, more=more))
+    show(document, table(columns, found), *more_note(limit, more=more), as_json=scope.json)
 
 
 def _people(snapshot: Snapshot) -> list[RenderableType]:

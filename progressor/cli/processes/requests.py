@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from cyclopts.types import Int64
-from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import (
@@ -16,7 +15,7 @@ from progressor.cli.input.inputs import (
     option,
 )
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
-from progressor.cli.output.output import Output, facts, payload_text
+from progressor.cli.output.output import facts, payload_text, show
 from progressor.sdk.values.processes import Receipt, Reply, TaskReply
 
 AcceptOnly = Annotated[
@@ -115,7 +114,7 @@ async def simple_repair(
     async with client_of(options) as client:
         repaired = await client.simple_repair(process_id)
     again = "" if repaired.task_id is None else f"; task {repaired.task_id} runs again"
-    Output(as_json=options.json).show(repaired, Text(f"{process_id} is running{again}"))
+    show(repaired, f"{process_id} is running{again}", as_json=options.json)
 
 
 async def await_task(
@@ -149,7 +148,7 @@ async def cancel(
     async with client_of(options) as client:
         task_id = await client.cancel(process_id, task_id=task, idempotency_key=idempotency_key)
     words = f"cancelled task {task_id} of {process_id}"
-    Output(as_json=options.json).show({"task_id": task_id}, Text(words))
+    show({"task_id": task_id}, words, as_json=options.json)
 
 
 def _check_task(task: int | None, idempotency_key: str | None) -> None:
@@ -165,4 +164,4 @@ def _show(result: Reply | Receipt | TaskReply, options: NamespaceOptions) -> Non
         "response": response,
         "deduplicated": "yes, by an earlier request with this key" if repeated else "",
     }
-    Output(as_json=options.json).show(result, facts(pairs))
+    show(result, facts(pairs), as_json=options.json)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
-from progressor.cli.output.output import Output, instant_text, one_line
+from progressor.cli.output.output import instant_text, one_line, show
 from progressor.sdk.values.processes import (
     NO_HISTORY,
     GateWait,
@@ -43,7 +43,7 @@ async def why(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAME
         sentences=_sentences(snapshot),
         waits=snapshot.waits,
     )
-    Output(as_json=options.json).show(shown, *map(Text, map(one_line, shown.sentences)))
+    show(shown, *map(Text, map(one_line, shown.sentences)), as_json=options.json)
 
 
 def cause_text(wait: Wait) -> str:

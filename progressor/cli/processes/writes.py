@@ -2,8 +2,6 @@
 
 from typing import Annotated, Literal
 
-from rich.text import Text
-
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import (
     bad_input,
@@ -14,7 +12,7 @@ from progressor.cli.input.inputs import (
     option,
 )
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.sdk.values.processes import NewEvent, NewTimer, ProcessStatus, TaskType
 
 _TIMER_AFTER_MAX = 100 * 365 * 86_400
@@ -62,14 +60,14 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
             idempotency_key=idempotency_key,
         )
     words = f"imported {process_id}, {status}; its task is {accepted.task_id}"
-    Output(as_json=options.json).show(accepted, Text(words))
+    show(accepted, words, as_json=options.json)
 
 
 async def remove(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Delete a process in any status with all its data."""
     async with client_of(options) as client:
         await client.remove(process_id)
-    Output(as_json=options.json).show({"removed": process_id}, Text(f"removed {process_id}"))
+    show({"removed": process_id}, f"removed {process_id}", as_json=options.json)
 
 
 def _optional_json(option: str, text: str | None) -> bytes | None:

@@ -20,7 +20,7 @@ from progressor.cli.input.inputs import (
 from progressor.cli.input.job_documents import placed
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
 from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import Output
+from progressor.cli.output.output import show
 from progressor.cli.schedules.inputs import Overlap, TargetInput, TimesInput
 from progressor.cli.schedules.view import (
     next_table,
@@ -105,7 +105,7 @@ async def get(
     check_range("--last", last, 0, _RUNS_MAX)
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=next, last_count=last)
-    Output(as_json=options.json).show(_view_document(view), *_people(view))
+    show(_view_document(view), *_people(view), as_json=options.json)
 
 
 async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
@@ -113,7 +113,7 @@ async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) ->
     async with client_of(options) as client:
         found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
     people = schedules_table(found) if found else Text("no schedules")
-    Output(as_json=options.json).show({"schedules": [*map(schedule_document, found)]}, people)
+    show({"schedules": [*map(schedule_document, found)]}, people, as_json=options.json)
 
 
 async def print_next(
@@ -127,7 +127,7 @@ async def print_next(
     check_range("--count", count, 0, _RUNS_MAX)
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=count, last_count=0)
-    Output(as_json=options.json).show({"next_firings": view.next_firings}, _next(view))
+    show({"next_firings": view.next_firings}, _next(view), as_json=options.json)
 
 
 async def pause(
@@ -174,7 +174,7 @@ async def trigger(
         run = await client.schedules.trigger(
             schedule_id, overlap_policy=_policy(overlap), idempotency_key=idempotency_key
         )
-    Output(as_json=options.json).show(run, runs_table([run]))
+    show(run, runs_table([run]), as_json=options.json)
     return ExitCode.FAILED if run.state is FiringState.REFUSED else ExitCode.DONE
 
 
@@ -199,7 +199,7 @@ async def backfill(
             schedule_id, begin, end, overlap_policy=_policy(overlap)
         )
     words = f"queued {found.queued_count:,} runs of {found.instant_count:,} instants"
-    Output(as_json=options.json).show(found, Text(words))
+    show(found, words, as_json=options.json)
 
 
 async def delete(
@@ -209,11 +209,11 @@ async def delete(
     async with client_of(options) as client:
         await client.schedules.delete(schedule_id, expected_revision=revision)
     words = Text(f"deleted schedule {schedule_id}")
-    Output(as_json=options.json).show({"deleted": schedule_id}, words)
+    show({"deleted": schedule_id}, words, as_json=options.json)
 
 
 def _show(schedule: Schedule, options: NamespaceOptions) -> None:
-    Output(as_json=options.json).show(schedule_document(schedule), schedule_facts(schedule))
+    show(schedule_document(schedule), schedule_facts(schedule), as_json=options.json)
 
 
 def _people(view: ScheduleView) -> list[RenderableType]:

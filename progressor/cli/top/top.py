@@ -30,7 +30,7 @@ from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
 from progressor.cli.input.signals import until_signal
 from progressor.cli.output.documents import render_line
 from progressor.cli.output.exit_codes import ExitCode, exit_code_for
-from progressor.cli.output.output import PIPE_COLUMNS, Output, SafeConsole
+from progressor.cli.output.output import PIPE_COLUMNS, SafeConsole, show
 from progressor.cli.top.overview import Meter, Overview
 from progressor.cli.top.screen import Away, Screen
 from progressor.sdk.client.client import Client
@@ -88,7 +88,7 @@ async def top(
         if once:
             overview = await _read_once(client, first, interval)
             shown = Screen(overview=overview, address=engine.address)
-            Output(as_json=engine.json).show(overview, shown)
+            show(overview, shown, as_json=engine.json)
             return
         timeout = min(engine.timeout_duration, FRAME_TIMEOUT)
         watch = functools.partial(_watch, client, first, interval=interval, timeout=timeout)
@@ -110,13 +110,18 @@ async def _read_once(client: Client, first: Activity, interval: dt.timedelta) ->
 
 
 async def _watch(
-    client: Client, first: Activity, show: Show, *, interval: dt.timedelta, timeout: dt.timedelta
+    client: Client,
+    first: Activity,
+    show_frame: Show,
+    *,
+    interval: dt.timedelta,
+    timeout: dt.timedelta,
 ) -> None:
     """Show an overview each interval; ends only by cancellation or a permanent error."""
     loop = asyncio.get_running_loop()
     meter = Meter()
     overview, answered_at = meter.read(first), loop.time()
-    show(Frame(overview=overview))
+    show_frame(Frame(overview=overview))
     due_at = loop.time()
     while True:
         # Missed refreshes are left out.
@@ -135,7 +140,7 @@ async def _watch(
                 reason=error.reason,
                 message=str(error),
             )
-        show(Frame(overview=overview, away=away))
+        show_frame(Frame(overview=overview, away=away))
 
 
 async def _print(watch: Watch, engine: EngineOptions) -> None:
@@ -148,12 +153,12 @@ async def _print(watch: Watch, engine: EngineOptions) -> None:
 
     async def work() -> None:
         try:
-            await watch(show)
+            await watch(show_frame)
         except BrokenPipeError as error:
             # Raised later: here it would become an exception group.
             broken.append(error)
 
-    def show(frame: Frame) -> None:
+    def show_frame(frame: Frame) -> None:
         sys.stdout.write(_line(frame) if engine.json else _page(frame, engine.address))
         sys.stdout.flush()
 
@@ -185,14 +190,14 @@ async def _draw(watch: Watch, engine: EngineOptions) -> None:
         _on_resize(live.refresh),
     ):
 
-        def show(frame: Frame) -> None:
+        def show_frame(frame: Frame) -> None:
             screen = Screen(
                 overview=frame.overview, address=engine.address, away=frame.away, is_cut=True
             )
             live.update(screen, refresh=True)
 
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(watch(show), name="watch")
+            watching = group.create_task(watch(show_frame), name="watch")
             await left.wait()
             watching.cancel()
 

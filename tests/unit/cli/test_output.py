@@ -17,7 +17,7 @@ from progressor.cli.input.inputs import json_object
 from progressor.cli.output.documents import render
 from progressor.cli.output.exit_codes import EPILOGUE, ExitCode, exit_code_for
 from progressor.cli.output.failure import report
-from progressor.cli.output.output import Output, SafeConsole, one_line, payload_text, table
+from progressor.cli.output.output import SafeConsole, one_line, payload_text, show, table
 from progressor.cli.processes.timeline import timeline
 from progressor.sdk.values.constraints import TimeSpent
 from progressor.sdk.values.processes import TaskStatus, TaskTrace, TaskType
@@ -90,7 +90,7 @@ def test_a_sentence_stays_whole_in_a_pipe(is_terminal: bool, line_count: int) ->
     stream = io.StringIO()
     console = SafeConsole(file=stream, width=40, force_terminal=is_terminal)
 
-    Output(as_json=False, console=console).show({}, Text("word " * 20))
+    show({}, "word " * 20, as_json=False, console=console)
 
     assert len(stream.getvalue().splitlines()) == line_count
 
