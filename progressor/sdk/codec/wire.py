@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.sdk.codec.codecs import Payload
@@ -117,33 +117,12 @@ def _check_number(value: float, place: str) -> None:
 
 
 def object_from_wire(struct: Struct) -> dict[str, Payload]:
-    """Return a JSON object, with whole numbers as int.
+    """Return a JSON object, with whole numbers up to 2**53 as int.
 
-    Struct has only doubles: a client without the check of `object_to_wire` may have rounded an
-    integer beyond 2**53.
+    Struct has only doubles: a client without the check of `object_to_wire` may have rounded a
+    larger integer, which is returned as a float.
     """
-    return {name: _value_from_wire(value) for name, value in struct.fields.items()}
-
-
-def _value_from_wire(value: Value) -> Payload:
-    match value.WhichOneof("kind"):
-        case "number_value":
-            number = value.number_value
-            return int(number) if number.is_integer() else number
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case "struct_value":
-            return object_from_wire(value.struct_value)
-        case "list_value":
-            return _list_from_wire(value.list_value)
-        case _:
-            return None
-
-
-def _list_from_wire(values: ListValue) -> list[Payload]:
-    return [_value_from_wire(value) for value in values.values]
+    return fields.struct_to_mapping(struct, "metadata")
 
 
 def payload(name: str) -> Field:

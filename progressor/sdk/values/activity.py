@@ -30,8 +30,8 @@ class StepTally:
 class NamespaceActivity:
     """A namespace in one replica: how many of its workers are busy.
 
-    ``unreachable_for``: how long its processor has been unreachable; None: it was reached, or there
-    was no attempt. ``tally`` is None if the replica's release does not report it.
+    ``unreachable_for``: how long its processor has been unreachable; None: it was reached, or not
+    tried. ``tally`` is None if the replica's release does not report it.
     """
 
     namespace: str
@@ -141,7 +141,7 @@ class StepRate:
 
     @property
     def mean_processor_time(self) -> dt.timedelta | None:
-        """The average time of an attempt in the processor; None: there was no attempt."""
+        """The average time of an attempt in the processor; None: without attempts."""
         if not self.attempts_per_second:
             return None
         return dt.timedelta(seconds=self.processor_seconds_per_second / self.attempts_per_second)
