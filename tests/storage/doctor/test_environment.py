@@ -25,7 +25,6 @@ from tests.support.postgres.cluster import Cluster, put_cluster
 from tests.support.postgres.pgbouncer import binary, open_pgbouncer
 from tests.support.storage.doctor.doctor import execute, find, looking, pretending_relay, role
 from tests.support.storage.doctor.rows import replica
-from tests.support.storage.store import create_namespace
 
 NOW = dt.timedelta()
 
@@ -34,13 +33,6 @@ NOW = dt.timedelta()
 def cluster(durable_cluster: Cluster) -> Cluster:
     """Return a server in which the doctor finds nothing wrong."""
     return durable_cluster
-
-
-@pytest.fixture
-def orders(own_database: str) -> str:
-    """Return a database with a namespace."""
-    create_namespace(own_database)
-    return own_database
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,7 @@ from progressor.storage.doctor.environment import work as environment_work
 from progressor.storage.doctor.findings import State
 from tests.support.storage.doctor.doctor import execute, find
 from tests.support.storage.doctor.rows import AGO, BROKEN, change, leased, replica, scheduled
-from tests.support.storage.store import NAMESPACE, create_namespace
-
-
-@pytest.fixture
-def orders(own_database: str) -> str:
-    """Return a database with a namespace."""
-    create_namespace(own_database)
-    return own_database
+from tests.support.storage.store import NAMESPACE
 
 
 class TestLargeSteps:

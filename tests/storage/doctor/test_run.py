@@ -18,7 +18,6 @@ from progressor.storage.doctor.run import Check, DoctorRun
 from progressor.storage.embedded.address import running_conninfo
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find, looking, role
-from tests.support.storage.store import create_namespace
 
 NOW = dt.timedelta()
 
@@ -27,13 +26,6 @@ NOW = dt.timedelta()
 def cluster(durable_cluster: Cluster) -> Cluster:
     """Return a server in which the doctor finds nothing wrong."""
     return durable_cluster
-
-
-@pytest.fixture
-def orders(own_database: str) -> str:
-    """Return a database with a namespace."""
-    create_namespace(own_database)
-    return own_database
 
 
 class TestExamining:

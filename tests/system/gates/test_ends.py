@@ -5,15 +5,13 @@ No replica here ever scans: whatever runs, runs by itself. Requests go to both i
 
 import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from progressor.sdk import RetryPolicy
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess, UnsetTimer
 from progressor.v1.types_pb2 import GATE_HOLD_PROCESS, Constraints
-from tests.support.engine.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
+from tests.support.engine.gates import CONSTRAINED, Gated, constraints, open_gated
 from tests.support.engine.replica import (
     Replica,
     answering,
@@ -30,19 +28,6 @@ SOON = RetryPolicy(initial_interval=dt.timedelta(milliseconds=10), jitter=0.0)
 COUNT = 24
 DATABASE, ROLLOUT = "database", "rollout"
 INVALID_ARGUMENT = 3
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replicas(database: str) -> AsyncIterator[tuple[Replica, Replica]]:
-    async with running_pair(database) as pair:
-        yield pair
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def gated(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterator[Gated]:
-    here, there = replicas
-    async with open_gated(database, here, there.address) as gated:
-        yield gated
 
 
 def names(count: int = COUNT) -> list[str]:

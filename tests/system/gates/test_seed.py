@@ -5,15 +5,12 @@ No replica here ever scans: whatever runs, runs by itself. Requests go to both i
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from progressor.v1.types_pb2 import Constraints
-from tests.support.engine.gates import CONSTRAINED, Gated, constraints, open_gated, running_pair
+from tests.support.engine.gates import CONSTRAINED, Gated, constraints
 from tests.support.engine.replica import (
-    Replica,
     broken,
 )
 from tests.support.processor.scripted import Answer, Hang, reject
@@ -24,27 +21,6 @@ HOUR = dt.timedelta(hours=1)
 COUNT = 24
 DATABASE, ROLLOUT = "database", "rollout"
 INVALID_ARGUMENT = 3
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replicas(database: str) -> AsyncIterator[tuple[Replica, Replica]]:
-    async with running_pair(database) as pair:
-        yield pair
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def gated(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterator[Gated]:
-    here, there = replicas
-    async with open_gated(database, here, there.address) as gated:
-        yield gated
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def two_workers(database: str, replicas: tuple[Replica, Replica]) -> AsyncIterator[Gated]:
-    """Return an environment with a single worker in each replica."""
-    here, there = replicas
-    async with open_gated(database, here, there.address, worker_count_max=1) as gated:
-        yield gated
 
 
 def names(count: int = COUNT) -> list[str]:
