@@ -146,23 +146,16 @@ class Wiring:
         self._observers.tell("batch", write=name, size=size)
 
     def _gates_on(self, pool: Pool) -> Gates:
-        config = self._config
-        return Gates(
-            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout,
-            patience=config.gates.starvation_timeout,
-            on_promoted=self._promoted,
-        )  # fmt: skip
+        return Gates(self._storage_on(pool), on_promoted=self._promoted)
 
     def _jobs_on(self, pool: Pool) -> Jobs:
-        config = self._config
         return Jobs(
-            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout,
-            patience=config.gates.starvation_timeout,
-            on_promoted=self._promoted, on_cancelled=self._stopped, on_untended=self._untended,
+            self._storage_on(pool),
+            on_promoted=self._promoted,
+            on_cancelled=self._stopped,
+            on_untended=self._untended,
             on_ended=self._ended,
-        )  # fmt: skip
+        )
 
     def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
         self._upkeep_queue.stopped(key, task, error)

@@ -1,8 +1,7 @@
 -- Deletes a gate that has no holders and that no unfinished task names.
 -- Locks: the gate.
 -- Returns: deleted, not_found or in_use.
-CREATE FUNCTION delete_gate(p_namespace text, p_gate text)
-RETURNS text
+CREATE FUNCTION delete_gate(p_namespace text, p_gate text, OUT verdict text)
 SET lock_timeout = '2s'
 AS $$
 DECLARE
@@ -14,16 +13,18 @@ BEGIN
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate)
     FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN 'not_found';
+        verdict := 'not_found';
+        RETURN;
     END IF;
     -- Who names it holds a lock that we have waited for: constrain_tasks. All are looked at, which is
     -- for an operator's rare request.
     IF v_held > 0 OR EXISTS (
         SELECT FROM gated g WHERE g.namespace = p_namespace AND p_gate = ANY (g.gates)
     ) THEN
-        RETURN 'in_use';
+        verdict := 'in_use';
+        RETURN;
     END IF;
     DELETE FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
-    RETURN 'deleted';
+    verdict := 'deleted';
 END;
 $$;

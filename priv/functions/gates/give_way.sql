@@ -7,7 +7,7 @@
 -- together with the last of these), by index: so what a call costs does not grow with the holders. Whose
 -- process is locked is left to the next call.
 -- Locks: processes of those who give way, in key order, SKIP LOCKED; then as settle_gates.
--- Returns: first how many were sent back, and whether that is all; then as settle_gates.
+-- Returns: how many were sent back, whether that is all, and what settle_gates returns.
 CREATE FUNCTION give_way(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -18,10 +18,7 @@ CREATE FUNCTION give_way(
     p_namespace  text,
     p_gate       text
 )
-RETURNS TABLE (
-    sent_count integer, is_done boolean, slot smallint, process_id text, task_id bigint, gate text,
-    line text, order_key text, wait_seconds double precision, due_seconds double precision
-)
+RETURNS TABLE (sent_count integer, is_done boolean, effects jsonb)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -243,12 +240,12 @@ BEGIN
     SET lowered_at = CASE WHEN NOT is_done THEN v_now END,
         lowered_before = CASE WHEN NOT is_done THEN v_gate.lowered_before END
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
-    RETURN NEXT;
     -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
     -- promotion as those who waited for what was left: in one of their own they would go before these.
-    RETURN QUERY
-    SELECT NULL::integer, NULL::boolean, g.slot, g.process_id, g.task_id, g.gate, g.line,
-        g.order_key, g.wait_seconds, g.due_seconds
+    SELECT jsonb_agg(jsonb_build_array(
+        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.wait_seconds, g.due_seconds))
+    INTO effects
     FROM settle_gates(
         v_now, p_replica_id, p_patience, p_limit, v_left_slots,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
@@ -256,5 +253,6 @@ BEGIN
         p_left => v_left,
         p_line_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_lines), 0)]),
         p_line => v_lines) g;
+    RETURN NEXT;
 END;
 $$;

@@ -4,8 +4,8 @@
 -- and of all its gates, and there may be thousands.
 -- p_revision: only if the gate is at that one; 0: whatever it is at, or makes it.
 -- Locks: the gate; then as settle_gates.
--- Returns: first the gate as it is now (verdict changed, or not_found and revision_changed, which change
--- nothing; is_lowered: holders have to give way), then as settle_gates.
+-- Returns: the verdict changed, or not_found or revision_changed, which change nothing; the revision of the
+-- gate; whether holders have to give way; and what settle_gates returns.
 CREATE FUNCTION set_gate(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -16,12 +16,7 @@ CREATE FUNCTION set_gate(
     p_capacity   integer,
     p_revision   bigint
 )
-RETURNS TABLE (
-    verdict text, capacity integer, held integer, revision bigint, created_at timestamptz,
-    updated_at timestamptz, is_lowered boolean, slot smallint, process_id text, task_id bigint,
-    gate text, line text, order_key text, wait_seconds double precision,
-    due_seconds double precision
-)
+RETURNS TABLE (verdict text, revision bigint, is_lowered boolean, effects jsonb)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
@@ -38,6 +33,7 @@ BEGIN
     PERFORM lock_gates(NULL, NULL, ARRAY[p_namespace], ARRAY[p_gate]);
     v_now := coalesce(p_now, clock_timestamp());
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    is_lowered := false;
     IF NOT FOUND THEN
         verdict := 'not_found';
         RETURN NEXT;
@@ -45,7 +41,6 @@ BEGIN
     END IF;
     IF p_revision <> 0 AND v_gate.revision <> p_revision THEN
         verdict := 'revision_changed';
-        capacity := v_gate.capacity;
         revision := v_gate.revision;
         RETURN NEXT;
         RETURN;
@@ -56,18 +51,17 @@ BEGIN
         lowered_at = CASE WHEN g.held > p_capacity THEN v_now END,
         lowered_before = CASE WHEN g.held > p_capacity THEN 'infinity'::timestamptz END
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate)
-    RETURNING 'changed', g.capacity, g.held, g.revision, g.created_at, g.updated_at,
-        g.lowered_at IS NOT NULL
-    INTO verdict, capacity, held, revision, created_at, updated_at, is_lowered;
-    RETURN NEXT;
+    RETURNING 'changed', g.revision, g.lowered_at IS NOT NULL
+    INTO verdict, revision, is_lowered;
     IF NOT is_lowered THEN
-        RETURN QUERY
-        SELECT NULL::text, NULL::integer, NULL::integer, NULL::bigint, NULL::timestamptz,
-            NULL::timestamptz, NULL::boolean, g.slot, g.process_id, g.task_id, g.gate, g.line,
-            g.order_key, g.wait_seconds, g.due_seconds
+        SELECT jsonb_agg(jsonb_build_array(
+            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.wait_seconds, g.due_seconds))
+        INTO effects
         FROM settle_gates(
             v_now, p_replica_id, p_patience, p_limit, NULL, NULL, NULL,
             p_left_namespace => ARRAY[p_namespace], p_left => ARRAY[p_gate]) g;
     END IF;
+    RETURN NEXT;
 END;
 $$;

@@ -29,8 +29,8 @@ CREATE FUNCTION settle_gates(
     p_line            text[] DEFAULT NULL
 )
 RETURNS TABLE (
-    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision, due_seconds double precision
+    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    wait_seconds double precision, due_seconds double precision
 )
 AS $$
 DECLARE
@@ -206,7 +206,7 @@ BEGIN
                 IF v_weighed.again THEN
                     -- Its gates are locked.
                     ASSERT v_weighed.order_key IS NOT NULL, 'neither its gates nor its order';
-                    slot := NULL; process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+                    process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
                     namespace := v_process.namespace;
                     order_key := v_weighed.order_key;
                     RETURN NEXT;
@@ -270,7 +270,7 @@ BEGIN
             v_is_again := v_weighed.again;
         END IF;
         IF v_is_again THEN
-            slot := NULL; process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+            process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
             namespace := v_task.namespace;
             order_key := v_task.order_key;
             RETURN NEXT;
@@ -278,7 +278,7 @@ BEGIN
             v_lines := v_lines || v_weighed.line;
             v_line_spaces := v_line_spaces || v_task.namespace;
         ELSIF v_weighed.state = 'available' THEN
-            slot := v_task.slot; namespace := v_task.namespace; process_id := v_task.process_id;
+            namespace := v_task.namespace; process_id := v_task.process_id;
             task_id := v_task.task_id; gate := NULL; line := NULL; order_key := NULL;
             RETURN NEXT;
         END IF;
@@ -311,7 +311,7 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+    SELECT g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         NULL::double precision, NULL::double precision
     FROM promote_gates(
         p_now, p_replica_id, p_patience, p_limit, v_left_spaces, v_left, v_line_spaces, v_lines) g;
@@ -343,7 +343,7 @@ BEGIN
                     AND t.task_type IN ('timeout', 'remove')
                     AND t.constraints IS NOT NULL
             ));
-        slot := v_process.slot; namespace := v_process.namespace;
+        namespace := v_process.namespace;
         process_id := v_process.process_id; gate := NULL; line := NULL; order_key := NULL;
         -- The worker did not continue with the next task of the process. And a timer that wakes because
         -- no call is before it any more may be unknown to the replicas: while calls were before it, its

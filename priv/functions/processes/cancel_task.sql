@@ -2,8 +2,8 @@
 -- the queue of its process becomes due, a parked timer wakes, and its gates are left. Cancelling an init
 -- task also deletes the process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
--- Returns: first a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; and of a cancelled
--- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates.
+-- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
+-- was cancelled, as in settle_tasks; and the effects, as settled_gates returns them.
 CREATE FUNCTION cancel_task(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -15,9 +15,7 @@ CREATE FUNCTION cancel_task(
     p_idempotency_key text
 )
 RETURNS TABLE (
-    verdict text, slot smallint, namespace text, process_id text, task_id bigint,
-    task_type task_type, cancelled jsonb, gate text, line text, order_key text,
-    wait_seconds double precision, due_seconds double precision
+    verdict text, task_id bigint, task_type text, cancelled jsonb, effects jsonb
 )
 BY INDEX
 SET lock_timeout = '2s'
@@ -27,6 +25,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
     v_first   schedule%ROWTYPE;
+    v_due     jsonb;  -- what comes due in the job that the process follows in
 BEGIN
     IF lock_family(p_slot, p_namespace, p_process_id) THEN
         SELECT *
@@ -48,9 +47,6 @@ BEGIN
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, p_task_id);
     END IF;
-    slot := p_slot;
-    namespace := p_namespace;
-    process_id := p_process_id;
     task_id := v_task.task_id;
     task_type := v_task.task_type;
     verdict := CASE
@@ -79,34 +75,30 @@ BEGIN
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
-    RETURN NEXT;
     IF v_task.task_type = 'init' AND v_process.leader_id IS NOT NULL THEN
-        verdict := NULL; cancelled := NULL;
-        FOR slot, namespace, process_id, task_id IN
-            SELECT f.slot, f.namespace, f.process_id, f.task_id
-            FROM fail_node(
-                v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request') f
-        LOOP
-            RETURN NEXT;
-        END LOOP;
-        slot := p_slot; namespace := p_namespace; process_id := p_process_id;
+        SELECT jsonb_agg(jsonb_build_array(
+            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        INTO v_due
+        FROM fail_node(
+            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request') f;
     END IF;
     IF v_process.is_gated THEN
-        RETURN QUERY
-        SELECT NULL::text, g.slot, g.namespace, g.process_id, g.task_id, NULL::task_type,
-            NULL::jsonb, g.gate, g.line, g.order_key, g.wait_seconds, g.due_seconds
+        SELECT jsonb_agg(jsonb_build_array(
+            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.wait_seconds, g.due_seconds))
+        INTO effects
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
-        RETURN;
+    ELSE
+        v_first := first_in_line(p_slot, p_namespace, p_process_id);
+        IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
+            effects := jsonb_build_array(jsonb_build_array(
+                p_namespace, p_process_id, v_first.task_id, NULL, NULL, NULL, NULL,
+                nullif(greatest(extract(epoch FROM v_first.due_at - v_now), 0), 0)));
+        END IF;
     END IF;
-    v_first := first_in_line(p_slot, p_namespace, p_process_id);
-    IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
-        verdict := NULL;
-        task_id := v_first.task_id;
-        cancelled := NULL;
-        due_seconds := nullif(greatest(extract(epoch FROM v_first.due_at - v_now), 0), 0);
-        RETURN NEXT;
-    END IF;
+    effects := coalesce(v_due || effects, v_due, effects);
+    RETURN NEXT;
 END;
 $$;

@@ -4,8 +4,7 @@
 -- the table of processes against writers, which keeps new ones out until the namespace is gone:
 -- their functions look for it under this lock. Waits for each for 2 s at most.
 -- Returns: deleted, not_found or not_empty.
-CREATE FUNCTION delete_namespace(p_name text)
-RETURNS text
+CREATE FUNCTION delete_namespace(p_name text, OUT verdict text)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
@@ -26,12 +25,14 @@ BEGIN
     ORDER BY p.namespace COLLATE "C", p.created_at DESC, p.process_id COLLATE "C" DESC
     LIMIT 1;
     IF FOUND THEN
-        RETURN 'not_empty';
+        verdict := 'not_empty';
+        RETURN;
     END IF;
 
     DELETE FROM namespaces n WHERE n.name = p_name;
     IF NOT FOUND THEN
-        RETURN 'not_found';
+        verdict := 'not_found';
+        RETURN;
     END IF;
 
     -- Its gates have no holders, since it has no processes.
@@ -42,6 +43,6 @@ BEGIN
     WHERE s.namespace COLLATE "C" = p_name
         AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id);
     DELETE FROM schedules s WHERE s.namespace COLLATE "C" = p_name;
-    RETURN 'deleted';
+    verdict := 'deleted';
 END;
 $$;

@@ -1,13 +1,12 @@
 """Gates: what is read and set of them, and their promotions in transactions of their own."""
 
-import asyncio
+import builtins
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.gates.constraint import GateHold
 from progressor.domain.gates.gate import (
     COUNTED_MAX,
@@ -20,13 +19,12 @@ from progressor.domain.gates.gate import (
 )
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.gate_effects import (
     BATCH_MAX,
-    PATIENCE,
     Again,
+    GateEffect,
     Later,
     LoweredGate,
     OnPromoted,
@@ -72,40 +70,65 @@ class GaveWay:
     is_done: bool
 
 
+class _GateRow(NamedTuple):
+    gate: str
+    capacity: int
+    held: int
+    waiting_count: int
+    revision: int
+    created_at: dt.datetime
+    updated_at: dt.datetime
+
+
+class _SetRow(NamedTuple):
+    verdict: str
+    revision: int
+    is_lowered: bool
+    effects: builtins.list[Any] | None
+
+
+class _DeletedRow(NamedTuple):
+    verdict: str
+
+
+class _GaveWayRow(NamedTuple):
+    sent_count: int
+    is_done: bool
+    effects: builtins.list[Any] | None
+
+
+class _IdleRow(NamedTuple):
+    """One of gate, line and order; or, where ``is_end``, how far the search has come."""
+
+    namespace: str
+    gate: str | None
+    line: str | None
+    order_key: str | None
+    is_end: bool
+    line_namespace: str | None
+    line_until: str | None
+    order_namespace: str | None
+    order_until: str | None
+
+
 class Gates:
     """The gates of all namespaces."""
 
-    def __init__(  # noqa: PLR0913  what it reads by, and how
-        self,
-        *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        statement_timeout: dt.timedelta,
-        patience: dt.timedelta = PATIENCE,
-        on_promoted: OnPromoted = ignore,
-    ) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._replica_id = replica_id
-        self._patience = patience
+    def __init__(self, context: StorageContext, *, on_promoted: OnPromoted = ignore) -> None:
+        functions = context.functions
+        self._context = context
         self._on_promoted = on_promoted
-        self._statement_timeout = statement_timeout.total_seconds()
-        self._promote_again = functions.call("promote_again").statement
-        self._promote_due = functions.call("promote_due").statement
-        self._find_idle = functions.call("find_idle_gates").statement
-        self._give_way = functions.call("give_way").statement
-        self._set_gate = functions.call("set_gate").statement
-        self._delete_gate = functions.call("delete_gate").statement
+        self._promote_again = functions.call("promote_again", GateEffect)
+        self._promote_due = functions.call("promote_due", GateEffect)
+        self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
+        self._give_way = functions.call("give_way", _GaveWayRow)
+        self._set_gate = functions.call("set_gate", _SetRow)
+        self._delete_gate = functions.call("delete_gate", _DeletedRow)
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
         """Read at most `limit` gates of a namespace with keys above `after`, in their order."""
-        found = await self._read(
-            "list_gates",
-            {"namespace": namespace, "after": after, "limit": limit, "counted_max": COUNTED_MAX},
-        )
-        return tuple(_gate(namespace, row) for row in found)
+        named = {"namespace": namespace, "after": after, "limit": limit}
+        return await self._gates("list_gates", named)
 
     async def get(self, namespace: str, gate: str) -> GateView:
         """Read a gate with who holds it and who waits for it.
@@ -115,16 +138,19 @@ class Gates:
             StorageUnavailableError: PostgreSQL is away.
         """
         named = {"namespace": namespace, "gate": gate}
-        found = await self._read("get_gate", named | {"counted_max": COUNTED_MAX})
-        if not found:
-            raise errors.GateNotFoundError(namespace, gate)
+        found = await self._gate(namespace, gate)
         holders = await self._read("gate_holders", named | {"limit": HOLDERS_MAX})
         line = await self._read(
             "gate_line",
-            named | {"limit": LINE_MAX, "now": self._clock.pinned(), "patience": self._patience},
+            named
+            | {
+                "limit": LINE_MAX,
+                "now": self._context.clock.pinned(),
+                "patience": self._context.starvation_timeout,
+            },
         )
         return GateView(
-            gate=_gate(namespace, found[0]),
+            gate=found,
             holders=tuple(
                 GateHolder(
                     process_id=row[0],
@@ -161,30 +187,23 @@ class Gates:
             GateChangedError: It is at another revision.
             StorageUnavailableError: PostgreSQL is away.
         """
-        first, *told = await self._rows(
+        [found] = await self._context.call(
             self._set_gate,
-            self._clock.pinned(),
-            self._replica_id(),
-            self._patience.total_seconds(),
-            BATCH_MAX,
-            namespace,
-            gate,
-            capacity,
-            expected_revision,
+            **self._context.own_arguments(),
+            limit=BATCH_MAX,
+            namespace=namespace,
+            gate=gate,
+            capacity=capacity,
+            revision=expected_revision,
         )
-        if first[0] == "not_found":
+        if found.verdict == "not_found":
             raise errors.GateNotFoundError(namespace, gate)
-        if first[0] == "revision_changed":
-            raise errors.GateChangedError(gate, expected_revision, first[3])
-        if first[6]:
+        if found.verdict == "revision_changed":
+            raise errors.GateChangedError(gate, expected_revision, found.revision)
+        if found.is_lowered:
             self._on_promoted(Promoted(lowered=(LoweredGate(namespace, gate),)))
-        self._on_promoted(promoted((namespace, *it[8:15]) for it in told))
-        found = await self._read(
-            "get_gate", {"namespace": namespace, "gate": gate, "counted_max": COUNTED_MAX}
-        )
-        if not found:
-            raise errors.GateNotFoundError(namespace, gate)
-        return _gate(namespace, found[0])
+        self._on_promoted(promoted(found.effects))
+        return await self._gate(namespace, gate)
 
     async def delete(self, namespace: str, gate: str) -> None:
         """Delete a gate that has no holders and that no task names.
@@ -194,10 +213,10 @@ class Gates:
             GateInUseError: It is held, or named.
             StorageUnavailableError: PostgreSQL is away.
         """
-        [(verdict,)] = await self._rows(self._delete_gate, namespace, gate)
-        if verdict == "not_found":
+        [found] = await self._context.call(self._delete_gate, namespace=namespace, gate=gate)
+        if found.verdict == "not_found":
             raise errors.GateNotFoundError(namespace, gate)
-        if verdict == "in_use":
+        if found.verdict == "in_use":
             raise errors.GateInUseError(namespace, gate)
 
     async def look_again(self, namespace: str, again: Sequence[Again]) -> Promoted:
@@ -207,18 +226,19 @@ class Gates:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._rows(
-            self._promote_again,
-            self._clock.pinned(),
-            self._replica_id(),
-            self._patience.total_seconds(),
-            BATCH_MAX,
-            namespace,
-            arrays.TextColumn([it.gate for it in again if it.gate is not None]),
-            arrays.TextColumn([it.line for it in again if it.line is not None]),
-            arrays.TextColumn([it.order_key for it in again if it.order_key is not None]),
+        return promoted(
+            await self._context.call(
+                self._promote_again,
+                **self._context.own_arguments(),
+                limit=BATCH_MAX,
+                namespace=namespace,
+                gate=arrays.TextColumn(it.gate for it in again if it.gate is not None),
+                line=arrays.TextColumn(it.line for it in again if it.line is not None),
+                order_key=arrays.TextColumn(
+                    it.order_key for it in again if it.order_key is not None
+                ),
+            )
         )
-        return promoted(row[1:] for row in found)
 
     async def give_way(self, lowered: LoweredGate) -> GaveWay:
         """Send back some surplus holders of a gate that do not run yet.
@@ -229,19 +249,17 @@ class Gates:
             StorageLockedError: Another transaction keeps one of their gates locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        first, *told = await self._rows(
+        [found] = await self._context.call(
             self._give_way,
-            self._clock.pinned(),
-            self._replica_id(),
-            self._patience.total_seconds(),
-            BATCH_MAX,
-            GIVE_WAY_MAX,
-            GIVE_WAY_WINDOW,
-            lowered.namespace,
-            lowered.gate,
+            **self._context.own_arguments(),
+            limit=BATCH_MAX,
+            count=GIVE_WAY_MAX,
+            window=GIVE_WAY_WINDOW,
+            namespace=lowered.namespace,
+            gate=lowered.gate,
         )
-        self._on_promoted(promoted((lowered.namespace, *row[3:10]) for row in told))
-        return GaveWay(first[0], first[1])
+        self._on_promoted(promoted(found.effects))
+        return GaveWay(found.sent_count, found.is_done)
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
         """Find gates with holders that have to give way, and that no replica is at.
@@ -250,7 +268,7 @@ class Gates:
             StorageUnavailableError: PostgreSQL is away.
         """
         named = {
-            "now": self._clock.pinned(),
+            "now": self._context.clock.pinned(),
             "age": LEFT_ALONE,
             "namespace": arrays.TextColumn(namespaces),
             "limit": BATCH_MAX,
@@ -265,16 +283,15 @@ class Gates:
         Raises:
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._rows(
-            self._promote_due,
-            self._clock.pinned(),
-            self._replica_id(),
-            self._patience.total_seconds(),
-            BATCH_MAX,
-            overdue.total_seconds(),
-            arrays.TextColumn(namespaces),
+        return promoted(
+            await self._context.call(
+                self._promote_due,
+                **self._context.own_arguments(),
+                limit=BATCH_MAX,
+                overdue=overdue.total_seconds(),
+                namespace=arrays.TextColumn(namespaces),
+            )
         )
-        return promoted(row[1:] for row in found)
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
@@ -283,7 +300,7 @@ class Gates:
         found = await self._read(
             "find_upcoming",
             {
-                "now": self._clock.pinned(),
+                "now": self._context.clock.pinned(),
                 "horizon": horizon,
                 "limit": limit,
                 "namespace": arrays.TextColumn(namespaces),
@@ -303,43 +320,37 @@ class Gates:
         Raises:
             StorageUnavailableError: PostgreSQL is away.
         """
-        *found, last = await self._rows(
-            self._find_idle,
-            BATCH_MAX,
-            IDLE_WINDOW,
-            arrays.TextColumn(namespaces),
-            *dataclasses.astuple(after),
+        found = await self._context.call(
+            self._find_idle_gates,
+            limit=BATCH_MAX,
+            window=IDLE_WINDOW,
+            namespace=arrays.TextColumn(namespaces),
+            **dataclasses.asdict(after),
         )
         idle = tuple(
-            Again(namespace=row[0], gate=row[1], line=row[2], order_key=row[3]) for row in found
+            Again(namespace=row.namespace, gate=row.gate, line=row.line, order_key=row.order_key)
+            for row in found
+            if not row.is_end
         )
-        return idle, IdleUntil(*(text or "" for text in last[4:8]))
+        [end] = (row for row in found if row.is_end)
+        return idle, IdleUntil(
+            line_namespace=end.line_namespace or "",
+            line=end.line_until or "",
+            order_namespace=end.order_namespace or "",
+            order_key=end.order_until or "",
+        )
 
-    async def _rows(self, statement: bytes, *arguments: object) -> Sequence[rows.Row]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(statement, arguments, binary=True)
-            return await cursor.fetchall()
+    async def _gate(self, namespace: str, gate: str) -> Gate:
+        found = await self._gates("get_gate", {"namespace": namespace, "gate": gate})
+        if not found:
+            raise errors.GateNotFoundError(namespace, gate)
+        return found[0]
+
+    async def _gates(self, name: str, named: Mapping[str, Any]) -> tuple[Gate, ...]:
+        found = await self._context.named_rows(
+            _GateRow, _SQL[name], {**named, "counted_max": COUNTED_MAX}
+        )
+        return tuple(Gate(namespace=named["namespace"], **row._asdict()) for row in found)
 
     async def _read(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(_SQL[name], named, binary=True)
-            return await cursor.fetchall()
-
-
-def _gate(namespace: str, row: rows.Row) -> Gate:
-    return Gate(
-        namespace=namespace,
-        gate=row[0],
-        capacity=row[1],
-        held=row[2],
-        waiting_count=row[3],
-        revision=row[4],
-        created_at=row[5],
-        updated_at=row[6],
-    )
+        return await self._context.rows(_SQL[name], named)

@@ -4,36 +4,39 @@
 ``domain/jobs/job.py``.
 """
 
-import asyncio
 import builtins
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, LiteralString
+from collections.abc import Mapping, Sequence
+from typing import Any, LiteralString, NamedTuple, TypeVar
 
 from progressor import errors, job_errors
-from progressor.clock import Clock
 from progressor.domain.jobs.job import Job, JobState, Node
 from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import NodeOutcome, TaskError
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Function
 from progressor.storage.rows import jobs as job_rows
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.cancelled import cancelled
-from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
 from progressor.storage.rows.job_effects import (
     OnCancelled,
     OnEnded,
     OnUntended,
+    cancelled_of,
     count_none,
+    keys_of,
     leave_to_the_scan,
     tell_nobody,
 )
+from progressor.storage.rows.jobs import NodeRow, OutcomeRow
+
+R = TypeVar("R", bound=tuple[Any, ...])
 
 _SQL = statements.load("jobs/jobs")
 _DUTY = "recover_jobs"
@@ -56,7 +59,8 @@ RECOVERY_AGE = dt.timedelta(minutes=1)
 
 _RETRIES_MAX = 20
 _FAILED_PRECONDITION = 9
-_BEFORE_ALL = (-1, "", "")
+_BEFORE_ALL = ProcessKey(-1, "", "")
+_ENDED = "its job has ended"
 _RETRIED = "a retry of its job begins it again"  # as halt_busy says it
 
 
@@ -91,44 +95,86 @@ class Found:
     node: int | None
 
 
+class _CancelledRow(NamedTuple):
+    verdict: str
+    cancelled: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
+class _RetriedRow(NamedTuple):
+    verdict: str
+    node_names: builtins.list[str] | None
+    failed_leaders: builtins.list[Any] | None
+    cancelled: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
+class _TendedRow(NamedTuple):
+    verdict: str
+    ordinal: int
+    started: int
+    stopped: int
+    cancelled: builtins.list[Any] | None
+    untended: builtins.list[Any] | None
+    failed: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
+class _OrphansRow(NamedTuple):
+    stopped: int
+    has_more: bool
+    slot: int
+    namespace: str
+    process_id: str
+    cancelled: builtins.list[Any] | None
+    untended: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
+class _OverdueRow(NamedTuple):
+    failed: builtins.list[Any] | None
+    cancelled: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
+class _RecoveredRow(NamedTuple):
+    verdict: str
+    slot: int
+    namespace: str
+    process_id: str
+    finds: builtins.list[Any] | None
+    effects: builtins.list[Any] | None
+
+
 class Jobs:
     """The jobs of all namespaces."""
 
-    def __init__(  # noqa: PLR0913  what it reads by, and how
+    def __init__(
         self,
+        context: StorageContext,
         *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        statement_timeout: dt.timedelta,
-        patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
         on_cancelled: OnCancelled = tell_nobody,
         on_untended: OnUntended = leave_to_the_scan,
         on_ended: OnEnded = count_none,
     ) -> None:
-        """Open nothing.
+        """Take what to call with effects.
 
-        ``on_promoted`` hears what the writes tell of gates and of tasks that are due,
-        ``on_cancelled`` of tasks that will never run, ``on_untended`` of jobs for `tend`,
-        ``on_ended`` of jobs that `cancel` or `tend` has ended.
+        ``on_promoted`` gets gates and tasks that are due, ``on_cancelled`` tasks that will never
+        run, ``on_untended`` jobs for `tend`, ``on_ended`` jobs that `cancel` or `tend` has ended.
         """
-        self._pool = pool
-        self._clock = clock
-        self._replica_id = replica_id
-        self._statement_timeout = statement_timeout.total_seconds()
-        self._patience = patience.total_seconds()
+        functions = context.functions
+        self._context = context
         self._on_promoted = on_promoted
         self._on_cancelled = on_cancelled
         self._on_untended = on_untended
         self._on_ended = on_ended
-        self._cancel_job = functions.call("cancel_job").statement
-        self._retry_job = functions.call("retry_job").statement
-        self._tend_job = functions.call("tend_job").statement
-        self._stop_orphans = functions.call("stop_orphans").statement
-        self._fail_overdue_jobs = functions.call("fail_overdue_jobs").statement
-        self._recover_jobs = functions.call("recover_jobs").statement
+        self._cancel_job = functions.call("cancel_job", _CancelledRow)
+        self._retry_job = functions.call("retry_job", _RetriedRow)
+        self._tend_job = functions.call("tend_job", _TendedRow)
+        self._stop_orphans = functions.call("stop_orphans", _OrphansRow)
+        self._fail_overdue_jobs = functions.call("fail_overdue_jobs", _OverdueRow)
+        self._recover_jobs = functions.call("recover_jobs", _RecoveredRow)
 
     async def read(
         self, key: ProcessKey, *, payloads: bool, bytes_max: int = PAYLOAD_BYTES_MAX
@@ -144,13 +190,13 @@ class Jobs:
             JobNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._read("read_job", key, bytes_max=bytes_max if payloads else -1)
+        found = await self._nodes("read_job", key, bytes_max=bytes_max if payloads else -1)
         job, nodes = _job(key, found)
-        names = {row[3]: row[4] for row in nodes}
+        names = {row.ordinal: row.name for row in nodes}
         return JobPage(
             job=job,
             nodes=tuple(job_rows.node(row, names) for row in nodes),
-            payloads_left_out=payloads and bool(nodes) and nodes[-1][0] > bytes_max,
+            payloads_left_out=payloads and bool(nodes) and nodes[-1].bytes > bytes_max,
         )
 
     async def counts(self, key: ProcessKey) -> Job:
@@ -174,7 +220,7 @@ class Jobs:
             JobNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._read("read_changes", key, after=after_revision)
+        found = await self._nodes("read_changes", key, after=after_revision)
         job, nodes = _job(key, found)
         names = await self._names(key, nodes)
         return job, tuple(job_rows.node(row, names) for row in nodes)
@@ -228,14 +274,13 @@ class Jobs:
         Returns:
             Those that have; None: names, results and messages are more than `bytes_max` together.
         """
-        return _outcomes(await self._read("read_outcomes", key, bytes_max=bytes_max), bytes_max)
+        return await self._outcomes("read_outcomes", key, bytes_max=bytes_max)
 
     async def inputs(
         self, leader: ProcessKey, node: int, bytes_max: int
     ) -> tuple[NodeOutcome, ...] | None:
         """Read the same of the predecessors of one node."""
-        found = await self._read("read_inputs", leader, node=node, bytes_max=bytes_max)
-        return _outcomes(found, bytes_max)
+        return await self._outcomes("read_inputs", leader, node=node, bytes_max=bytes_max)
 
     async def failures(
         self, key: ProcessKey, *, limit: int
@@ -250,8 +295,8 @@ class Jobs:
         if not found:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         count, missing = found[0][:2]
-        failed = [row[2:] for row in found if row[3] is not None]
-        return count, missing, _outcomes(failed, 0) or ()
+        failed = [OutcomeRow(*row[2:]) for row in found if row[3] is not None]
+        return count, missing, _ended(failed)
 
     async def cancel(self, key: ProcessKey, reason: str) -> Job:
         """End a job: its leader is finished, what was not started of it never will be.
@@ -264,14 +309,15 @@ class Jobs:
             JobEndedError: It has ended.
             StorageUnavailableError: PostgreSQL is away.
         """
-        [(verdict, *_), *told] = await self._call(self._cancel_job, *_columns(key), reason)
-        if verdict == "job_not_found":
+        found = await self._call(self._cancel_job, **dataclasses.asdict(key), reason=reason)
+        if found.verdict == "job_not_found":
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-        if verdict == "job_ended":
+        if found.verdict == "job_ended":
             raise job_errors.JobEndedError(key.namespace, key.process_id)
         error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FINISHED, message="")
-        for _, *halted in told:
-            self._heard(halted, error)
+        for task in cancelled(found.cancelled):
+            self._on_cancelled(key, task, error)
+        self._on_promoted(promoted(found.effects))
         self._on_untended(key)
         job = await self.counts(key)
         # One that is a node of another has failed, and may have been brought back by now.
@@ -308,27 +354,24 @@ class Jobs:
     async def _retry(
         self, key: ProcessKey, deadline: dt.datetime | None, timeout: dt.timedelta | None
     ) -> tuple[tuple[str, ...], builtins.list[ProcessKey]]:
-        seconds = None if timeout is None else timeout.total_seconds()
-        verdict, found, left = "again", builtins.list[rows.Row](), _RETRIES_MAX
-        while verdict == "again" and left:
-            [(verdict, *_), *found] = await self._call(
-                self._retry_job, *_columns(key), deadline, seconds
+        for _ in range(_RETRIES_MAX):
+            found = await self._call(
+                self._retry_job,
+                **dataclasses.asdict(key),
+                deadline=deadline,
+                timeout=None if timeout is None else timeout.total_seconds(),
             )
-            left -= 1
-        if verdict == "job_not_found":
-            raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-        if verdict == "job_not_failed":
-            raise job_errors.JobNotFailedError(key.namespace, key.process_id)
-        if verdict == "again":
+            if found.verdict != "again":
+                break
+        else:
             raise errors.StorageLockedError("the job keeps moving")
-        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=_RETRIED)
-        leading = []
-        for _, _, *halted, told, tasks in found:
-            self._heard((*halted, tasks, told), error)
-            if halted[0] is not None and tasks is None:
-                leading.append(ProcessKey(*halted))
+        if found.verdict == "job_not_found":
+            raise job_errors.JobNotFoundError(key.namespace, key.process_id)
+        if found.verdict == "job_not_failed":
+            raise job_errors.JobNotFailedError(key.namespace, key.process_id)
+        self._tell(found, _RETRIED)
         self._on_untended(key)
-        return tuple(row[1] for row in found if row[1] is not None), leading
+        return tuple(found.node_names or ()), keys_of(found.failed_leaders)
 
     async def tend(self, key: ProcessKey) -> Tended:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.
@@ -343,20 +386,24 @@ class Jobs:
         """
         started = stopped = after = 0
         while True:
-            *told, row = await self._call(self._tend_job, *_columns(key), after, TEND_MAX)
-            for other in told:
-                if other[0] == "failed":
-                    self._on_ended(ProcessKey(*other[4:7]), JobState.FAILED)
-                self._stopped(other[4:9], below=True)
-            started, stopped = started + row[2], stopped + row[3]
-            self._on_promoted(promoted(row[8]))
-            if row[0] != "more":
-                return Tended(started=started, stopped=stopped, is_whole=row[0] == "tended")
-            after = row[1]
+            row = await self._call(
+                self._tend_job, **dataclasses.asdict(key), after=after, limit=TEND_MAX
+            )
+            for failed in keys_of(row.failed):
+                self._on_ended(failed, JobState.FAILED)
+                self._on_untended(failed)
+            for leader in keys_of(row.untended):
+                self._on_untended(leader)
+            self._tell(row, _ENDED)
+            started, stopped = started + row.started, stopped + row.stopped
+            if row.verdict != "more":
+                is_whole = row.verdict == "tended"
+                return Tended(started=started, stopped=stopped, is_whole=is_whole)
+            after = row.ordinal
 
     async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
         """Find at most `limit` jobs that have waited for `tend` for longer than `age`."""
-        named = {"now": self._clock.pinned(), "age": age, "limit": limit}
+        named = {"now": self._context.clock.pinned(), "age": age, "limit": limit}
         found = await self._rows_of("find_untended", named)
         return tuple(ProcessKey(*row) for row in found)
 
@@ -368,15 +415,16 @@ class Jobs:
             StorageUnavailableError: PostgreSQL is away.
         """
         count = 0
-        after: Sequence[Any] = _BEFORE_ALL
+        after = _BEFORE_ALL
         while True:
-            [*told, last] = await self._call(self._stop_orphans, TEND_MAX, *after)
-            for row in told:
-                self._stopped(row[2:7], below=True)
-            count += int(last[0])
-            if not last[1]:
+            row = await self._call(self._stop_orphans, limit=TEND_MAX, **dataclasses.asdict(after))
+            for leader in keys_of(row.untended):
+                self._on_untended(leader)
+            self._tell(row, _ENDED)
+            count += row.stopped
+            if not row.has_more:
                 return count
-            after = last[2:5]
+            after = ProcessKey(row.slot, row.namespace, row.process_id)
 
     async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
         """Fail at most `limit` jobs whose deadline has passed; return them.
@@ -385,11 +433,9 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        failed: dict[ProcessKey, None] = {}
-        for row in await self._call(self._fail_overdue_jobs, limit):
-            self._stopped(row)
-            if row[0] is not None:
-                failed[ProcessKey(*row[:3])] = None
+        row = await self._call(self._fail_overdue_jobs, limit=limit)
+        self._tell(row, _ENDED)
+        failed = keys_of(row.failed)
         for key in failed:
             self._on_untended(key)
         return tuple(failed)
@@ -407,95 +453,84 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        now = self._clock.pinned()
-        taken = await self._rows_of(
-            "take_duty",
-            {"now": now, "duty": _DUTY, "replica_id": self._replica_id(), "interval": interval},
-        )
+        own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
+        taken = await self._rows_of("take_duty", own | {"duty": _DUTY, "interval": interval})
         if not taken:
             return None
         found: builtins.list[Found] = []
-        after: Sequence[Any] = _BEFORE_ALL
+        after = _BEFORE_ALL
         while True:
-            [first, *rows_] = await self._call_plain(
-                self._recover_jobs, taken[0][0], interval, age, RECOVER_MAX, *after
+            [row] = await self._context.call(
+                self._recover_jobs,
+                **own,
+                taken_at=taken[0][0],
+                interval=interval,
+                age=age,
+                limit=RECOVER_MAX,
+                **dataclasses.asdict(after),
             )
-            for row in rows_:
-                found.append(Found(row[0], ProcessKey(*row[1:4]), row[4]))
-                self._on_promoted(promoted(row[5]))
-                if row[0] == "gated":
-                    self._on_untended(found[-1].key)
-            if first[0] != "more":
+            for kind, slot, namespace, process_id, node in row.finds or ():
+                key = ProcessKey(slot, namespace, process_id)
+                found.append(Found(kind, key, node))
+                if kind == "gated":
+                    self._on_untended(key)
+            self._on_promoted(promoted(row.effects))
+            if row.verdict != "more":
                 return tuple(found)
-            after = first[1:4]
+            after = ProcessKey(row.slot, row.namespace, row.process_id)
 
-    def _stopped(self, halted: Sequence[Any], *, below: bool = False) -> None:
-        """Tell of followers that were stopped; those with a key alone lead a job to be tended."""
-        if below and halted[0] is not None and halted[3] is halted[4] is None:
-            self._on_untended(ProcessKey(*halted[:3]))
-            return
-        error = TaskError(
-            code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message="its job has ended"
-        )
-        self._heard(halted, error)
+    def _tell(
+        self, row: _RetriedRow | _TendedRow | _OrphansRow | _OverdueRow, message: str
+    ) -> None:
+        """Pass on the tasks that a write has cancelled, with why, and its effects on gates."""
+        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=message)
+        for key, task in cancelled_of(row.cancelled):
+            self._on_cancelled(key, task, error)
+        self._on_promoted(promoted(row.effects))
 
-    def _heard(self, halted: Sequence[Any], error: TaskError) -> None:
-        """Tell on the columns slot, namespace, process, cancelled and told of halt_processes."""
-        slot, namespace, process_id, tasks, told = halted
-        for task in cancelled(tasks):
-            self._on_cancelled(ProcessKey(slot, namespace, process_id), task, error)
-        self._on_promoted(promoted(told))
-
-    async def _names(self, key: ProcessKey, found: Sequence[rows.Row]) -> Mapping[int, str]:
-        names = {row[3]: row[4] for row in found}
+    async def _names(self, key: ProcessKey, found: Sequence[NodeRow]) -> Mapping[int, str]:
+        names = {row.ordinal: row.name for row in found}
         missing = {each for row in found for each in job_rows.ordinals(row)} - names.keys()
         if missing:
             others = await self._read("read_names", key, ordinals=arrays.Int4Column(missing))
             names.update((row[0], row[1]) for row in others)
         return names
 
+    async def _nodes(
+        self, name: LiteralString, key: ProcessKey, **named: object
+    ) -> Sequence[NodeRow]:
+        return await self._context.named_rows(NodeRow, _SQL[name], dataclasses.asdict(key) | named)
+
+    async def _outcomes(
+        self, name: LiteralString, key: ProcessKey, *, bytes_max: int, **named: object
+    ) -> tuple[NodeOutcome, ...] | None:
+        found = await self._context.named_rows(
+            OutcomeRow, _SQL[name], dataclasses.asdict(key) | named | {"bytes_max": bytes_max}
+        )
+        return None if found and found[0].bytes > bytes_max else _ended(found)
+
     async def _read(
         self, name: LiteralString, key: ProcessKey, **named: object
     ) -> Sequence[rows.Row]:
-        which = {"slot": key.slot, "namespace": key.namespace, "process_id": key.process_id}
-        return await self._rows_of(name, which | named)
+        return await self._rows_of(name, dataclasses.asdict(key) | named)
 
     async def _rows_of(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(_SQL[name], named, binary=True)
-            return await cursor.fetchall()
+        return await self._context.rows(_SQL[name], named)
 
-    async def _call(self, statement: bytes, *arguments: object) -> Sequence[rows.Row]:
-        return await self._call_plain(statement, self._patience, *arguments)
-
-    async def _call_plain(self, statement: bytes, *arguments: object) -> Sequence[rows.Row]:
-        own = (self._clock.pinned(), self._replica_id())
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(statement, (*own, *arguments), binary=True)
-            return await cursor.fetchall()
+    async def _call(self, function: Function[R], **named: object) -> R:
+        [row] = await self._context.call(function, **self._context.own_arguments(), **named)
+        return row
 
 
-def _columns(key: ProcessKey) -> tuple[int, str, str]:
-    return key.slot, key.namespace, key.process_id
-
-
-def _job(key: ProcessKey, found: Sequence[rows.Row]) -> tuple[Job, Sequence[rows.Row]]:
+def _job(key: ProcessKey, found: Sequence[NodeRow]) -> tuple[Job, Sequence[NodeRow]]:
     """Return the job of the first row, and the rows that have nodes."""
-    if not found:
+    if not found or found[0].job is None:
         raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-    return job_rows.job(found[0][1], found[0][2]), [row for row in found if row[3] is not None]
+    nodes = [row for row in found if row.ordinal]
+    return job_rows.job(found[0].job, found[0].led_by), nodes
 
 
-def _outcomes(found: Iterable[rows.Row], bytes_max: int) -> tuple[NodeOutcome, ...] | None:
-    found = tuple(found)
-    if found and found[0][0] > bytes_max:
-        return None
-    names = {row[1]: row[2] for row in found}
+def _ended(found: Sequence[OutcomeRow]) -> tuple[NodeOutcome, ...]:
+    names = {row.ordinal: row.name for row in found}
     outcomes = (job_rows.outcome(row, names) for row in found)
     return tuple(each for each in outcomes if each is not None)

@@ -1,12 +1,12 @@
 -- name: read_job
 -- A job with its nodes, by their ordinals, as of one instant: the job in the first row alone. With the
 -- args and results of those up to whom all are no more than `bytes_max`. Locks: none.
-SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END, p.led_by,
+SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END AS job, p.led_by,
     n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
     n.predecessors, n.skipped_because_of,
-    CASE WHEN n.bytes <= %(bytes_max)s THEN n.args ELSE '' END,
-    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
-    n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.args ELSE '' END AS args,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
+    n.error_code, n.error_reason, n.error_message, n.options ->> 'target' AS target, n.constraints,
     n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision,
     coalesce(
         CASE WHEN n.state = 'running' THEN (
@@ -14,8 +14,10 @@ SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END, p.led_
             FROM progressor.running r
             WHERE (r.slot, r.namespace, r.process_id)
                 = (n.follower_slot, n.follower_namespace, n.follower_id)
-        ) END, n.replica_id),
-    coalesce(n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at))
+        ) END, n.replica_id) AS replica_id,
+    coalesce(
+        n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at)
+    ) AS updated_at
 FROM progressor.jobs j
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN LATERAL (
@@ -31,10 +33,11 @@ ORDER BY n.ordinal;
 -- name: read_changes
 -- A job, and those of its nodes that have changed after a revision, as read_job tells them. Where nothing
 -- has, it looks at no node. Locks: none.
-SELECT 0, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) END, p.led_by,
+SELECT 0 AS bytes, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) END AS job,
+    p.led_by,
     n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
-    n.predecessors, n.skipped_because_of, ''::bytea, NULL::bytea,
-    n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
+    n.predecessors, n.skipped_because_of, ''::bytea AS args, NULL::bytea AS result,
+    n.error_code, n.error_reason, n.error_message, n.options ->> 'target' AS target, n.constraints,
     n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision,
     coalesce(
         CASE WHEN n.state = 'running' THEN (
@@ -42,8 +45,10 @@ SELECT 0, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) E
             FROM progressor.running r
             WHERE (r.slot, r.namespace, r.process_id)
                 = (n.follower_slot, n.follower_namespace, n.follower_id)
-        ) END, n.replica_id),
-    coalesce(n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at))
+        ) END, n.replica_id) AS replica_id,
+    coalesce(
+        n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at)
+    ) AS updated_at
 FROM progressor.jobs j
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN LATERAL (
@@ -105,7 +110,7 @@ ORDER BY j.created_at DESC, j.process_id COLLATE "C" DESC;
 -- How the nodes of a job have ended, by their ordinals; their results only where all of it is no more than
 -- `bytes_max`. Locks: none.
 SELECT n.bytes, n.ordinal, n.name, n.state,
-    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
     n.error_code, n.error_reason, n.error_message, n.skipped_because_of
 FROM (
     SELECT n.*, sum(octet_length(n.name) + coalesce(octet_length(n.result), 0)
@@ -136,7 +141,7 @@ ORDER BY n.ordinal;
 -- name: read_inputs
 -- The same of the predecessors of one node. Locks: none.
 SELECT n.bytes, n.ordinal, n.name, n.state,
-    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
     n.error_code, n.error_reason, n.error_message, n.skipped_because_of
 FROM (
     SELECT n.*, sum(octet_length(n.name) + coalesce(octet_length(n.result), 0)

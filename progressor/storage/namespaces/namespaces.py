@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,10 @@ REFRESH_PAGE = 1000
 UPDATE_ATTEMPTS_MAX = 10
 
 
+class _DeletedRow(NamedTuple):
+    verdict: str
+
+
 class Namespaces:
     """The namespaces, and a memory of them that the scan refreshes."""
 
@@ -28,7 +32,7 @@ class Namespaces:
         self, *, pool: Pool, functions: Functions, on_gone: Callable[[str], None] = lambda _: None
     ) -> None:
         self._pool = pool
-        self._delete = functions.call("delete_namespace").statement
+        self._delete = functions.call("delete_namespace", _DeletedRow)
         self._on_gone = on_gone
         self._known: dict[str, Namespace] = {}
 
@@ -133,13 +137,11 @@ class Namespaces:
             StorageUnavailableError: PostgreSQL is unreachable.
         """
         async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(self._delete, [name], binary=True)
-            row = await cursor.fetchone()
-        assert row is not None, "delete_namespace returns a verdict"
-        if row[0] == "not_empty":
+            [found] = await self._delete.rows(connection, name=name)
+        if found.verdict == "not_empty":
             raise errors.NamespaceNotEmptyError(name)
         self._forget(name)
-        if row[0] == "not_found":
+        if found.verdict == "not_found":
             raise errors.NamespaceNotFoundError(name)
 
     async def _one(self, statement: str, parameters: dict[str, Any]) -> rows.Row | None:

@@ -33,6 +33,14 @@ class StorageContext:
     statement_timeout: dt.timedelta
     starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
 
+    def own_arguments(self) -> dict[str, object]:
+        """Return ``now``, ``replica_id`` and ``patience``, which most functions that write take."""
+        return {
+            "now": self.clock.pinned(),
+            "replica_id": self.replica_id,
+            "patience": self.starvation_timeout.total_seconds(),
+        }
+
     @contextlib.asynccontextmanager
     async def connection(
         self, *, pool: Pool | None = None, reads_only: bool = False
@@ -73,8 +81,7 @@ class StorageContext:
         async with self.connection() as connection:
             cursor = connection.cursor(binary=True)
             await cursor.execute(statement, named)
-            _check_columns(cursor, row)
-            return list(map(row._make, await cursor.fetchall()))  # type: ignore[attr-defined]
+            return await fetch_named(cursor, row)
 
     async def call(self, function: Function[R], **named: object) -> list[R]:
         """Call a function and return its rows; raises as `connection` and `Function.rows`."""
@@ -82,7 +89,9 @@ class StorageContext:
             return await function.rows(connection, **named)
 
 
-def _check_columns(cursor: psycopg.AsyncCursor[Any], row: type[R]) -> None:
+async def fetch_named(cursor: psycopg.AsyncCursor[Any], row: type[R]) -> list[R]:
+    """Return the rows of a statement, whose columns are the fields of a NamedTuple."""
     columns = tuple(column.name for column in cursor.description or ())
     fields = getattr(row, "_fields", ())
     assert columns == fields, f"the statement returns {columns}, not {fields}"
+    return [row(*values) for values in await cursor.fetchall()]

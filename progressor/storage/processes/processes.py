@@ -4,7 +4,7 @@ import dataclasses
 import datetime as dt
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.types.json import Json, Jsonb
 
@@ -88,6 +88,33 @@ class CancelledByRequest:
     cancelled: tuple[Cancelled, ...]
 
 
+class _RemovedRow(NamedTuple):
+    existed: bool
+    cancelled: list[Any] | None
+    effects: list[Any] | None
+
+
+class _HaltedRow(NamedTuple):
+    verdict: str
+    cancelled: list[Any] | None
+    effects: list[Any] | None
+
+
+class _RepairedRow(NamedTuple):
+    verdict: str
+    task_id: int
+    due_at: dt.datetime | None
+    effects: list[Any] | None
+
+
+class _CancelledRow(NamedTuple):
+    verdict: str
+    task_id: int
+    task_type: str
+    cancelled: list[Any] | None
+    effects: list[Any] | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
     """What a Get asks for."""
@@ -126,10 +153,10 @@ class Processes:
         self._traces = Traces(context)
         self._read_processes = functions.call("read_processes").statement
         self._put_process = functions.call("put_process").statement
-        self._remove_process = functions.call("remove_process").statement
-        self._halt_process = functions.call("halt_process").statement
-        self._simple_repair = functions.call("simple_repair").statement
-        self._cancel_task = functions.call("cancel_task").statement
+        self._remove_process = functions.call("remove_process", _RemovedRow)
+        self._halt_process = functions.call("halt_process", _HaltedRow)
+        self._simple_repair = functions.call("simple_repair", _RepairedRow)
+        self._cancel_task = functions.call("cancel_task", _CancelledRow)
 
     async def run(self) -> None:
         """Run the reads of `get` and `read`, until `close` and until no caller is waiting."""
@@ -275,28 +302,21 @@ class Processes:
         """
         async with self._context.connection() as connection:
             which = [key.slot, key.namespace, key.process_id]
-            found = await (await connection.execute(_SQL["find_init_task"], which)).fetchone()
-            if found is None:
+            cursor = await connection.execute(_SQL["find_init_task"], which)
+            init_task = await cursor.fetchone()
+            if init_task is None:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-            cursor = await connection.execute(
-                self._remove_process,
-                [
-                    self._context.clock.pinned(),
-                    self._context.replica_id,
-                    self._context.starvation_timeout.total_seconds(),
-                    *which,
-                    found[0],
-                ],
-                binary=True,
+            [removed] = await self._remove_process.rows(
+                connection,
+                **self._context.own_arguments(),
+                **dataclasses.asdict(key),
+                init_task_id=init_task[0],
             )
-            row = await cursor.fetchone()
-        assert row is not None, "remove_process returns a row"
-        if row[2] is not None:
-            self._on_promoted(promoted(row[2]))
-        if not row[0]:
+        self._on_promoted(promoted(removed.effects))
+        if not removed.existed:
             # Another transaction was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        return cancelled(row[1])
+        return cancelled(removed.cancelled)
 
     async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
         """Put a process that has not ended into error; return its unfinished tasks.
@@ -308,28 +328,18 @@ class Processes:
             ProcessFinishedError: It has ended, one way or the other.
             StorageUnavailableError: PostgreSQL is away.
         """
-        async with self._context.connection() as connection:
-            which = [key.slot, key.namespace, key.process_id]
-            cursor = await connection.execute(
-                self._halt_process,
-                [
-                    self._context.clock.pinned(),
-                    self._context.replica_id,
-                    self._context.starvation_timeout.total_seconds(),
-                    *which,
-                    detail,
-                ],
-                binary=True,
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "halt_process returns a row"
-        if row[2] is not None:
-            self._on_promoted(promoted(row[2]))
-        if row[0] == "process_not_found":
+        [halted] = await self._context.call(
+            self._halt_process,
+            **self._context.own_arguments(),
+            **dataclasses.asdict(key),
+            detail=detail,
+        )
+        self._on_promoted(promoted(halted.effects))
+        if halted.verdict == "process_not_found":
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        if row[0] == "process_has_ended":
+        if halted.verdict == "process_has_ended":
             raise errors.ProcessFinishedError(key.process_id)
-        return cancelled(row[1])
+        return cancelled(halted.cancelled)
 
     async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
         """Cancel a task that waits, known by its id or idempotency key.
@@ -342,53 +352,33 @@ class Processes:
             StorageUnavailableError: PostgreSQL is away.
         """
         by_id = isinstance(task, int)
-        async with self._context.connection() as connection:
-            cursor = await connection.execute(
-                self._cancel_task,
-                [
-                    self._context.clock.pinned(),
-                    self._context.replica_id,
-                    self._context.starvation_timeout.total_seconds(),
-                    key.slot,
-                    key.namespace,
-                    key.process_id,
-                    task if by_id else None,
-                    None if by_id else task,
-                ],
-                binary=True,
-            )
-            row, *told = await cursor.fetchall()
-        refusal = _refusal_to_cancel(row[0], key, task, row[4])
+        [found] = await self._context.call(
+            self._cancel_task,
+            **self._context.own_arguments(),
+            **dataclasses.asdict(key),
+            task_id=task if by_id else None,
+            idempotency_key=None if by_id else task,
+        )
+        refusal = _refusal_to_cancel(found.verdict, key, task, found.task_id)
         if refusal is not None:
             raise refusal
-        self._on_promoted(promoted((it[2], it[3], it[4], *it[7:12]) for it in told))
+        self._on_promoted(promoted(found.effects))
         return CancelledByRequest(
-            task_id=row[4],
-            removed=rows.TASK_TYPES[row[5]] is TaskType.INIT,
-            cancelled=cancelled(row[6]),
+            task_id=found.task_id,
+            removed=TaskType(found.task_type) is TaskType.INIT,
+            cancelled=cancelled(found.cancelled),
         )
 
     async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
         """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
-        async with self._context.connection() as connection:
-            cursor = await connection.execute(
-                self._simple_repair,
-                [
-                    self._context.clock.pinned(),
-                    self._context.replica_id,
-                    self._context.starvation_timeout.total_seconds(),
-                    key.slot,
-                    key.namespace,
-                    key.process_id,
-                ],
-                binary=True,
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "simple_repair returns a row"
-        if row[3] is not None:
-            self._on_promoted(promoted(row[3]))
-        due = None if row[2] is None else Due(key=key, task_id=row[1], due_at=row[2])
-        return SimpleRepair(verdict=Verdict(row[0]), task_id=row[1], due=due)
+        [repaired] = await self._context.call(
+            self._simple_repair, **self._context.own_arguments(), **dataclasses.asdict(key)
+        )
+        self._on_promoted(promoted(repaired.effects))
+        due = None
+        if repaired.due_at is not None:
+            due = Due(key=key, task_id=repaired.task_id, due_at=repaired.due_at)
+        return SimpleRepair(verdict=Verdict(repaired.verdict), task_id=repaired.task_id, due=due)
 
 
 def _refusal_to_cancel(

@@ -7,6 +7,8 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from psycopg.rows import class_row
+
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import Namespace
@@ -90,38 +92,9 @@ class Queues:
             connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
-            cursor = await connection.execute(_SQL["count_waiting"], parameters, binary=True)
-            found = await cursor.fetchall()
-        return tuple(
-            Queue(
-                namespace=row[0],
-                due=row[1],
-                due_seconds=row[2] or 0.0,
-                timers=row[3],
-                retries=row[4],
-                retry_seconds=row[5] or 0.0,
-                behind=row[6],
-                behind_seconds=row[7] or 0.0,
-                run_at=row[8],
-                order=row[9],
-                order_seconds=row[10] or 0.0,
-                gate=row[11],
-                gate_seconds=row[12] or 0.0,
-                available=row[13],
-                available_seconds=row[14] or 0.0,
-                held=row[15],
-                full_gates=row[16],
-                jobs=row[17],
-                waiting_nodes=row[18],
-                ready_nodes=row[19],
-                running_nodes=row[20],
-                failed_nodes=row[21],
-                schedules=row[22],
-                paused_schedules=row[23],
-                late_schedules=row[24],
-            )
-            for row in found
-        )
+            cursor = connection.cursor(binary=True, row_factory=class_row(Queue))
+            await cursor.execute(_SQL["count_waiting"], parameters)
+            return tuple(await cursor.fetchall())
 
 
 def _most(queue: Queue) -> int:

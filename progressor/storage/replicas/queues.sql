@@ -32,20 +32,32 @@ jobs AS MATERIALIZED (
     ) j
     GROUP BY j.namespace
 )
-SELECT n.namespace, due.task_count, extract(epoch FROM clock.now - due.oldest_at)::float8,
-    least(ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s),
-    least(retries.task_count, %(limit)s),
-    extract(epoch FROM clock.now - retries.tried_since)::float8,
-    least(behind.task_count + gated.behind_count, %(limit)s),
-    extract(epoch FROM clock.now - least(behind.oldest_at, gated.behind_since))::float8,
-    gated.run_at_count,
-    gated.order_count, extract(epoch FROM clock.now - gated.order_since)::float8,
-    gated.gate_count, extract(epoch FROM clock.now - gated.gate_since)::float8,
-    available.task_count, extract(epoch FROM clock.now - available.oldest_at)::float8,
-    places.held_count, places.full_count,
-    coalesce(jobs.job_count, 0), coalesce(jobs.waiting_count, 0), coalesce(jobs.ready_count, 0),
-    coalesce(jobs.running_count, 0), coalesce(jobs.failed_count, 0),
-    schedules.active_count, schedules.paused_count, schedules.late_count
+SELECT n.namespace,
+    due.task_count AS due,
+    coalesce(extract(epoch FROM clock.now - due.oldest_at)::float8, 0) AS due_seconds,
+    least(ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s) AS timers,
+    least(retries.task_count, %(limit)s) AS retries,
+    coalesce(extract(epoch FROM clock.now - retries.tried_since)::float8, 0) AS retry_seconds,
+    least(behind.task_count + gated.behind_count, %(limit)s) AS behind,
+    coalesce(extract(epoch FROM
+        clock.now - least(behind.oldest_at, gated.behind_since))::float8, 0) AS behind_seconds,
+    gated.run_at_count AS run_at,
+    gated.order_count AS "order",
+    coalesce(extract(epoch FROM clock.now - gated.order_since)::float8, 0) AS order_seconds,
+    gated.gate_count AS gate,
+    coalesce(extract(epoch FROM clock.now - gated.gate_since)::float8, 0) AS gate_seconds,
+    available.task_count AS available,
+    coalesce(extract(epoch FROM clock.now - available.oldest_at)::float8, 0) AS available_seconds,
+    places.held_count AS held,
+    places.full_count AS full_gates,
+    coalesce(jobs.job_count, 0) AS jobs,
+    coalesce(jobs.waiting_count, 0) AS waiting_nodes,
+    coalesce(jobs.ready_count, 0) AS ready_nodes,
+    coalesce(jobs.running_count, 0) AS running_nodes,
+    coalesce(jobs.failed_count, 0) AS failed_nodes,
+    schedules.active_count AS schedules,
+    schedules.paused_count AS paused_schedules,
+    schedules.late_count AS late_schedules
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
 LEFT JOIN held ON held.namespace = n.namespace

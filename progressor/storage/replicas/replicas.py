@@ -4,13 +4,14 @@ import dataclasses
 import datetime as dt
 import enum
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from progressor.clock import Clock
 from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaView
 from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.context import fetch_named
 from progressor.storage.postgres.pools import Pool, connection_of
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.job_membership import part_of
@@ -52,6 +53,39 @@ class Zombie:
     replica_id: int | None = None
     """The replica that had the lease."""
     broken_by: int | None = None
+
+
+class _ZombieRow(NamedTuple):
+    slot: int
+    namespace: str
+    process_id: str
+    task_id: int
+    task_type: rows.Enum
+    attempt: int
+    token: int
+    first_started_at: dt.datetime
+    replica_id: int
+    found_at: dt.datetime
+    cause: str
+    trace_context: dict[str, str] | None
+    part: list[Any] | None
+    broken_by: int | None
+
+
+class _ReplicaRow(NamedTuple):
+    replica_id: int
+    name: str
+    version: str
+    functions: str
+    started_at: dt.datetime
+    heartbeat_at: dt.datetime
+    heartbeat_age: dt.timedelta
+    lease_timeout: dt.timedelta
+    draining: bool
+    step_count: int | None
+    caller_count: int | None
+    clock_offset: float | None
+    lease_count: int
 
 
 class Replicas:
@@ -121,7 +155,7 @@ class Replicas:
         }
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(_SQL["find_zombies"], parameters)
-            return tuple(_zombie(row) for row in await cursor.fetchall())
+            return tuple(map(_zombie, await fetch_named(cursor, _ZombieRow)))
 
 
 class Roster:
@@ -142,39 +176,29 @@ class Roster:
         }
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(_SQL["list_replicas"], parameters)
-            return tuple(_view(row) for row in await cursor.fetchall())
+            return tuple(map(_view, await fetch_named(cursor, _ReplicaRow)))
 
 
-def _view(row: rows.Row) -> ReplicaView:
-    return ReplicaView(
-        replica_id=row[0],
-        name=row[1],
-        version=row[2],
-        functions=row[3],
-        started_at=row[4],
-        heartbeat_at=row[5],
-        heartbeat_age=row[6],
-        lease_timeout=row[7],
-        draining=row[8],
-        step_count=row[9],
-        caller_count=row[10],
-        clock_offset=None if row[11] is None else dt.timedelta(seconds=row[11]),
-        lease_count=row[12],
-    )
+def _view(row: _ReplicaRow) -> ReplicaView:
+    offset = row.clock_offset
+    named = row._asdict() | {
+        "clock_offset": None if offset is None else dt.timedelta(seconds=offset)
+    }
+    return ReplicaView(**named)
 
 
-def _zombie(row: rows.Row) -> Zombie:
+def _zombie(row: _ZombieRow) -> Zombie:
     return Zombie(
-        key=ProcessKey(row[0], row[1], row[2]),
-        task_id=row[3],
-        task_type=rows.TASK_TYPES[row[4]],
-        attempt=row[5],
-        token=row[6],
-        first_started_at=row[7],
-        found_at=row[9],
-        cause=ZombieCause(row[10]),
-        trace_context=row[11] or {},
-        part=part_of(row[12]),
-        replica_id=row[8],
-        broken_by=row[13],
+        key=ProcessKey(row.slot, row.namespace, row.process_id),
+        task_id=row.task_id,
+        task_type=rows.TASK_TYPES[row.task_type],
+        attempt=row.attempt,
+        token=row.token,
+        first_started_at=row.first_started_at,
+        found_at=row.found_at,
+        cause=ZombieCause(row.cause),
+        trace_context=row.trace_context or {},
+        part=part_of(row.part),
+        replica_id=row.replica_id,
+        broken_by=row.broken_by,
     )

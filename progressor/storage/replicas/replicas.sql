@@ -38,8 +38,9 @@ WHERE heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(retention)s
 -- Reads replicas in the order of their ids, and how many leases each holds. Reads the whole of
 -- running, as find_zombies does.
 SELECT p.replica_id, p.name, p.version, p.functions, p.started_at, p.heartbeat_at,
-    clock.now - p.heartbeat_at, coalesce(p.lease_timeout, %(lease_timeout)s), p.draining,
-    p.step_count, p.caller_count, p.clock_offset, coalesce(held.lease_count, 0)
+    clock.now - p.heartbeat_at AS heartbeat_age,
+    coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining, p.step_count,
+    p.caller_count, p.clock_offset, coalesce(held.lease_count, 0) AS lease_count
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN progressor.replicas p
 LEFT JOIN (
@@ -56,8 +57,8 @@ LIMIT %(limit)s
 -- out the dead before the living; a row of nulls behind the instant where there is none. The instant
 -- is now() and not the clock's: who has leased anything before it has a heartbeat in the snapshot,
 -- which is taken after it.
-SELECT moment.now, p.replica_id, p.heartbeat_at, coalesce(p.lease_timeout, %(lease_timeout)s),
-    p.draining, p.facts, p.name, p.version, p.step_count, p.caller_count
+SELECT moment.now, p.replica_id, p.heartbeat_at,
+    coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining, p.facts, p.name, p.version, p.step_count, p.caller_count
 FROM (SELECT coalesce(%(now)s, now()) AS now) moment
 LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC
@@ -73,12 +74,12 @@ SELECT coalesce(%(now)s, clock_timestamp())
 -- has gone ahead by that.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
-    t.first_started_at, z.replica_id, z.now, z.cause, t.trace_context,
+    t.first_started_at, z.replica_id, z.now AS found_at, z.cause, t.trace_context,
     CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
         json_build_array(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
-    END,
-    p.corrupted_by
+    END AS part,
+    p.corrupted_by AS broken_by
 FROM (
     SELECT r.*, clock.now,
         CASE

@@ -12,13 +12,14 @@ later release tells goes behind that: those before leave it unread, and their ow
 import asyncio
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from progressor.clock import Clock
 from progressor.domain.views.replica import Crew, Facts, ReplicaFacts, StepSize, Tally
 from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import fetch_named
 from progressor.storage.postgres.pools import Pool, connection_of
 from progressor.storage.rows import tasks as rows
 
@@ -31,6 +32,21 @@ REPLICAS_MAX = 1000
 _DECIMALS = 3
 _SIZED = 3
 _TALLIED = 7
+
+
+class _FactsRow(NamedTuple):
+    """PostgreSQL's instant and a replica, if there is one."""
+
+    now: dt.datetime
+    replica_id: int | None
+    heartbeat_at: dt.datetime
+    lease_timeout: dt.timedelta
+    draining: bool
+    facts: dict[str, rows.Row] | None
+    name: str
+    version: str
+    step_count: int | None
+    caller_count: int | None
 
 
 class Watch:
@@ -98,10 +114,10 @@ class Watch:
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(_SQL["read_facts"], parameters)
-            found = await cursor.fetchall()
+            found = await fetch_named(cursor, _FactsRow)
         return Facts(
-            read_at=found[0][0],
-            replicas={row[1]: _replica(row) for row in found if row[1] is not None},
+            read_at=found[0].now,
+            replicas={row.replica_id: _replica(row) for row in found if row.replica_id is not None},
             collecting=self._collecting,
         )
 
@@ -125,17 +141,18 @@ def _columns(crew: Crew) -> rows.Row:
     return (*told, (step.process_id, step.size_bytes, step.limit_bytes))
 
 
-def _replica(row: rows.Row) -> ReplicaFacts:
+def _replica(row: _FactsRow) -> ReplicaFacts:
+    assert row.replica_id is not None, "the row is of a replica"
     return ReplicaFacts(
-        replica_id=row[1],
-        heartbeat_at=row[2],
-        lease_timeout=row[3],
-        draining=row[4],
-        crews=None if row[5] is None else _Crews(row[5]),
-        name=row[6],
-        version=row[7],
-        step_count=row[8],
-        caller_count=row[9],
+        replica_id=row.replica_id,
+        heartbeat_at=row.heartbeat_at,
+        lease_timeout=row.lease_timeout,
+        draining=row.draining,
+        crews=None if row.facts is None else _Crews(row.facts),
+        name=row.name,
+        version=row.version,
+        step_count=row.step_count,
+        caller_count=row.caller_count,
     )
 
 

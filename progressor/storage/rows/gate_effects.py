@@ -9,7 +9,7 @@ of it.
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from progressor.domain.processes.process import ProcessKey, process_key
 
@@ -69,20 +69,40 @@ def ignore(_: Promoted) -> None:
     """Leave everything to the scan."""
 
 
+class GateEffect(NamedTuple):
+    """A task, or, without one, a gate, a line or an order that another transaction held."""
+
+    namespace: str
+    process_id: str
+    task_id: int | None
+    gate: str | None
+    line: str | None
+    order_key: str | None
+    wait_seconds: float | None
+    due_seconds: float | None
+
+
 def promoted(rows: Iterable[Sequence[Any]] | None) -> Promoted:
-    """Return what rows tell: namespace, process, task, gate, line, order, both seconds of each."""
+    """Return what the rows of GateEffect say, as columns or as JSON."""
     due, upcoming, later, again = [], [], [], []
-    for namespace, process_id, task_id, gate, line, order_key, seconds, due_seconds in rows or ():
-        if task_id is None:
-            again.append(Again(namespace=namespace, gate=gate, line=line, order_key=order_key))
+    for row in map(GateEffect._make, rows or ()):
+        if row.task_id is None:
+            again.append(
+                Again(
+                    namespace=row.namespace,
+                    gate=row.gate,
+                    line=row.line,
+                    order_key=row.order_key,
+                )
+            )
             continue
-        key = process_key(namespace, process_id)
-        if seconds is not None:
-            later.append(Later(key, int(task_id), float(seconds)))
-        elif due_seconds is not None:
-            upcoming.append(Later(key, int(task_id), float(due_seconds)))
+        key = process_key(row.namespace, row.process_id)
+        if row.wait_seconds is not None:
+            later.append(Later(key, row.task_id, float(row.wait_seconds)))
+        elif row.due_seconds is not None:
+            upcoming.append(Later(key, row.task_id, float(row.due_seconds)))
         else:
-            due.append((key, int(task_id)))
+            due.append((key, row.task_id))
     # A task may be told twice: as promoted, and as what its process has in line.
     return Promoted(
         due=tuple(dict.fromkeys(due)),

@@ -48,16 +48,22 @@ def leave_to_the_scan(_key: ProcessKey) -> None:
     """Leave to the scan what is to be tended."""
 
 
+def keys_of(rows: Sequence[Sequence[Any]] | None) -> list[ProcessKey]:
+    """Return the keys of a jsonb column."""
+    return [ProcessKey(*key) for key in rows or ()]
+
+
+def cancelled_of(rows: Sequence[Sequence[Any]] | None) -> list[tuple[ProcessKey, Cancelled]]:
+    """Return the cancelled tasks of a jsonb column, with the keys of their processes."""
+    return [(ProcessKey(*key), task) for *key, tasks in rows or () for task in cancelled(tasks)]
+
+
 def job_news(at: dt.datetime, told: Mapping[str, Any]) -> JobNews:
     """Return what the jsonb of ``priv/functions/settlement/settle_job_tasks.sql`` tells."""
     return JobNews(
         at=at,
         due=[(ProcessKey(*key), task_id) for *key, task_id in told["due"] or ()],
-        untended=[ProcessKey(*key) for key in told["untended"] or ()],
-        cancelled=[
-            (ProcessKey(*key), task)
-            for *key, tasks in told["cancelled"] or ()
-            for task in cancelled(tasks)
-        ],
-        failed=[ProcessKey(*key) for key in told["failed"] or ()],
+        untended=keys_of(told["untended"]),
+        cancelled=cancelled_of(told["cancelled"]),
+        failed=keys_of(told["failed"]),
     )

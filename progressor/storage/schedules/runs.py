@@ -293,9 +293,7 @@ class Firings:
         assert len(kinds) == 1, f"{kinds}: one kind in a batch"
         found = await self._context.call(
             self._fire_schedules,
-            now=self._context.clock.pinned(),
-            replica_id=self._context.replica_id,
-            patience=self._context.starvation_timeout.total_seconds(),
+            **self._context.own_arguments(),
             kind=kinds.pop(),
             **_columns_of(items),
         )

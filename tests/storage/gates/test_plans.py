@@ -16,7 +16,7 @@ from progressor.storage.gates.gates import IDLE_WINDOW, GaveWay
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
-from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again, LoweredGate
+from progressor.storage.rows.gate_effects import BATCH_MAX, Again, LoweredGate
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of
@@ -116,22 +116,29 @@ async def see_instants_come(store: Store) -> None:
 
 async def raise_a_capacity(store: Store) -> None:
     # Without the answer of `set`: for that it counts who waits, as far as it counts.
-    gates = store.gates
-    limits = (PATIENCE.total_seconds(), BATCH_MAX)
-    first, *told = await gates._rows(
-        gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1 + ROOM, 0
-    )
-    assert (first[0], len(told)) == ("changed", ROOM)
+    found = await _set_capacity(store, 1 + ROOM)
+    assert (found.verdict, len(found.effects)) == ("changed", ROOM)
 
 
 async def lower_a_capacity(store: Store) -> None:
     await raise_a_capacity(store)
-    gates = store.gates
-    limits = (PATIENCE.total_seconds(), BATCH_MAX)
-    [first] = await gates._rows(gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1, 0)
-    assert (first[0], first[6]) == ("changed", True)
-    gave_way = await gates.give_way(LoweredGate(NAMESPACE.name, gate(1)))
+    found = await _set_capacity(store, 1)
+    assert (found.verdict, found.is_lowered) == ("changed", True)
+    gave_way = await store.gates.give_way(LoweredGate(NAMESPACE.name, gate(1)))
     assert gave_way == GaveWay(ROOM, is_done=True)
+
+
+async def _set_capacity(store: Store, capacity: int) -> Any:
+    [found] = await store.context.call(
+        store.gates._set_gate,
+        **store.context.own_arguments(),
+        limit=BATCH_MAX,
+        namespace=NAMESPACE.name,
+        gate=gate(1),
+        capacity=capacity,
+        revision=0,
+    )
+    return found
 
 
 async def cancel(store: Store) -> None:

@@ -351,15 +351,7 @@ def store(
         results=Results(context),
         replicas=Replicas(pool=pool, clock=clock),
         retention=Retention(context),
-        gates=Gates(
-            pool=pool,
-            functions=context.functions,
-            clock=clock,
-            replica_id=lambda: replica_id,
-            statement_timeout=STATEMENT_TIMEOUT,
-            on_promoted=told.append,
-            patience=patience,
-        ),
+        gates=Gates(context, on_promoted=told.append),
         told=told,
     )
 

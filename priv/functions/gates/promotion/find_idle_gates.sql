@@ -8,7 +8,7 @@
 -- What comes up to p_line_namespace and p_line, and up to p_order_namespace and p_order_key, was looked at.
 -- Locks: none.
 -- Returns: one row for each that is found, of which one of gate, line and order is not null: for
--- promote_again. And then one row without these, of how far it has come; null: to the end.
+-- promote_again. Then the row is_end, of how far it has come; null: to the end.
 CREATE FUNCTION find_idle_gates(
     p_limit           integer,
     p_window          integer,
@@ -19,8 +19,8 @@ CREATE FUNCTION find_idle_gates(
     p_order_key       text
 )
 RETURNS TABLE (
-    namespace text, gate text, line text, order_key text, line_namespace text, line_until text,
-    order_namespace text, order_until text
+    namespace text, gate text, line text, order_key text, is_end boolean, line_namespace text,
+    line_until text, order_namespace text, order_until text
 )
 STABLE
 BY INDEX
@@ -38,7 +38,7 @@ BEGIN
         ORDER BY n.name
     LOOP
         RETURN QUERY
-        SELECT v_namespace, NULL::text, l.line, NULL::text, NULL::text, NULL::text, NULL::text,
+        SELECT v_namespace, NULL::text, l.line, NULL::text, false, NULL::text, NULL::text, NULL::text,
             NULL::text
         FROM gate_lines l
         WHERE l.namespace = v_namespace AND l.waits_on IS NULL
@@ -64,8 +64,8 @@ BEGIN
                 ) l
             ) w;
             RETURN QUERY
-            SELECT v_namespace, g.gate, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
-                NULL::text
+            SELECT v_namespace, g.gate, NULL::text, NULL::text, false, NULL::text, NULL::text,
+                NULL::text, NULL::text
             FROM unnest(v_window.gates) AS g (gate);
             v_line_room := v_line_room - v_window.count;
             IF v_line_room = 0 THEN
@@ -110,8 +110,8 @@ BEGIN
                 FROM smallest s
             ) w;
             RETURN QUERY
-            SELECT v_namespace, NULL::text, NULL::text, o.order_key, NULL::text, NULL::text,
-                NULL::text, NULL::text
+            SELECT v_namespace, NULL::text, NULL::text, o.order_key, false, NULL::text,
+                NULL::text, NULL::text, NULL::text
             FROM unnest(v_window.orders) AS o (order_key);
             v_order_room := v_order_room - v_window.count;
             IF v_order_room = 0 THEN
@@ -120,6 +120,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    is_end := true;
     RETURN NEXT;
 END;
 $$;

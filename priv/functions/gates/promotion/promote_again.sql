@@ -13,8 +13,8 @@ CREATE FUNCTION promote_again(
     p_order_key  text[]
 )
 RETURNS TABLE (
-    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision, due_seconds double precision
+    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    wait_seconds double precision, due_seconds double precision
 )
 BY INDEX
 SET lock_timeout = '300ms'

@@ -12,8 +12,8 @@ CREATE FUNCTION promote_due(
     p_namespace  text[]
 )
 RETURNS TABLE (
-    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision, due_seconds double precision
+    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    wait_seconds double precision, due_seconds double precision
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -115,11 +115,11 @@ BEGIN
             v_namespace, v_process_id);
     END IF;
     RETURN QUERY
-    SELECT d.slot, n.namespace, d.process_id, d.task_id, NULL::text, NULL::text, NULL::text,
+    SELECT n.namespace, d.process_id, d.task_id, NULL::text, NULL::text, NULL::text,
         CASE WHEN v_is_held THEN 0.1::double precision ELSE 0 END, NULL::double precision
     FROM unnest(p_namespace) AS n (namespace)
     CROSS JOIN LATERAL (
-        SELECT g.slot, g.process_id, g.task_id
+        SELECT g.process_id, g.task_id
         FROM gated g
         WHERE g.namespace = n.namespace
             AND g.state = 'time'

@@ -3,8 +3,8 @@
 -- A leader that follows in another job breaks instead: its job has failed, and so has its node there. It can be
 -- brought back with that one.
 -- Locks: the leader, and the leader of the job that it follows in, in key order; then as halt_processes.
--- Returns: a verdict: cancelled, job_not_found, job_ended; then as halt_processes, and tasks of the job that
--- it follows in which are due now, likewise.
+-- Returns: a verdict: cancelled, job_not_found, job_ended; the tasks of the leader that were cancelled; and the
+-- effects, with the tasks that are due now of the job that it follows in.
 CREATE FUNCTION cancel_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -12,10 +12,10 @@ CREATE FUNCTION cancel_job(
     p_slot       smallint,
     p_namespace  text,
     p_process_id text,
-    p_reason     text
-)
-RETURNS TABLE (
-    verdict text, slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb
+    p_reason     text,
+    OUT verdict   text,
+    OUT cancelled jsonb,
+    OUT effects   jsonb
 )
 BY INDEX
 SET lock_timeout = '2s'
@@ -24,6 +24,8 @@ DECLARE
     v_now    timestamptz;
     v_leader processes%ROWTYPE;
     v_state  job_state;
+    v_halted record;
+    v_due    jsonb;
     v_why    text := coalesce(nullif(p_reason, ''), 'the job was cancelled');
     v_detail text := concat('JOB_CANCELLED: ', v_why);
 BEGIN
@@ -43,7 +45,6 @@ BEGIN
         WHEN v_state <> 'running' THEN 'job_ended'
         ELSE 'cancelled'
     END;
-    RETURN NEXT;
     IF verdict <> 'cancelled' THEN
         RETURN;
     END IF;
@@ -52,19 +53,22 @@ BEGIN
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN p_reason ELSE v_detail END]);
-    RETURN QUERY
-    SELECT NULL::text, h.slot, h.namespace, h.process_id, h.cancelled, h.effects
-    FROM halt_processes(
-        v_now, p_replica_id, p_patience,
-        CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
-        ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
-        ARRAY[v_detail]) h;
+    FOR v_halted IN
+        SELECT *
+        FROM halt_processes(
+            v_now, p_replica_id, p_patience,
+            CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
+            ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail])
+    LOOP
+        cancelled := coalesce(v_halted.cancelled, cancelled);
+        effects := coalesce(v_halted.effects, effects);
+    END LOOP;
     IF v_leader.leader_id IS NOT NULL THEN
-        RETURN QUERY
-        SELECT NULL::text, NULL::smallint, NULL::text, NULL::text, NULL::jsonb,
-            jsonb_build_array(jsonb_build_array(
-                f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        SELECT jsonb_agg(jsonb_build_array(
+            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        INTO v_due
         FROM fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why) f;
+        effects := coalesce(effects || v_due, effects, v_due);
     END IF;
 END;
 $$;

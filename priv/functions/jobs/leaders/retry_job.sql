@@ -3,10 +3,10 @@
 -- The keys are looked up before they are locked; where the job has moved meanwhile, nothing is done.
 -- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order;
 -- then as start_nodes and settle_gates.
--- Returns: first a verdict: retried, job_not_found, job_not_failed, or again: once more. Then rows with the
--- name of a node that begins again, in the order of the ordinals; with a key and what was cancelled there, as
--- halt_processes; with the key alone of a follower that leads a failed job itself: a retry of that reopens
--- its node here; and with `effects`, as settled_gates does.
+-- Returns: a verdict: retried, job_not_found, job_not_failed, or again: once more; the names of the nodes that
+-- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose
+-- retry reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the
+-- effects, as settled_gates returns them.
 CREATE FUNCTION retry_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -15,11 +15,12 @@ CREATE FUNCTION retry_job(
     p_namespace  text,
     p_process_id text,
     p_deadline   timestamptz,
-    p_timeout    double precision
-)
-RETURNS TABLE (
-    verdict text, node_name text, slot smallint, namespace text, process_id text, effects jsonb,
-    cancelled jsonb
+    p_timeout    double precision,
+    OUT verdict        text,
+    OUT node_names     text[],
+    OUT failed_leaders jsonb,
+    OUT cancelled      jsonb,
+    OUT effects        jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -41,6 +42,7 @@ DECLARE
     v_count    integer;
     v_tasks    record;
     v_timer    tasks%ROWTYPE;  -- that broke the leader
+    v_effects  jsonb;
 BEGIN
     SELECT j.revision
     INTO v_seen
@@ -89,18 +91,16 @@ BEGIN
         WHEN v_job.revision <> v_seen THEN 'again'
         ELSE 'retried'
     END;
-    RETURN NEXT;
     IF verdict <> 'retried' THEN
         RETURN;
     END IF;
-    verdict := NULL;
 
-    RETURN QUERY
-    SELECT NULL::text, n.name, NULL::smallint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb
-    FROM job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
-        AND n.state = 'failed'
-    ORDER BY n.slot, n.namespace, n.process_id, n.ordinal;
+    node_names := ARRAY(
+        SELECT n.name
+        FROM job_nodes n
+        WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+            AND n.state = 'failed'
+        ORDER BY n.slot, n.namespace, n.process_id, n.ordinal);
     SELECT array_agg(n.ordinal) FILTER (
             WHERE p.status = 'error' AND NOT n.gated AND j.state IS DISTINCT FROM 'failed'),
         array_agg(n.ordinal) FILTER (
@@ -132,8 +132,10 @@ BEGIN
         AND n.state IN ('failed', 'cancelled');
 
     -- Not of those that lead a failed job: their own retries do.
-    RETURN QUERY
-    SELECT NULL::text, NULL::text, h.slot, h.namespace, h.process_id, h.effects, h.cancelled
+    SELECT jsonb_agg(jsonb_build_array(h.slot, h.namespace, h.process_id, h.cancelled))
+            FILTER (WHERE h.cancelled IS NOT NULL),
+        (array_agg(h.effects) FILTER (WHERE h.effects IS NOT NULL))[1]
+    INTO cancelled, effects
     FROM (
         SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
             array_agg(k.process_id) AS ids
@@ -244,22 +246,19 @@ BEGIN
             v_leader.leader_id, v_leader.node);
     END IF;
 
-    RETURN QUERY
-    SELECT NULL::text, NULL::text, n.follower_slot, n.follower_namespace, n.follower_id, NULL::jsonb,
-        NULL::jsonb
+    SELECT jsonb_agg(jsonb_build_array(n.follower_slot, n.follower_namespace, n.follower_id))
+    INTO failed_leaders
     FROM unnest(v_leading) AS o (ordinal)
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, o.ordinal);
-    effects := give_constraints(
+    v_effects := give_constraints(
         v_now, p_replica_id, p_patience, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
         v_tasks.task_id, v_tasks.constraints);
-    IF effects IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
+    effects := coalesce(effects || v_effects, effects, v_effects);
     SELECT jsonb_agg(jsonb_build_array(
         s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
-    INTO effects
+    INTO v_effects
     FROM (
         SELECT s.namespace, s.process_id, s.task_id
         FROM start_nodes(
@@ -268,8 +267,6 @@ BEGIN
         SELECT j.namespace, j.process_id, j.task_id
         FROM due_join(p_slot, p_namespace, p_process_id) j
     ) s;
-    IF effects IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
+    effects := coalesce(effects || v_effects, effects, v_effects);
 END;
 $$;

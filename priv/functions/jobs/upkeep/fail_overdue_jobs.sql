@@ -2,12 +2,17 @@
 -- stopped by tend_job. A locked one is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
--- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `effects` as
--- settled_gates tells it.
+-- Returns: the keys of the jobs that failed; the tasks of their leaders that were cancelled, with their keys; and
+-- the effects, as settled_gates returns them.
 CREATE FUNCTION fail_overdue_jobs(
-    p_now timestamptz, p_replica_id bigint, p_patience double precision, p_limit integer
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_limit      integer,
+    OUT failed    jsonb,
+    OUT cancelled jsonb,
+    OUT effects   jsonb
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -18,7 +23,7 @@ DECLARE
     v_ids       text[];
     v_leader    processes%ROWTYPE;
     v_halted    record;
-    v_is_told   boolean;
+    v_due       jsonb;
 BEGIN
     SELECT array_agg(j.slot), array_agg(j.namespace), array_agg(j.process_id)
     INTO v_slots, v_spaces, v_ids
@@ -110,7 +115,8 @@ BEGIN
         PERFORM end_jobs(
             v_now, ARRAY[v_leader.slot], ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
             ARRAY['failed'::job_state], ARRAY['DEADLINE_EXCEEDED']);
-        v_is_told := false;
+        failed := coalesce(failed, '[]') || jsonb_build_array(jsonb_build_array(
+            v_leader.slot, v_leader.namespace, v_leader.process_id));
         FOR v_halted IN
             SELECT *
             FROM halt_processes(
@@ -118,30 +124,20 @@ BEGIN
                 ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
                 ARRAY['DEADLINE_EXCEEDED'])
         LOOP
-            slot := v_leader.slot; namespace := v_leader.namespace;
-            process_id := v_leader.process_id;
-            cancelled := v_halted.cancelled;
-            effects := v_halted.effects;
-            v_is_told := true;
-            RETURN NEXT;
+            IF v_halted.cancelled IS NOT NULL THEN
+                cancelled := coalesce(cancelled, '[]') || jsonb_build_array(jsonb_build_array(
+                    v_leader.slot, v_leader.namespace, v_leader.process_id, v_halted.cancelled));
+            END IF;
+            effects := coalesce(effects || v_halted.effects, effects, v_halted.effects);
         END LOOP;
-        IF NOT v_is_told THEN
-            slot := v_leader.slot; namespace := v_leader.namespace;
-            process_id := v_leader.process_id;
-            cancelled := NULL; effects := NULL;
-            RETURN NEXT;
-        END IF;
         IF v_leader.leader_id IS NOT NULL THEN
-            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
             SELECT jsonb_agg(jsonb_build_array(
                 f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-            INTO effects
+            INTO v_due
             FROM fail_node(
                 v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
                 'the deadline of its job has passed') f;
-            IF effects IS NOT NULL THEN
-                RETURN NEXT;
-            END IF;
+            effects := coalesce(effects || v_due, effects, v_due);
         END IF;
     END LOOP;
 END;

@@ -5,8 +5,9 @@
 -- Of jobs in which something has happened lately nothing is looked at: what is stuck is quiet.
 -- p_taken_at: when the caller took the duty (take_duty in jobs.sql).
 -- Locks: the duty; then leaders and followers, in key order; then as start_nodes.
--- Returns: first a verdict: lost, the duty; more, from the key on; whole. Then a row per find, with what it is:
--- join, node, start; or effects: tasks that are due now, as settled_gates tells them.
+-- Returns: a verdict: lost, the duty; more, from the key on; whole. What was found, as [kind, slot, namespace,
+-- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that
+-- are due now, as effects like those of settled_gates.
 CREATE FUNCTION recover_jobs(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -16,10 +17,13 @@ CREATE FUNCTION recover_jobs(
     p_limit      integer,
     p_slot       smallint,
     p_namespace  text,
-    p_process_id text
-)
-RETURNS TABLE (
-    verdict text, slot smallint, namespace text, process_id text, node integer, effects jsonb
+    p_process_id text,
+    OUT verdict    text,
+    OUT slot       smallint,
+    OUT namespace  text,
+    OUT process_id text,
+    OUT finds      jsonb,
+    OUT effects    jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -32,13 +36,14 @@ DECLARE
     v_ids    text[];
     v_jobs   record;
     v_nodes  record;
+    v_job    record;
+    v_start  record;
 BEGIN
     UPDATE duties d
     SET due_at = v_now + p_interval
     WHERE d.duty = 'recover_jobs' AND (d.replica_id, d.begun_at) = (p_replica_id, p_taken_at);
     IF NOT FOUND THEN
         verdict := 'lost';
-        RETURN NEXT;
         RETURN;
     END IF;
     SELECT array_agg(j.slot ORDER BY j.place), array_agg(j.namespace ORDER BY j.place),
@@ -57,7 +62,7 @@ BEGIN
     slot := v_slots[cardinality(v_slots)];
     namespace := v_spaces[cardinality(v_slots)];
     process_id := v_ids[cardinality(v_slots)];
-    RETURN NEXT;
+    finds := '[]';
 
     -- Those that something is wrong with, as it seems.
     SELECT array_agg(j.slot) AS slots, array_agg(j.namespace) AS spaces,
@@ -127,32 +132,32 @@ BEGIN
             array_agg(CASE WHEN s.state <> 'done' THEN 'PROCESS_FAILED' END),
             v_nodes.messages)
         FROM unnest(v_nodes.states) AS s (state);
-        RETURN QUERY
-        SELECT 'node', i.slot, i.namespace, i.process_id, i.ordinal, NULL::jsonb
+        SELECT jsonb_agg(jsonb_build_array('node', i.slot, i.namespace, i.process_id, i.ordinal))
+        INTO finds
         FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
             AS i (slot, namespace, process_id, ordinal);
     END IF;
-    node := NULL; effects := NULL;
-    FOR slot, namespace, process_id IN
+    FOR v_job IN
         SELECT j.slot, j.namespace, j.process_id
         FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
         JOIN jobs j USING (slot, namespace, process_id)
         WHERE lacks_join(j)
     LOOP
-        PERFORM join_job(v_now, p_replica_id, slot, namespace, process_id);
-        verdict := 'join';
-        RETURN NEXT;
+        PERFORM join_job(v_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
+        finds := finds || jsonb_build_array(jsonb_build_array(
+            'join', v_job.slot, v_job.namespace, v_job.process_id, NULL));
     END LOOP;
-    FOR slot, namespace, process_id, node, effects IN
-        SELECT s.leader_slot, s.leader_namespace, s.leader_id, s.node,
-            jsonb_build_array(jsonb_build_array(
-                s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
-        FROM start_nodes(v_now, p_replica_id, v_jobs.slots, v_jobs.spaces, v_jobs.ids) s
+    FOR v_start IN
+        SELECT *
+        FROM start_nodes(v_now, p_replica_id, v_jobs.slots, v_jobs.spaces, v_jobs.ids)
     LOOP
-        verdict := 'start';
-        RETURN NEXT;
+        finds := finds || jsonb_build_array(jsonb_build_array(
+            'start', v_start.leader_slot, v_start.leader_namespace, v_start.leader_id,
+            v_start.node));
+        effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_array(
+            v_start.namespace, v_start.process_id, v_start.task_id, NULL, NULL, NULL, NULL, NULL));
     END LOOP;
-    FOR slot, namespace, process_id IN
+    FOR v_job IN
         UPDATE jobs j
         SET untended_at = v_now - p_age
         FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
@@ -160,8 +165,8 @@ BEGIN
             AND j.untended_at IS NULL AND j.ready > 0 AND j.beginning < 512
         RETURNING j.slot, j.namespace, j.process_id
     LOOP
-        verdict := 'gated'; node := NULL; effects := NULL;
-        RETURN NEXT;
+        finds := finds || jsonb_build_array(jsonb_build_array(
+            'gated', v_job.slot, v_job.namespace, v_job.process_id, NULL));
     END LOOP;
 END;
 $$;

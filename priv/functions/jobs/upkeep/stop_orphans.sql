@@ -2,7 +2,8 @@
 -- has in line is cancelled; one with a step in hand, and a locked one, are left for the next time.
 -- The keys are looked up before they are locked, from a key on, and looked at again after.
 -- Locks: the processes, in key order; then as halt_processes.
--- Returns: as halt_processes; then a row with how many were stopped, whether there may be more, and the last key.
+-- Returns: how many were stopped, whether there may be more, and the last key; the tasks that were cancelled, with
+-- the keys of their processes; the keys of their own jobs, which need upkeep; and the effects on gates.
 CREATE FUNCTION stop_orphans(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -10,10 +11,15 @@ CREATE FUNCTION stop_orphans(
     p_limit      integer,
     p_slot       smallint,
     p_namespace  text,
-    p_process_id text
-)
-RETURNS TABLE (
-    stopped integer, has_more boolean, slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb
+    p_process_id text,
+    OUT stopped    integer,
+    OUT has_more   boolean,
+    OUT slot       smallint,
+    OUT namespace  text,
+    OUT process_id text,
+    OUT cancelled  jsonb,
+    OUT untended   jsonb,
+    OUT effects    jsonb
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -85,24 +91,19 @@ BEGIN
     LEFT JOIN running r USING (slot, namespace, process_id)
     WHERE p.status IN ('init', 'running') AND r.task_id IS NULL;
     IF v_halted.slots IS NOT NULL THEN
-        FOR slot, namespace, process_id, cancelled, effects IN
-            SELECT *
-            FROM halt_processes(
-                v_now, p_replica_id, p_patience, 'error', v_halted.slots, v_halted.spaces,
-                v_halted.ids, v_halted.details)
-        LOOP
-            RETURN NEXT;
-        END LOOP;
-        cancelled := NULL; effects := NULL;
-        FOR slot, namespace, process_id IN
-            SELECT *
-            FROM end_jobs(
-                v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
-                array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
-                v_halted.details)
-        LOOP
-            RETURN NEXT;
-        END LOOP;
+        SELECT jsonb_agg(jsonb_build_array(h.slot, h.namespace, h.process_id, h.cancelled))
+                FILTER (WHERE h.cancelled IS NOT NULL),
+            (array_agg(h.effects) FILTER (WHERE h.effects IS NOT NULL))[1]
+        INTO cancelled, effects
+        FROM halt_processes(
+            v_now, p_replica_id, p_patience, 'error', v_halted.slots, v_halted.spaces,
+            v_halted.ids, v_halted.details) h;
+        SELECT jsonb_agg(jsonb_build_array(e.slot, e.namespace, e.process_id))
+        INTO untended
+        FROM end_jobs(
+            v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
+            array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
+            v_halted.details) e;
     END IF;
     DELETE FROM orphans o
     USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
@@ -120,7 +121,5 @@ BEGIN
     slot := v_last.slots[cardinality(v_last.slots)];
     namespace := v_last.spaces[cardinality(v_last.slots)];
     process_id := v_last.ids[cardinality(v_last.slots)];
-    cancelled := NULL; effects := NULL;
-    RETURN NEXT;
 END;
 $$;

@@ -6,9 +6,9 @@
 -- p_after: the ordinal up to which nodes have been looked at.
 -- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are
 -- inserted in key order; then as settle_gates.
--- Returns: what halt_processes returns, and, with the verdict failed, a job that was failed as a whole; then a row
--- with a verdict: tended; more, to be continued from `ordinal`; or again, because the job has changed meanwhile.
--- That row also has the counts of nodes started and stopped, and the effects on gates.
+-- Returns: a verdict: tended; more, to be continued from `ordinal`; or again, because the job has changed meanwhile;
+-- how many nodes were started and stopped; the tasks that were cancelled, with the keys of their processes; the
+-- keys of jobs of followers that need upkeep; of a job that was failed as a whole; and the effects on gates.
 CREATE FUNCTION tend_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -17,11 +17,15 @@ CREATE FUNCTION tend_job(
     p_namespace  text,
     p_process_id text,
     p_after      integer,
-    p_limit      integer
-)
-RETURNS TABLE (
-    verdict text, ordinal integer, started integer, stopped integer, slot smallint,
-    namespace text, process_id text, cancelled jsonb, effects jsonb
+    p_limit      integer,
+    OUT verdict   text,
+    OUT ordinal   integer,
+    OUT started   integer,
+    OUT stopped   integer,
+    OUT cancelled jsonb,
+    OUT untended  jsonb,
+    OUT failed    jsonb,
+    OUT effects   jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -33,9 +37,8 @@ DECLARE
     v_job      jobs%ROWTYPE;
     v_is_there boolean;  -- the leader, and locked: one that comes later is another
     v_ordinals integer[];
-    v_before   integer;
-    v_verdict  text;
     v_leader   processes%ROWTYPE;
+    v_failing  record;
 BEGIN
     SELECT j.state
     INTO v_state
@@ -94,15 +97,15 @@ BEGIN
     INTO v_job
     FROM jobs j
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    v_verdict := CASE
+    started := 0;
+    stopped := 0;
+    verdict := CASE
         WHEN v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN 'tended'
         WHEN (v_job.state = 'running') <> (v_state = 'running') THEN 'again'
         WHEN cardinality(v_ordinals) >= p_limit THEN 'more'
         ELSE 'tended'
     END;
-    IF v_verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN
-        verdict := v_verdict; started := 0; stopped := 0;
-        RETURN NEXT;
+    IF verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN
         RETURN;
     END IF;
 
@@ -132,20 +135,19 @@ BEGIN
         FROM start_gated_nodes(
             v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ordinals) g;
     ELSIF cardinality(v_ordinals) > 0 THEN
-        FOR slot, namespace, process_id, cancelled, effects IN
-            SELECT s.slot, s.namespace, s.process_id, s.cancelled, s.effects
-            FROM stop_nodes(
-                v_now, p_replica_id,
-                array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
-                array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
-                array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]),
-                v_ordinals, p_patience) s
-        LOOP
-            RETURN NEXT;
-        END LOOP;
-        slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; effects := NULL;
-        v_before := v_job.running;
-        SELECT v_before - j.running
+        SELECT jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id, s.cancelled))
+                FILTER (WHERE s.cancelled IS NOT NULL),
+            jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id))
+                FILTER (WHERE s.cancelled IS NULL AND s.effects IS NULL),
+            (array_agg(s.effects) FILTER (WHERE s.effects IS NOT NULL))[1]
+        INTO cancelled, untended, effects
+        FROM stop_nodes(
+            v_now, p_replica_id,
+            array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
+            array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
+            array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]),
+            v_ordinals, p_patience) s;
+        SELECT v_job.running - j.running
         INTO stopped
         FROM jobs j
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
@@ -159,24 +161,25 @@ BEGIN
             AND p.leader_id IS NOT NULL
             AND p.status = 'error';
         IF FOUND AND is_node_of(v_leader) THEN
-            FOR slot, namespace, process_id, cancelled, effects IN
-                SELECT *
-                FROM fail_jobs(
-                    v_now, p_replica_id, p_patience, ARRAY[v_leader.leader_slot],
-                    ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
-                    ARRAY[concat('ZOMBIE: ', why_of(v_job.detail))])
-            LOOP
-                verdict := CASE WHEN cancelled IS NULL AND effects IS NULL THEN 'failed' END;
-                RETURN NEXT;
-            END LOOP;
-            verdict := NULL;
-            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; effects := NULL;
+            SELECT jsonb_agg(jsonb_build_array(f.slot, f.namespace, f.process_id, f.cancelled))
+                    FILTER (WHERE f.cancelled IS NOT NULL) AS cancelled,
+                jsonb_agg(jsonb_build_array(f.slot, f.namespace, f.process_id))
+                    FILTER (WHERE f.cancelled IS NULL AND f.effects IS NULL) AS jobs,
+                (array_agg(f.effects) FILTER (WHERE f.effects IS NOT NULL))[1] AS effects
+            INTO v_failing
+            FROM fail_jobs(
+                v_now, p_replica_id, p_patience, ARRAY[v_leader.leader_slot],
+                ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
+                ARRAY[concat('ZOMBIE: ', why_of(v_job.detail))]) f;
+            cancelled := coalesce(cancelled || v_failing.cancelled, cancelled, v_failing.cancelled);
+            failed := v_failing.jobs;
+            effects := coalesce(effects || v_failing.effects, effects, v_failing.effects);
             PERFORM fail_node(
                 v_now, p_replica_id, v_leader, 'JOB_FAILED', why_of(v_job.detail));
         END IF;
     END IF;
 
-    IF v_verdict = 'tended' THEN
+    IF verdict = 'tended' THEN
         UPDATE jobs j
         SET untended_at = NULL
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
@@ -196,13 +199,11 @@ BEGIN
                     END
             );
         IF NOT FOUND THEN
-            v_verdict := 'again';
+            verdict := 'again';
         END IF;
     END IF;
-    verdict := v_verdict;
     ordinal := v_ordinals[cardinality(v_ordinals)];
     started := coalesce(started, 0);
     stopped := coalesce(stopped, 0);
-    RETURN NEXT;
 END;
 $$;

@@ -1,5 +1,6 @@
 """Settling a node reads what it moves, however large its job is and whatever statistics say."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -145,13 +146,13 @@ async def test_ends_in_many_jobs_at_once_read_their_own(connection: Connection) 
 async def test_tending_reads_those_that_it_starts_or_stops(
     connection: Connection, job: LargeJob
 ) -> None:
-    columns = (job.leader.slot, job.leader.namespace, job.leader.process_id)
-
     async def work(store: Store) -> object:
         cursor = await connection.execute(_UNTENDED, {"id": job.leader.process_id, "ends": ends})
         assert cursor.rowcount == 1
         jobs = job_store(store).jobs
-        return await jobs._call(jobs._tend_job, *columns, 0, TEND_MAX)
+        return await jobs._call(
+            jobs._tend_job, **dataclasses.asdict(job.leader), after=0, limit=TEND_MAX
+        )
 
     ends = job is FULL
     reads = await reads_of(connection, ManualClock(), work)

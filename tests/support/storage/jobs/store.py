@@ -12,7 +12,6 @@ from progressor.domain.processes.process import NO_OPTIONS, Leadership, ProcessK
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.jobs.jobs import Found, Jobs
-from progressor.storage.postgres.functions import Functions
 from progressor.storage.processes.settlements import Entry, Written
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
@@ -22,7 +21,6 @@ from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,
     NO_TIME,
-    STATEMENT_TIMEOUT,
     Store,
     a_request,
     fresh_key,
@@ -167,14 +165,7 @@ async def begun(jobs: JobStore, graph: Graph = DIAMOND, **fields: Any) -> Proces
 
 def job_store(store: Store) -> JobStore:
     """Return what a replica does with jobs."""
-    jobs = Jobs(
-        pool=store.pool,
-        functions=Functions(),
-        clock=store.clock,
-        replica_id=lambda: store.replica_id,
-        statement_timeout=STATEMENT_TIMEOUT,
-        on_promoted=store.told.append,
-    )
+    jobs = Jobs(store.context, on_promoted=store.told.append)
     return JobStore(store=store, jobs=jobs)
 
 
