@@ -1,4 +1,4 @@
-"""The command ``progressor``: parses, asks, prints; decides nothing about processes.
+"""The command ``progressor``: parses arguments, sends requests, prints answers.
 
-Nobody imports this room. Start with ``main``: which commands there are, and how all of them end.
+No other room imports this one. Start with ``main``: the commands, and how each of them ends.
 """
