@@ -168,7 +168,7 @@ def test_all_replicas_together_do_what_each_does_in_whatever_order_they_are(
     st.integers(-10_000, 10_000),
     st.booleans(),
 )
-def test_no_rate_is_negative_whatever_is_told(
+def test_no_rate_is_negative_whatever_the_answers_say(
     then: Mapping[str, StepTally | None],
     now: Mapping[str, StepTally | None],
     lasting: int,
@@ -183,7 +183,7 @@ def test_no_rate_is_negative_whatever_is_told(
 
 
 @given(tallies(), tallies())
-def test_the_mean_is_what_an_attempt_took(then: StepTally, done: StepTally) -> None:
+def test_the_mean_is_the_processor_time_per_attempt(then: StepTally, done: StepTally) -> None:
     before = activity(replica(1, {"orders": then}))
     after = activity(replica(1, {"orders": grown(then, done)}, at=START + seconds(2)))
 
@@ -197,21 +197,21 @@ def test_the_mean_is_what_an_attempt_took(then: StepTally, done: StepTally) -> N
         assert mean is None
 
 
-def test_a_namespace_that_was_not_told_had_not_been_used() -> None:
+def test_a_namespace_missing_from_the_first_answer_counts_from_zero() -> None:
     done = StepTally(settled_count=10, attempt_count=10)
     after = activity(replica(1, {"orders": done}, at=START + seconds(5)))
 
     assert rates_between(activity(replica(1, {})), after)[1]["orders"] == rate(done, 5)
 
 
-def test_unless_not_all_were_told() -> None:
+def test_a_namespace_missing_from_a_partial_answer_has_no_rate() -> None:
     after = activity(replica(1, {"orders": StepTally(settled_count=10)}, at=START + seconds(5)))
     before = activity(replica(1, {}, is_partial=True))
 
     assert rates_between(before, after) == {1: {}}
 
 
-def test_without_a_heartbeat_in_between_what_was_known_holds_until_the_replica_is_silent() -> None:
+def test_without_a_new_heartbeat_the_known_rate_holds_until_the_replica_is_silent() -> None:
     known = {1: {"orders": StepRate(settled_per_second=3.0)}}
     before = activity(replica(1, {"orders": StepTally()}))
     silent = activity(replica(1, {"orders": StepTally()}, state=ReplicaState.SILENT))

@@ -51,7 +51,7 @@ def meaning(request: Request) -> str:
 
 
 @given(st.sampled_from(REQUESTED), STATUSES)
-def test_a_process_takes_just_the_requests_that_fit_its_status(
+def test_a_process_accepts_exactly_the_requests_that_fit_its_status(
     task_type: TaskType, status: ProcessStatus | None
 ) -> None:
     fits = {
@@ -66,7 +66,7 @@ def test_a_process_takes_just_the_requests_that_fit_its_status(
 
 
 @given(REQUESTS, REQUESTS)
-def test_fingerprints_are_equal_just_for_equal_requests(one: Request, other: Request) -> None:
+def test_fingerprints_are_equal_exactly_for_equal_requests(one: Request, other: Request) -> None:
     assert (one.fingerprint() == other.fingerprint()) == (meaning(one) == meaning(other))
 
 

@@ -1,4 +1,4 @@
-"""Constraints on their way: what the SDK writes the engine reads, and whatever comes is bounded."""
+"""Constraints on the wire: the engine reads what the SDK writes, and all of it is bounded."""
 
 import datetime as dt
 import random
@@ -92,7 +92,7 @@ def test_equal_constraints_have_one_text_whatever_the_order_of_their_gates(
 
 
 @given(anything)
-def test_whatever_comes_is_within_bounds_or_named(message: types.Constraints) -> None:
+def test_any_constraints_are_within_bounds_or_rejected_by_field(message: types.Constraints) -> None:
     found, violations = read(message)
 
     assert (found is None) == bool(violations)

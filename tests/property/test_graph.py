@@ -78,7 +78,7 @@ def test_predecessors_and_successors_of_a_plan_mirror_each_other(
 
 
 @given(graphs(), st.binary(max_size=20))
-def test_every_graph_comes_back(nodes: tuple[NodeSpec, ...], args: bytes) -> None:
+def test_every_graph_survives_a_round_trip(nodes: tuple[NodeSpec, ...], args: bytes) -> None:
     action = StartNodes(nodes=(*nodes, NodeSpec(name="last", args=args)))
 
     assert decode_graph(encode_graph(action)) == action

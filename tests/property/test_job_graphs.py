@@ -84,7 +84,7 @@ def test_a_graph_in_several_steps_is_the_same_graph(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_an_edge_back_is_refused_with_a_cycle_that_is_there(seed: int) -> None:
+def test_an_edge_back_is_refused_with_a_cycle_of_the_graph(seed: int) -> None:
     chosen = random.Random(seed)
     graph = {name: list(before) for name, before in random_graph(chosen, 60).items()}
     late = chosen.choice(list(graph))
@@ -104,7 +104,7 @@ def test_an_edge_back_is_refused_with_a_cycle_that_is_there(seed: int) -> None:
 
 
 @given(SEEDS, st.sampled_from(["unknown", "double name", "double edge", "double process"]))
-def test_what_is_wrong_is_named_by_its_field(seed: int, wrong: str) -> None:
+def test_a_bad_graph_is_refused_by_its_field(seed: int, wrong: str) -> None:
     chosen = random.Random(seed)
     nodes = list(specs(random_graph(chosen, 40)))
     place = chosen.randrange(len(nodes))

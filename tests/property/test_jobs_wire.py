@@ -1,4 +1,4 @@
-"""Jobs on their way: whatever comes is taken or refused by name, and what goes out is all there."""
+"""Jobs on the wire: any message is accepted or refused by field, and nothing is lost."""
 
 import contextlib
 import datetime as dt
@@ -121,7 +121,7 @@ def test_any_nodes_are_taken_and_kept_or_refused_by_their_field(
         non_retryable_reasons=st.lists(TEXTS, max_size=3).map(tuple),
     )
 )
-def test_a_policy_comes_back(policy: RetryPolicy) -> None:
+def test_a_policy_survives_a_round_trip(policy: RetryPolicy) -> None:
     message = policy_wire.retry_policy_to_wire(policy)
 
     assert policy_wire.retry_policy_from_wire(message, "retry_policy") == policy

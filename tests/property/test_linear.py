@@ -177,9 +177,7 @@ def test_an_element_that_is_there_twice_is_found(
 
 
 @given(seed=SEEDS, count=st.integers(3, 40), data=st.data())
-def test_a_reading_of_what_was_long_before_is_found(
-    seed: int, count: int, data: st.DataObject
-) -> None:
+def test_a_stale_reading_is_found(seed: int, count: int, data: st.DataObject) -> None:
     *history, last = Engine(seed).run(count)
     seen = _elements_of(last)
     if not seen:

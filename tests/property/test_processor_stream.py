@@ -1,4 +1,4 @@
-"""Invariants of a stream to a processor, whatever is asked, answered, given up and cut."""
+"""Invariants of a stream to a processor under any order of requests, answers and cancellations."""
 
 import asyncio
 import dataclasses
@@ -120,7 +120,9 @@ class Play:
 
 @given(course=st.lists(st.tuples(ACTIONS, st.booleans()), max_size=25))
 @in_virtual_time
-async def test_every_ask_ends_once_and_no_end_is_a_lie(course: list[tuple[Action, bool]]) -> None:
+async def test_every_request_ends_exactly_once_and_as_it_was_answered(
+    course: list[tuple[Action, bool]],
+) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
         play = Play(group)

@@ -1,4 +1,4 @@
-"""Invariants of repetition in the log: nothing lost uncounted, nothing new waits, floods held."""
+"""Invariants of repetition in the log: every line is logged or counted, floods are held back."""
 
 import collections
 import logging
@@ -25,7 +25,7 @@ def repeated(said: logging.LogRecord) -> int:
 
 
 @given(LINES)
-def test_each_line_is_said_or_counted(lines: list[tuple[str, float]]) -> None:
+def test_each_line_is_logged_or_counted(lines: list[tuple[str, float]]) -> None:
     timers = ManualTimers()
     repetition = Repetition(monotonic=timers.monotonic)
     said: list[logging.LogRecord] = []
@@ -41,7 +41,7 @@ def test_each_line_is_said_or_counted(lines: list[tuple[str, float]]) -> None:
 
 
 @given(LINES)
-def test_the_first_of_a_window_is_said_at_once_and_a_flood_is_held(
+def test_the_first_line_of_a_window_is_logged_at_once_and_a_flood_is_held_back(
     lines: list[tuple[str, float]],
 ) -> None:
     timers = ManualTimers()

@@ -55,7 +55,7 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
 
 
 @given(st.lists(st.integers(0, 3).map(seconds), min_size=1, max_size=SIZE_MAX))
-def test_what_fits_is_taken_to_the_last(aheads: list[dt.timedelta]) -> None:
+def test_everything_that_fits_is_taken(aheads: list[dt.timedelta]) -> None:
     clock = ManualClock()
     due_queue = DueQueue(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
     for task_id, ahead in enumerate(aheads):

@@ -1,4 +1,4 @@
-"""Invariants of snapshots: what is recalled is what a reference list says; memory is bounded."""
+"""Invariants of the history cache: it returns what a reference list says; memory is bounded."""
 
 from typing import Any
 

@@ -111,7 +111,7 @@ def test_each_request_ends_once_by_what_came_first(
     assert all(it.answer.done() for it in ledger.pendings)
 
 
-def test_an_answer_to_nobody_is_nobodys() -> None:
+def test_an_answer_to_an_unknown_request_is_ignored() -> None:
     unanswered = Unanswered()
     unanswered.resolve(7, ("call", b""))
 

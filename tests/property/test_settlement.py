@@ -122,7 +122,7 @@ def test_only_a_success_saves_anything(
 
 
 @given(TASKS, OUTCOMES, NAMESPACES, SPREADS)
-def test_every_attempt_counts_but_one_that_was_handed_back(
+def test_every_attempt_counts_except_one_that_was_released(
     task: RunningTask, outcome: Outcome, namespace: Namespace, spread: float
 ) -> None:
     settlement = settlement_of(task, outcome, namespace, spread)

@@ -1,4 +1,4 @@
-"""Trace contexts of callers: what is one is carried on, and nothing else ever is."""
+"""Trace contexts of callers: valid ones are passed on, and nothing else is."""
 
 from collections.abc import Mapping, Sequence
 
@@ -63,7 +63,7 @@ def test_what_is_kept_of_a_caller_is_a_context_and_can_be_told_to_a_processor(
 
 
 @given(SPANS)
-def test_a_context_comes_out_as_it_went_in(span: trace.SpanContext) -> None:
+def test_a_context_survives_a_round_trip(span: trace.SpanContext) -> None:
     carrier: dict[str, str] = {}
     W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(span), Context()))
 
@@ -78,7 +78,7 @@ VALUES = st.text(max_size=20)
 
 
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=20))
-def test_baggage_comes_out_as_it_went_in(pairs: dict[str, str]) -> None:
+def test_baggage_survives_a_round_trip(pairs: dict[str, str]) -> None:
     context = Context()
     for key, value in pairs.items():
         context = baggage.set_baggage(key, value, context)
@@ -103,7 +103,7 @@ def test_baggage_comes_out_as_it_went_in(pairs: dict[str, str]) -> None:
         (["a=" + "x" * 10_000_000], None),
     ],
 )  # fmt: skip
-def test_of_baggage_the_valid_members_are_kept_as_far_as_there_is_room(
+def test_valid_baggage_members_are_kept_while_there_is_room(
     given_: list[str], kept: str | None
 ) -> None:
     assert carried([("baggage", it) for it in given_]).get("baggage") == kept

@@ -40,7 +40,7 @@ def test_an_instant_comes_back_to_the_microsecond(instant: dt.datetime) -> None:
 
 
 @given(INSTANTS)
-def test_an_instant_is_what_protobuf_itself_would_say(instant: dt.datetime) -> None:
+def test_an_instant_is_written_as_protobuf_does(instant: dt.datetime) -> None:
     expected = timestamp_pb2.Timestamp()
     expected.FromDatetime(instant)
 
@@ -126,7 +126,7 @@ def test_the_deepest_metadata_can_be_read_in_a_trace() -> None:
 
 
 @given(st.text(max_size=400))
-def test_a_refused_field_is_named_in_few_words(field: str) -> None:
+def test_the_message_about_a_refused_field_is_short(field: str) -> None:
     with pytest.raises(errors.InvalidRequestError) as refused:
         wire.refuse(field, "why")
 

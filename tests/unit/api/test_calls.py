@@ -105,7 +105,7 @@ def test_a_trace_context_is_taken_only_when_valid(
 @pytest.mark.parametrize(
     ("remaining", "margin"), [(0.05, 0.005), (0.5, 0.015), (5.0, 0.06), (3600.0, 0.11)]
 )
-def test_we_give_up_a_little_before_the_caller(remaining: float, margin: float) -> None:
+def test_the_engine_gives_up_a_little_before_the_caller(remaining: float, margin: float) -> None:
     assert seconds_left(Context(remaining=remaining)) == pytest.approx(remaining - margin)
 
 
@@ -125,7 +125,7 @@ async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> No
         await servicer.methods()[name](request, Context(remaining=0.0))
 
 
-async def test_an_error_is_told_and_counted() -> None:
+async def test_an_error_is_reported_and_counted() -> None:
     async def method(_request: Message, _context: Context) -> Message:
         raise errors.ProcessFinishedError(PROCESS_ID)
 
@@ -198,7 +198,7 @@ async def test_draining_refuses_work_and_serves_reads() -> None:
     assert await wrapped(gate, "Get", method)(pb.GetRequest(), Context()) == pb.GetResponse()
 
 
-async def test_cancellation_passes_through_and_a_cut_is_told() -> None:
+async def test_a_cancellation_passes_through_and_a_cut_call_is_reported() -> None:
     async def method(_request: Message, _context: Context) -> Message:
         await asyncio.Event().wait()
         raise AssertionError

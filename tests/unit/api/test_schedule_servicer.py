@@ -1,4 +1,4 @@
-"""The instants of schedules are computed beside the event loop, by one thread."""
+"""The instants of schedules are computed off the event loop, by one thread."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ async def test_one_thread_computes_for_one_caller_at_a_time(computing: Computing
     assert all(len(view.next_firings) == 1 for view in views)
 
 
-async def test_for_a_caller_who_has_left_nothing_is_computed(computing: Computing) -> None:
+async def test_nothing_is_computed_for_a_caller_that_has_left(computing: Computing) -> None:
     servicer = await made()
     first = asked(servicer)
     await asyncio.to_thread(computing.begun.acquire)

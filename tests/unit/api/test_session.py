@@ -1,4 +1,4 @@
-"""Sessions of the engine on a stream in memory: what is answered, refused, let go and bounded."""
+"""Sessions of the engine on a stream in memory: what is answered, refused, ended and bounded."""
 
 import asyncio
 import contextlib
@@ -237,7 +237,7 @@ async def test_a_poisoned_item_ends_alone() -> None:
     assert violation(answers[3])[0] == "request"
 
 
-async def test_a_frame_that_is_none_ends_the_session_and_lets_the_calls_go() -> None:
+async def test_an_invalid_frame_ends_the_session_and_its_calls() -> None:
     async with running() as run:
         run.stream.send(call(1, b"hang"))
         await run.stream.until(lambda: run.methods.begun == 1 or run.stream.read_count == 1)
@@ -344,7 +344,7 @@ async def test_one_huge_frame_is_held_to_the_bound_too() -> None:
     assert len(answers) == 500
 
 
-async def test_a_client_that_is_gone_lets_its_calls_go(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_disconnects_ends_its_calls(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as run:
         run.stream.breaks = grpc.aio.InternalError("gone")
         run.stream.send(call(1, b"hang"), call(2))
@@ -355,7 +355,7 @@ async def test_a_client_that_is_gone_lets_its_calls_go(caplog: pytest.LogCapture
     assert caplog.records == []
 
 
-async def test_a_bug_of_the_session_itself_is_told_as_internal(
+async def test_a_bug_of_the_session_itself_is_reported_as_internal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as run:
@@ -369,7 +369,7 @@ async def test_a_bug_of_the_session_itself_is_told_as_internal(
     assert len(caplog.records) == 1
 
 
-async def test_draining_is_said_and_work_is_refused_and_reads_are_served() -> None:
+async def test_a_draining_session_refuses_work_and_serves_reads() -> None:
     async with running() as run:
         run.stream.send(call(1, b"hang"))
         await run.stream.until(lambda: run.methods.begun == 1 or run.stream.read_count == 1)
@@ -407,7 +407,7 @@ async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() ->
     assert run.stream.end is None
 
 
-async def test_a_session_opened_while_draining_is_told_at_once_and_after_it_refused() -> None:
+async def test_a_session_opened_while_draining_is_told_so_at_once() -> None:
     async with running() as run:
         late, too_late = Stream(), Stream()
         run.sessions.tell_draining()

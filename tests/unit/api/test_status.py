@@ -1,4 +1,4 @@
-"""Errors on the wire: one table, details that clients can read, nothing of our insides."""
+"""Errors on the wire: one table, details that clients can read, no internals."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def test_every_error_class_has_a_row_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("error", "code", "metadata"), TOLD)
-def test_an_error_is_told_by_code_reason_and_fields(
+def test_an_error_is_sent_with_its_code_reason_and_fields(
     error: errors.ProgressorError, code: str, metadata: dict[str, str]
 ) -> None:
     end = status.status_of(error, subject={})
@@ -96,7 +96,7 @@ def test_the_subject_fills_in_what_the_error_does_not_say() -> None:
         errors.StorageUnavailableError("why", RETRY),
     ],
 )
-def test_what_passes_says_when_to_try_again(error: errors.ProgressorError) -> None:
+def test_a_transient_error_says_when_to_retry(error: errors.ProgressorError) -> None:
     retry = detail(status.status_of(error, subject={}), error_details_pb2.RetryInfo)
 
     assert isinstance(retry, error_details_pb2.RetryInfo)
@@ -118,7 +118,7 @@ def test_each_violation_is_named() -> None:
     ]
 
 
-def test_what_the_driver_said_of_storage_stays_here() -> None:
+def test_the_drivers_message_is_not_sent_to_clients() -> None:
     error = errors.StorageUnavailableError("password authentication failed for user at 10.0.0.1")
     end = status.status_of(error, subject={})
 
@@ -126,7 +126,7 @@ def test_what_the_driver_said_of_storage_stays_here() -> None:
     assert b"password" not in rich(end).SerializeToString()
 
 
-def test_a_bug_is_told_by_an_id_alone() -> None:
+def test_a_bug_is_reported_by_an_id_alone() -> None:
     end = status.internal_status("0123abcd")
 
     assert end.code is grpc.StatusCode.INTERNAL

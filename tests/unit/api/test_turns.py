@@ -1,4 +1,4 @@
-"""Turns of those who read: by the bytes of their answers, and around between callers."""
+"""Turns of readers: by the bytes of their answers, and in turn between callers."""
 
 import asyncio
 import random
@@ -69,7 +69,7 @@ async def known(turns: Turns, caller: Hashable, size: int) -> None:
         (await read(turns, caller, size)).release()
 
 
-async def test_who_reads_much_does_not_keep_another_waiting() -> None:
+async def test_a_caller_that_reads_much_does_not_delay_another() -> None:
     crowd = Crowd(Turns())
     await crowd.want("much", CROWD)
     await crowd.want("little")
@@ -91,7 +91,7 @@ async def test_who_does_not_take_its_answers_reads_no_more_until_it_does() -> No
     assert (before, crowd.count("a")) == (0, 1)
 
 
-async def test_what_comes_free_goes_around() -> None:
+async def test_freed_turns_go_around_the_callers() -> None:
     turns = Turns()
     held = [await read(turns, number, LARGE) for number in range(TOTAL_BYTES_MAX // LARGE + 1)]
     crowd = Crowd(turns)

@@ -1,4 +1,4 @@
-"""A method that answers with a stream, around which the same stands as around any other."""
+"""A method that answers with a stream has the same interceptors as any other."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -24,12 +24,12 @@ from progressor.cli.output.durations import duration_text
         (dt.timedelta(seconds=-90), "-1m30s"),
     ],
 )
-def test_a_duration_is_told_by_its_units(duration: dt.timedelta, text: str) -> None:
+def test_a_duration_is_printed_in_its_units(duration: dt.timedelta, text: str) -> None:
     assert duration_text(duration) == text
 
 
 @pytest.mark.parametrize("seconds", [1, 1.5, 90, 5400, 86_400, 90_061.5])
-def test_what_is_told_can_be_given_again(seconds: float) -> None:
+def test_a_printed_duration_can_be_read_back(seconds: float) -> None:
     duration = dt.timedelta(seconds=seconds)
 
     assert duration_of(duration_text(duration)) == duration

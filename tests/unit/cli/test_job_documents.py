@@ -150,7 +150,7 @@ def test_args_are_json_as_it_stands_or_a_text_or_bytes(node: str, args: bytes, r
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, said: str, read: Read) -> None:
+def test_an_error_is_reported_with_its_place(text: str, said: str, read: Read) -> None:
     with pytest.raises(errors.InvalidRequestError) as caught:
         read(text)
 
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, said: str, read: Read) 
         ("[nodes.a]\nafter = 1979-05-27", "job.toml: nodes.a.after: expected `array`, got `str`"),
     ],
 )
-def test_toml_is_told_likewise(text: str, said: str, read: Read) -> None:
+def test_an_error_in_toml_is_reported_with_its_place(text: str, said: str, read: Read) -> None:
     with pytest.raises(errors.InvalidRequestError) as caught:
         read(text, "job.toml")
 

@@ -86,7 +86,7 @@ def test_names_of_double_width_keep_the_columns() -> None:
     assert drawn(*graph) == ["✓ 数据 ─┬─ ◎ z", "✓ b ────╯"]
 
 
-def test_a_name_commands_no_terminal() -> None:
+def test_a_name_cannot_control_the_terminal() -> None:
     [line] = drawn(Vertex("\x1b[2Ja\nb", "done"))
 
     assert line == "✓ [2Ja b"
@@ -104,7 +104,7 @@ def test_many_that_are_not_alike_are_counted_by_layers() -> None:
     assert drawn(*first, *last) == ["✓ a, … (70)  70✓ ─── ● az, … (70)  70●"]
 
 
-def test_of_a_long_chain_what_is_not_done_is_told() -> None:
+def test_a_long_chain_shows_what_is_not_done() -> None:
     lines = drawn(*chain(100, done=50))
 
     assert lines[0] == "✓ n0"

@@ -1,4 +1,4 @@
-"""Giving memory back: after growth first what is free, then what a collection frees; or by time."""
+"""Giving memory back: first what is free after growth, then what a collection frees."""
 
 import dataclasses
 import datetime as dt

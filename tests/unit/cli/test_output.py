@@ -70,11 +70,11 @@ def test_a_payload_for_people_is_readable_and_harmless(payload: bytes | None, sh
     assert payload_text(payload) == shown
 
 
-def test_somebody_elses_words_are_one_line_that_commands_no_terminal() -> None:
+def test_foreign_text_is_one_line_that_cannot_control_the_terminal() -> None:
     assert one_line("two\nlines \x1b[2J\x07and\tmore") == "two lines [2J and more"
 
 
-def test_what_is_drawn_again_and_again_commands_no_terminal() -> None:
+def test_redrawn_text_cannot_control_the_terminal() -> None:
     stream = io.StringIO()
     console = SafeConsole(file=stream, width=80, force_terminal=True)
 

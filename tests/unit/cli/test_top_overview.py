@@ -1,4 +1,4 @@
-"""The overview of what goes on: what is added up, what comes first, what is not known."""
+"""The overview of the activity: sums, order, and unknown values."""
 
 import dataclasses
 import datetime as dt

@@ -62,7 +62,7 @@ def one(*, queue: NamespaceQueue | None = None, rates: Rates | None = None) -> O
     return overview_of(an_activity(a_replica(1, namespace), queues=queues), known)
 
 
-def test_a_screen_tells_all_there_is() -> None:
+def test_a_screen_shows_everything_known() -> None:
     queue = a_queue("orders", due=12, oldest=3.25, timers=1500, retries=3, behind=7)
 
     lines = [re.split(r"\s{2,}", line) for line in shown(one(queue=queue))]
@@ -164,13 +164,13 @@ def test_an_engine_that_is_away_is_told_with_its_reason_in_one_line() -> None:
     )
 
 
-def test_a_name_cannot_command_the_terminal() -> None:
+def test_a_name_on_the_screen_cannot_control_the_terminal() -> None:
     lines = shown(overview_of(an_activity(a_replica(1, name="\x1b[2Jhost\n")), {}))
 
     assert lines[5].startswith("[2Jhost  ")
 
 
-def test_what_has_no_room_is_counted() -> None:
+def test_rows_without_room_are_counted() -> None:
     lines = shown(crowd(300), height=24)
 
     assert len(lines) == 24
@@ -225,5 +225,5 @@ def test_a_screen_is_never_exceeded_and_no_number_in_it_is_cut(
         (dt.timedelta(days=100), "2,400 h"),
     ],
 )
-def test_an_age_is_told_as_exactly_as_it_matters(age: dt.timedelta, text: str) -> None:
+def test_an_age_is_shown_with_fitting_precision(age: dt.timedelta, text: str) -> None:
     assert age_text(age) == text

@@ -120,7 +120,7 @@ WORDS: list[tuple[Wait, str]] = [
 
 
 @pytest.mark.parametrize(("wait", "words"), WORDS)
-def test_each_cause_is_told_with_what_is_known_of_it(wait: Wait, words: str) -> None:
+def test_each_cause_is_printed_with_its_known_fields(wait: Wait, words: str) -> None:
     assert cause_text(wait) == words
 
 
@@ -141,5 +141,5 @@ BEFORE: list[tuple[Wait, str]] = [
 
 
 @pytest.mark.parametrize(("wait", "words"), BEFORE)
-def test_an_engine_of_another_release_tells_less(wait: Wait, words: str) -> None:
+def test_an_engine_of_another_release_may_report_fewer_fields(wait: Wait, words: str) -> None:
     assert cause_text(wait) == words

@@ -1,4 +1,4 @@
-"""Graphs: what is wrong with one is named, and what a submitted job keeps comes back."""
+"""Graphs: what is wrong with one is named, and a stored graph can be read back."""
 
 import dataclasses
 import datetime as dt
@@ -95,11 +95,11 @@ def test_followers_are_named_after_the_leader_unless_they_have_names_of_their_ow
     ]
 
 
-def test_no_nodes_are_no_graph() -> None:
+def test_a_graph_without_nodes_is_refused() -> None:
     assert refusal() == ("nodes", "must not be empty")
 
 
-def test_a_step_and_a_job_have_so_many_nodes() -> None:
+def test_the_nodes_of_a_step_and_of_a_job_are_bounded() -> None:
     most = [node(f"n{i}") for i in range(NODES_PER_STEP_MAX)]
     known = {f"k{i}": i + 1 for i in range(NODES_MAX - NODES_PER_STEP_MAX)}
 
@@ -112,7 +112,7 @@ def test_a_step_and_a_job_have_so_many_nodes() -> None:
     )
 
 
-def test_a_step_has_so_many_edges() -> None:
+def test_the_edges_of_a_step_are_bounded() -> None:
     names = [f"n{i}" for i in range(1_001)]
     nodes = [node(name) for name in names]
     dense = [node(f"d{i}", *names[:1_000]) for i in range(EDGES_PER_STEP_MAX // 1_000)]
@@ -134,11 +134,11 @@ def test_a_step_has_so_many_edges() -> None:
         ("é" * 65, "must be at most 128 bytes, got 130"),
     ],
 )
-def test_what_is_no_name_is_refused(name: str, description: str) -> None:
+def test_an_invalid_node_name_is_refused(name: str, description: str) -> None:
     assert refusal(node("ok"), node(name)) == ("nodes[1].name", description)
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_duplicate_node_name_is_refused() -> None:
     assert refusal(node("a"), node("b"), node("a")) == (
         "nodes[2].name",
         "'a' is the name of nodes[0] too",
@@ -200,11 +200,11 @@ def test_an_unknown_or_doubled_predecessor_is_named_by_its_place() -> None:
         ),
     ],
 )
-def test_a_cycle_is_told_by_its_nodes(nodes: list[NodeSpec], field: str, cycle: str) -> None:
+def test_a_cycle_is_reported_by_its_nodes(nodes: list[NodeSpec], field: str, cycle: str) -> None:
     assert refusal(*nodes) == (field, f"closes a cycle: {cycle}")
 
 
-def test_a_long_cycle_is_told_in_short() -> None:
+def test_a_long_cycle_is_shortened() -> None:
     nodes = [node(f"n{i}", f"n{(i - 1) % 10_000}") for i in range(10_000)]
 
     assert refusal(*nodes) == (
@@ -252,7 +252,7 @@ def test_a_graph_comes_back_as_it_was_kept(action: StartNodes) -> None:
     assert graph.decode_graph(graph.encode_graph(action)) == action
 
 
-def test_what_a_later_release_adds_to_a_graph_is_passed_over() -> None:
+def test_fields_of_a_later_release_in_a_graph_are_ignored() -> None:
     kept = b"\x82\xa5nodes\x91\x82\xa4name\xa1a\xa5later\x01\xa5later\x02"
 
     assert graph.decode_graph(kept) == StartNodes(nodes=(node("a"),))

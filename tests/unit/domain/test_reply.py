@@ -29,7 +29,7 @@ def test_a_task_gone_with_its_process_says_removed() -> None:
     assert refused_with(errors.ProcessRemovedError, removed=True).process_id == KEY.process_id
 
 
-def test_a_reject_is_told_in_the_processors_words() -> None:
+def test_a_reject_is_reported_in_the_processors_words() -> None:
     refusal = make_error(
         code=9, reason="CLOSED", message="no", rejected=True, metadata={"door": "north"}
     )

@@ -50,7 +50,7 @@ def test_an_attempt_that_would_begin_too_late_is_not_made(
 
 
 @pytest.mark.parametrize("coefficient", [10.0, 10], ids=["float", "whole"])
-def test_growth_beyond_all_numbers_is_the_longest_wait(coefficient: float) -> None:
+def test_an_interval_that_overflows_is_the_longest_wait(coefficient: float) -> None:
     policy = dataclasses.replace(POLICY, coefficient=coefficient, attempts_max=100_000)
 
     assert delay_of(policy, attempt=50_000) == seconds(10)

@@ -139,7 +139,7 @@ async def test_where_all_targets_fail_they_are_still_taken_in_turn(channels: Cha
     assert sorted(await targets_of(channels, asked, 2)) == [A, B]
 
 
-async def test_close_closes_all(channels: Channels) -> None:
+async def test_close_closes_every_channel(channels: Channels) -> None:
     taken = [await channels.take(namespace(A, B)) for _ in range(2)]
 
     await channels.close()

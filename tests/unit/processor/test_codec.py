@@ -417,7 +417,7 @@ def test_a_failure_without_a_reason_has_the_name_of_its_code() -> None:
     )
 
 
-def test_words_are_made_such_that_they_can_be_stored() -> None:
+def test_texts_are_made_storable() -> None:
     reject = processor_service_pb2.Reject(
         code=9, message="\0" + "é" * 5000, reason="R\0" * 300, metadata={"a\0": "b\0"}
     )

@@ -145,7 +145,7 @@ def test_a_processor_that_explains_itself_is_not_taken_for_grpc() -> None:
         (error_details_pb2.RetryInfo(), None),
     ],
 )
-def test_the_wish_for_a_later_attempt_is_bounded(
+def test_the_requested_retry_delay_is_bounded(
     retry_info: error_details_pb2.RetryInfo, retry_after: dt.timedelta | None
 ) -> None:
     error = status(grpc.StatusCode.UNAVAILABLE, details=(ERROR_INFO, retry_info))

@@ -121,7 +121,7 @@ REFUSED: Mapping[str, tuple[Callable[[], nodes_pb2.StartNodes], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_nodes_that_cannot_be_fail_the_step_and_are_named(what: str) -> None:
+def test_invalid_nodes_fail_the_step_and_are_named(what: str) -> None:
     make, words = REFUSED[what]
 
     answer = decode(make())
@@ -131,7 +131,7 @@ def test_nodes_that_cannot_be_fail_the_step_and_are_named(what: str) -> None:
     assert answer.message.startswith(words)
 
 
-def test_a_graph_has_so_many_bytes_together() -> None:
+def test_the_bytes_of_a_graph_are_bounded() -> None:
     large = nodes_pb2.NodeSpec(name="a", args=b"x" * (GRAPH_BYTES_MAX // 2))
 
     answer = decode(nodes_pb2.StartNodes(nodes=[large] * 2), payload_bytes_max=GRAPH_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""What the configuration makes of telemetry: nothing where it wants nothing."""
+"""What the configuration makes of telemetry."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_with_an_endpoint_there_are_traces(scheme: str) -> None:
     telemetry.shutdown()
 
 
-def test_metrics_go_nowhere_where_nobody_wants_them() -> None:
+def test_without_an_endpoint_metrics_are_not_pushed() -> None:
     exports = Exports(
         Metrics(), Telemetry(metrics_bind="off"), instance="replica:1", clock=SystemClock()
     )

@@ -1,4 +1,4 @@
-"""Shapes: what differs between a value and its message is said once, for both directions."""
+"""Shapes: what differs between a value and its message is stated once, for both directions."""
 
 import dataclasses
 import datetime as dt
@@ -162,7 +162,7 @@ def test_a_oneof_without_a_member_and_a_member_without_its_field_are_named() -> 
     assert said(SPEC, without) == [("the.interval.every", "must be given")]
 
 
-def test_the_whole_is_looked_at_even_where_a_field_is_bad() -> None:
+def test_the_whole_value_is_checked_even_if_a_field_is_bad() -> None:
     def check_all(values: Mapping[str, object], path: str, _context: object) -> None:
         raise errors.InvalidRequestError(errors.FieldViolation(f"{path}all", f"{[*values]}"))
 

@@ -57,7 +57,9 @@ async def how_it_ended(call: StreamCall[bytes, bytes]) -> tuple[grpc.StatusCode,
 
 @pytest.mark.parametrize("statuses", [[REFUSED], [REFUSED, OF_A_WRITE], [OF_A_WRITE, REFUSED]])
 @in_virtual_time
-async def test_the_processors_status_counts(statuses: list[tuple[grpc.StatusCode, str]]) -> None:
+async def test_the_status_of_the_processor_counts(
+    statuses: list[tuple[grpc.StatusCode, str]],
+) -> None:
     grpc_call = GrpcCall()
     grpc_call.end(*statuses)
 

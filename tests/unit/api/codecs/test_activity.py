@@ -1,4 +1,4 @@
-"""What goes on, on the wire: every number, what is not known left out, all of it bounded."""
+"""Activity on the wire: every number, unknown ones absent, all of it bounded."""
 
 import datetime as dt
 
@@ -25,7 +25,7 @@ def told(activity: Activity) -> SdkActivity:
     return activity_from_wire(type(message).FromString(message.SerializeToString()))
 
 
-def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_told() -> None:
+def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -> None:
     old = make_replica_facts(1, crews=None, step_count=None, caller_count=None)
     silent_on_tallies = make_replica_facts(2, crews={"orders": Crew(busy_count=0, size=4)})
     fresh = make_replica_facts(3, crews={"orders": Crew(busy_count=0, size=4, tally=Tally())})
@@ -39,19 +39,19 @@ def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_tol
     assert third.namespaces[0].unreachable_for is None
 
 
-def test_an_age_of_nothing_is_left_out() -> None:
+def test_the_age_of_an_empty_queue_is_absent() -> None:
     (queue,) = told(make_activity(queues=(make_queue(order_seconds=3.0),), age=seconds(0))).queues
 
     ages = (queue.due_age, queue.retry_age, queue.behind_age, queue.order_age, queue.gate_age)
     assert {*ages, queue.available_age} == {None}
 
 
-def test_queues_that_were_not_counted_are_told_from_empty_ones() -> None:
+def test_uncounted_queues_differ_from_empty_ones() -> None:
     assert told(make_activity(age=None)).queues_age is None
     assert told(make_activity(age=seconds(0))).queues_age == seconds(0)
 
 
-def test_a_replica_is_what_the_others_make_of_it() -> None:
+def test_the_state_of_a_replica_follows_from_its_heartbeat() -> None:
     silent = make_replica_facts(1, heartbeat_at=START - seconds(6), draining=True)
     draining = make_replica_facts(2, heartbeat_at=START - seconds(5), draining=True)
     # It beat while the rows were read.
@@ -71,7 +71,7 @@ def test_replicas_are_in_the_order_of_their_ids() -> None:
     assert [it.replica_id for it in found] == [2, 5, 9]
 
 
-def test_each_replica_tells_of_as_many_namespaces_as_the_others_and_says_what_is_cut() -> None:
+def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial() -> None:
     crew = Crew(busy_count=1, size=1, tally=Tally())
     crowd = {f"n{number}": crew for number in range(CREWS_MAX - 1)}
     many = [make_replica_facts(number, crews=crowd) for number in range(1, 101)]
@@ -86,7 +86,7 @@ def test_each_replica_tells_of_as_many_namespaces_as_the_others_and_says_what_is
     assert [it.namespace for it in found[0].namespaces] == list(crowd)[:share]
 
 
-def test_a_heartbeat_that_was_full_may_not_have_told_of_all() -> None:
+def test_a_full_heartbeat_makes_the_replica_partial() -> None:
     crowd = {f"n{number}": Crew(busy_count=1, size=1) for number in range(CREWS_MAX)}
     (found,) = told(make_activity(make_replica_facts(crews=crowd))).replicas
 

@@ -1,4 +1,4 @@
-"""Constraints from the wire: bounds as the proto comments say, all violations at once."""
+"""Constraints from the wire: the bounds of the proto comments, all violations together."""
 
 import datetime as dt
 from typing import Any
@@ -37,7 +37,7 @@ def wrong(**fields: Any) -> list[str]:
     return fields_of(lambda: decoded(types.Constraints(**fields)))
 
 
-def test_everything_wrong_with_a_request_is_told_at_once() -> None:
+def test_all_violations_of_a_request_are_reported_together() -> None:
     message = pb.CallRequest(
         namespace="Orders",
         process_id="",
@@ -70,14 +70,14 @@ def test_everything_wrong_with_a_request_is_told_at_once() -> None:
     ]
 
 
-def test_as_many_gates_as_there_may_be_are_fine_and_one_more_is_not() -> None:
+def test_the_largest_number_of_gates_is_accepted_and_one_more_is_not() -> None:
     gates = uses(*((f"g{number}", None) for number in range(GATES_MAX + 1)))
 
     assert len(decoded(types.Constraints(gates=gates[1:])).gates) == GATES_MAX
     assert wrong(gates=gates) == ["constraints.gates"]
 
 
-def test_of_too_many_gates_only_the_first_are_looked_at() -> None:
+def test_beyond_the_limit_of_gates_only_the_first_are_checked() -> None:
     # However much nonsense comes, the answer stays short.
     assert wrong(gates=uses(*[("", None)] * 10_000)) == [
         "constraints.gates",
@@ -90,7 +90,7 @@ def test_of_too_many_gates_only_the_first_are_looked_at() -> None:
     ["", ".", "1.", ".1", "1..2", "v1", "1.-2", " 1", "1\n", "\u0661", "2147483648",
      ".".join("1" * 17), "9" * 257, "9" * 100_000],
 )  # fmt: skip
-def test_a_version_that_is_none_is_named(version: str) -> None:
+def test_an_invalid_version_is_refused_by_its_field(version: str) -> None:
     assert wrong(order=types.Order(key="k", version=version)) == ["constraints.order.version"]
 
 
@@ -105,7 +105,7 @@ def test_a_version_is_its_numbers(text: str, parts: tuple[int, ...]) -> None:
     assert order == Order("k", Version(parts))
 
 
-def test_a_repair_has_no_place_for_constraints() -> None:
+def test_a_repair_has_no_constraints() -> None:
     assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
 
 

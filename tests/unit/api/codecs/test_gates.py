@@ -1,4 +1,4 @@
-"""Requests of GateService: what is wrong is named; gates and pages as they go out."""
+"""Requests of GateService: violations by field; gates and pages in answers."""
 
 import dataclasses
 import datetime as dt
@@ -24,7 +24,7 @@ GATE = Gate(
 )
 
 
-def test_everything_wrong_with_a_setting_is_told_at_once() -> None:
+def test_all_violations_of_a_gate_are_reported_together() -> None:
     message = pb.SetGateRequest(namespace="Orders", gate="a\n", expected_revision=-1)
 
     assert fields_of(lambda: gate_codec.set_from_wire(message)) == [
@@ -52,7 +52,7 @@ def test_a_page_ends_in_the_token_of_the_next() -> None:
 @pytest.mark.parametrize(
     "token", ["?", "Zw", page_tokens.NAMESPACES.write("orders"), page_tokens.GATES.write("\0")]
 )
-def test_what_is_no_token_of_gates_is_refused(token: str) -> None:
+def test_an_invalid_page_token_of_gates_is_refused(token: str) -> None:
     message = pb.ListGatesRequest(namespace="orders", page_token=token, page_size=1001)
 
     assert fields_of(lambda: gate_codec.list_from_wire(message)) == ["page_token", "page_size"]

@@ -1,4 +1,4 @@
-"""Requests of JobService: what is wrong is named; jobs, pages and changes as they go out."""
+"""Requests of JobService: violations by field; jobs, pages and changes in answers."""
 
 import datetime as dt
 from typing import Any
@@ -40,7 +40,7 @@ def submit(**fields: Any) -> job_codec.Submission:
     return job_codec.submit_from_wire(submission(**fields), now=NOON)
 
 
-def test_everything_wrong_with_a_submission_is_told_at_once() -> None:
+def test_all_violations_of_a_submission_are_reported_together() -> None:
     message = pb.SubmitJobRequest(
         namespace="Orders",
         nodes=[
@@ -80,7 +80,7 @@ def test_a_deadline_that_has_passed_is_refused_but_to_a_repetition() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_deadline_or_timeout_is_named(due: dict[str, Any]) -> None:
+def test_an_invalid_deadline_or_timeout_is_refused_by_its_field(due: dict[str, Any]) -> None:
     retrial = pb.RetryJobRequest(**NAMED | due)
 
     assert fields_of(lambda: submit(**due)) == list(due)
@@ -95,7 +95,7 @@ def test_a_retry_has_a_deadline_in_the_future_if_any() -> None:
     assert fields_of(lambda: retry(deadline=PAST)) == ["deadline"]
 
 
-def test_a_reason_has_so_many_bytes_and_no_nul() -> None:
+def test_a_reason_is_bounded_and_has_no_nul() -> None:
     def cancel(reason: str) -> job_codec.Cancellation:
         return job_codec.cancel_from_wire(pb.CancelJobRequest(**NAMED, reason=reason))
 
@@ -104,7 +104,7 @@ def test_a_reason_has_so_many_bytes_and_no_nul() -> None:
     assert fields_of(lambda: cancel("\0")) == ["reason"]
 
 
-def test_everything_wrong_with_a_listing_is_told_at_once() -> None:
+def test_all_violations_of_a_listing_are_reported_together() -> None:
     message = pb.ListJobsRequest(
         states=[1, 9],  # type: ignore[list-item]  # a newer client
         schedule_id="\n",
@@ -172,7 +172,7 @@ async def test_a_watch_looks_less_often_while_nothing_changes() -> None:
     assert watched.pauses == [0.05, 0.075, 0.113, 0.169, 0.253, 0.05, 0.075, 0.113]
 
 
-async def test_a_watch_looks_once_a_second_at_last() -> None:
+async def test_a_watch_polls_at_least_once_a_second() -> None:
     watched = Watched()
     watched.changes = {20: make_job(revision=2, state=JobState.DONE)}
     request = pb.WatchJobRequest(**NAMED)
@@ -183,7 +183,7 @@ async def test_a_watch_looks_once_a_second_at_last() -> None:
     assert (watched.pauses[0], watched.pauses[-1]) == (WATCH_SECONDS_MIN, WATCH_SECONDS_MAX)
 
 
-async def test_so_many_watch_and_no_more() -> None:
+async def test_the_number_of_watchers_is_bounded() -> None:
     servicer = Watched().servicer
     request = pb.WatchJobRequest(**NAMED)
     watches = [servicer.watch(request, Context()) for _ in range(WATCHERS_MAX + 1)]

@@ -28,7 +28,7 @@ def test_a_text_that_is_not_utf8_is_named(number: int, field: str) -> None:
     assert field_of(pb.CallRequest, data) == field
 
 
-def test_a_text_deep_within_is_named_by_its_path() -> None:
+def test_a_nested_text_is_named_by_its_path() -> None:
     event = types_pb2.NewEvent(payload=b"x").SerializeToString()
     struct = piece(1, piece(1, b"k") + piece(2, piece(3, BAD)))
     data = piece(10, event) + piece(10, piece(3, struct))
@@ -52,7 +52,7 @@ def test_bytes_that_are_no_message_at_all_are_refused_as_a_whole(data: bytes) ->
     assert field_of(pb.CallRequest, data) == "request"
 
 
-def test_a_field_of_tomorrow_is_passed_over() -> None:
+def test_a_field_of_a_later_release_is_ignored() -> None:
     later = b"\xa0\x06\x01" + b"\xa1\x06" + b"\0" * 8 + b"\xa5\x06" + b"\0" * 4
     data = later + b"\xa2\x06\x02ab" + piece(1, BAD)
 

@@ -1,4 +1,4 @@
-"""Namespaces: bounds and defaults as the proto comments say; updates by field mask."""
+"""Namespaces: the bounds and defaults of the proto comments; updates by field mask."""
 
 import datetime as dt
 
@@ -41,7 +41,7 @@ def test_zeros_take_the_defaults_of_a_retry_policy() -> None:
     assert of_calls == {TaskType.CALL: RetryPolicy(attempts_max=1)}
 
 
-def test_what_the_engine_set_is_told_and_ignored_in_create() -> None:
+def test_fields_set_by_the_engine_are_returned_and_ignored_in_create() -> None:
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     stored = Namespace(
         name="orders", processor_targets=("a:1",), created_at=now, updated_at=now, revision=7
@@ -181,7 +181,7 @@ def test_a_negative_revision_and_a_bad_name_are_named_together() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.GetNamespaceRequest, pb.DeleteNamespaceRequest])
-def test_a_name_that_no_namespace_has_is_refused(kind: type[pb.GetNamespaceRequest]) -> None:
+def test_an_invalid_namespace_name_is_refused(kind: type[pb.GetNamespaceRequest]) -> None:
     assert namespace_codec.name_from_wire(kind(name="a")) == "a"
     with pytest.raises(errors.InvalidRequestError, match="name: "):
         namespace_codec.name_from_wire(kind(name="A"))

@@ -1,4 +1,4 @@
-"""Requests of ProcessService: what is wrong is named by its field, all of it at once."""
+"""Requests of ProcessService: violations by field, all of them together."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ def test_metadata_that_json_cannot_hold_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "Orders", "a b", "a\0", "a\n", "é", "a/b"])
-def test_a_namespace_that_no_namespace_has_is_named(name: str) -> None:
+def test_an_invalid_namespace_is_refused_by_its_field(name: str) -> None:
     assert fields_of(lambda: decode_call(namespace=name)) == ["namespace"]
 
 
@@ -75,7 +75,7 @@ def test_an_empty_process_id_is_named() -> None:
     assert fields_of(lambda: decode_call(process_id="")) == ["process_id"]
 
 
-def test_args_are_bounded_by_the_namespace_and_told_with_size_and_limit() -> None:
+def test_args_beyond_the_namespace_limit_are_refused_with_size_and_limit() -> None:
     assert decode_call(args=b"x" * LIMIT).args == b"x" * LIMIT
     with pytest.raises(
         errors.InvalidRequestError, match="args: must be at most 1000 bytes, got 1001"
@@ -122,7 +122,7 @@ def test_a_get_without_a_range_reads_all() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.SimpleRepairRequest, pb.RemoveRequest])
-def test_a_request_about_a_key_names_what_is_wrong_with_it(kind: type[pb.RemoveRequest]) -> None:
+def test_a_bad_process_key_is_refused_by_its_field(kind: type[pb.RemoveRequest]) -> None:
     good = kind(namespace="a", process_id="b")
 
     assert codec.key_of_request(good) == process_key("a", "b")
@@ -143,7 +143,7 @@ def test_await_needs_one_of_its_two_names() -> None:
     ("fields", "path"),
     [({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
 )
-def test_await_refuses_a_name_that_no_task_has(fields: dict[str, object], path: str) -> None:
+def test_await_refuses_an_invalid_task_id_or_key(fields: dict[str, object], path: str) -> None:
     message = pb.AwaitTaskRequest(namespace="a", process_id="b", **fields)  # type: ignore[arg-type]
 
     assert fields_of(lambda: codec.task_from_wire(message)) == [path]
@@ -186,7 +186,7 @@ def test_a_garbled_page_token_is_named(token: str) -> None:
     assert fields_of(lambda: codec.list_from_wire(listing)) == ["page_token"]
 
 
-def test_a_list_of_all_namespaces_goes_on_in_any_of_them() -> None:
+def test_a_list_of_all_namespaces_continues_in_any_of_them() -> None:
     token = page_tokens.encode("p", "1/another/1")
 
     query = codec.list_from_wire(pb.ListRequest(page_token=token))
@@ -224,7 +224,7 @@ def test_a_bad_list_is_named_field_by_field() -> None:
     ]
 
 
-def test_a_list_of_no_cause_is_named() -> None:
+def test_a_list_by_an_unknown_cause_is_refused() -> None:
     message = pb.ListRequest(namespace="a", causes=[11, 0, 99])  # type: ignore[list-item]
 
     assert fields_of(lambda: codec.list_from_wire(message)) == ["causes[1]", "causes[2]"]

@@ -1,4 +1,4 @@
-"""Requests of ScheduleService: what is wrong is named; schedules and firings as they go out."""
+"""Requests of ScheduleService: violations by field; schedules and runs in answers."""
 
 import dataclasses
 import datetime as dt
@@ -273,7 +273,7 @@ def test_what_is_wrong_with_a_spec_is_named(fields: dict[str, Any], violations: 
     assert all(said.startswith(each) for said, each in zip(found, violations, strict=True)), found
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_violations_of_a_schedule_are_reported_together() -> None:
     message = creation(
         spec(cron=None, start=None, jitter=seconds(-1)),
         namespace="Clocks",

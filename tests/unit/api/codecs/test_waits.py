@@ -109,7 +109,7 @@ def test_every_cause_is_in_the_table() -> None:
     assert {it for _, it in CAUSES} == set(WaitCause) - {WaitCause.UNSPECIFIED}
 
 
-def test_get_tells_what_no_task_does() -> None:
+def test_get_explains_a_process_without_tasks() -> None:
     process = make_process(status=ProcessStatus.FINISHED)
     view = ProcessView(process=process, timer=None, waits=())
 
@@ -130,7 +130,7 @@ def test_a_get_of_many_waits_is_cut_to_what_a_client_can_receive() -> None:
     assert response.ByteSize() < responses.WAITS_BYTES_MAX + 10_000
 
 
-def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
+def test_list_reports_the_wait_of_the_first_task() -> None:
     wait = a_wait(TimerNotDue(until=LATER))
     waiting, idle = make_process(), make_process()
 
@@ -142,7 +142,7 @@ def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
     assert not without.processes[0].HasField("first_wait")
 
 
-def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
+def test_a_list_that_is_too_large_continues_after_the_last_process_sent() -> None:
     large = make_process(detail="x" * (responses.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
     listed = [Listed(process=large, first_wait=None)] * 3
 

@@ -1,4 +1,4 @@
-"""Schedules: their instants, jitter, what is late, and what a firing meets."""
+"""Schedules: their instants, jitter, lateness, and overlap."""
 
 import dataclasses
 import datetime as dt
@@ -131,7 +131,7 @@ def _some(each: Calendar) -> list[Upcoming]:
     return list(itertools.islice(each.following(NOON), 100))
 
 
-def test_what_is_due_fires_and_the_next_one_follows() -> None:
+def test_a_due_instant_fires_and_the_next_one_follows() -> None:
     due = Upcoming(NOON, NOON)
 
     plan = calendar().plan(due, NOON + 5 * MINUTE)

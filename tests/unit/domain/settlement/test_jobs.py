@@ -1,4 +1,4 @@
-"""Settlement of processes that have a part in a job: what they have in place of the namespace's."""
+"""Settlement of leaders and followers: their own policies go before the namespace's."""
 
 import pytest
 

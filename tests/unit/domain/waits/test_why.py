@@ -1,4 +1,4 @@
-"""Why a task waits: the cause that the facts name, and the sentence that tells it."""
+"""Why a task waits: the cause that follows from the facts, and its explanation."""
 
 import dataclasses
 import datetime as dt
@@ -416,7 +416,7 @@ def test_an_instant_is_told_in_utc_wherever_it_comes_from() -> None:
         ("", "."),
     ],
 )
-def test_somebody_elses_words_stay_within_the_sentence(message: str, told: str) -> None:
+def test_foreign_text_stays_within_the_sentence(message: str, told: str) -> None:
     error = dataclasses.replace(ERROR, message=message)
 
     assert explained(RETRY, last_error=error).endswith(f", after PROCESSOR_UNAVAILABLE{told}")
@@ -467,7 +467,7 @@ BROKEN = {"status": ProcessStatus.ERROR, "detail": "no stock", "corrupted_by": 5
         ({"status": ProcessStatus.INIT}, A_WAIT, ""),
     ],
 )
-def test_a_process_tells_what_none_of_its_tasks_tells(
+def test_a_process_explains_what_none_of_its_tasks_does(
     fields: dict[str, Any], waits: tuple[Wait, ...], sentence: str
 ) -> None:
     assert why.explain_process(make_process(**fields), waits) == sentence

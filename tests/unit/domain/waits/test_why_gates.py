@@ -1,4 +1,4 @@
-"""Why a task with constraints waits: all that it waits for, and the sentences that tell it."""
+"""Why a task with constraints waits: all its causes, and their explanation."""
 
 import dataclasses
 from typing import Any
@@ -219,7 +219,7 @@ def test_a_timer_is_behind_them_all() -> None:
     assert (wait.cause.task_id, wait.cause.until) == (8, SINCE)
 
 
-def test_nobody_is_behind_one_that_waits_for_its_constraints_but_for_an_init_task() -> None:
+def test_only_an_init_task_holds_up_others_while_it_waits_for_its_constraints() -> None:
     timer = a_task(9, task_type=TaskType.TIMEOUT, due_at=LATER)
     waiting = a_task(7, gated=gated(GatedState.GATES, gates=(GATE,)))
     init = a_task(6, task_type=TaskType.INIT, gated=gated(GatedState.GATES, gates=(GATE,)))

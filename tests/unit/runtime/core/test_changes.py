@@ -40,7 +40,7 @@ def told(caplog: pytest.LogCaptureFixture, settlement: Settlement, **fields: Any
         (Remove(error=ERROR), ProcessStatus.INIT, "process removed"),
     ],
 )
-def test_a_change_is_one_line(
+def test_a_change_of_state_is_one_log_line(
     caplog: pytest.LogCaptureFixture,
     settlement: Settlement,
     before: ProcessStatus,

@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_left_to_the_scan() -> None:
     assert harness.taken() == [1, 2]
 
 
-def test_a_task_told_of_twice_is_taken_once() -> None:
+def test_a_task_reported_twice_is_taken_once() -> None:
     harness = Harness()
     harness.add(1, ahead=1)
     harness.add(1, ahead=2)
@@ -80,7 +80,7 @@ def test_a_task_can_come_back_after_it_was_taken() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])
-def test_whoever_waits_is_told_of_an_earlier_task_only(ahead: float, changes: bool) -> None:
+def test_a_waiter_is_woken_only_by_an_earlier_task(ahead: float, changes: bool) -> None:
     harness = Harness()
     harness.add(1, ahead=2)
     harness.due_queue.changed.clear()

@@ -1,4 +1,4 @@
-"""Aftermath: who hears of a settlement."""
+"""Effects of a settlement: who is notified, and what becomes due."""
 
 from typing import Any, cast
 
@@ -63,7 +63,7 @@ class Harness:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_caller_hears_how_the_task_ended(
+def test_the_caller_is_told_how_the_task_ended(
     settlement: Any, status: TaskStatus, response: bytes, error: TaskError | None
 ) -> None:
     harness = Harness()
@@ -88,7 +88,7 @@ def test_the_caller_hears_how_the_task_ended(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_those_in_line_hear_why_they_will_never_run(
+def test_waiting_tasks_are_told_why_they_will_never_run(
     settlement: Any, reason: str | None, removed: bool
 ) -> None:
     harness = Harness()
@@ -101,7 +101,7 @@ def test_those_in_line_hear_why_they_will_never_run(
     assert (result.error and result.error.reason, result.removed) == (reason, removed)
 
 
-def test_those_in_line_hear_which_task_broke_the_process() -> None:
+def test_waiting_tasks_are_told_which_task_broke_the_process() -> None:
     harness = Harness()
     written = make_written(cancelled=(make_cancelled(),))
 
@@ -129,7 +129,7 @@ def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
     assert len(harness.results()) == count
 
 
-def test_what_the_process_waits_for_now_goes_on_the_agenda() -> None:
+def test_the_next_instant_of_a_process_is_put_in_the_due_queue() -> None:
     harness = Harness()
     due = make_due(due_at=START + seconds(2))
 

@@ -17,7 +17,7 @@ async def ask(handle: LeaseHandle) -> None:
 
 @pytest.mark.parametrize("ending", Ending)
 @in_virtual_time
-async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) -> None:
+async def test_releasing_leases_cancels_the_request_in_flight(ending: Ending) -> None:
     leases = Leases()
     handle = leases.take(make_task())
 
@@ -31,7 +31,7 @@ async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) 
 
 
 @in_virtual_time
-async def test_what_is_taken_after_letting_go_is_held() -> None:
+async def test_a_lease_taken_after_the_release_is_held() -> None:
     leases = Leases()
     leases.let_go(Ending.ABANDONED)
 

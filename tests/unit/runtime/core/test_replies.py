@@ -1,4 +1,4 @@
-"""Replies: how callers hear of their tasks."""
+"""Replies: how callers learn that their tasks have ended."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ async def test_a_notification_that_comes_before_the_expectation_is_not_lost() ->
 
 
 @in_virtual_time
-async def test_a_call_for_help_is_passed_on() -> None:
+async def test_a_request_for_help_is_passed_on() -> None:
     harness = Harness()
     async with harness.running():
         harness.listener.call()
@@ -164,7 +164,7 @@ async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
 
 
 @in_virtual_time
-async def test_an_answer_that_nobody_told_of_is_found_all_the_same() -> None:
+async def test_an_answer_without_a_notification_is_found_by_the_scan() -> None:
     harness = Harness()
     async with harness.running():
         waiter = harness.expect()
@@ -239,7 +239,7 @@ async def test_an_outage_delays_an_answer_and_loses_none() -> None:
 
 
 @in_virtual_time
-async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
+async def test_the_callers_of_other_replicas_are_notified_in_batches() -> None:
     harness = Harness()
     async with harness.running():
         harness.replies.deliver(make_result(7), reply_to=(2, 3), own=1)
@@ -250,7 +250,7 @@ async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
 
 
 @in_virtual_time
-async def test_a_replica_sends_no_word_to_itself() -> None:
+async def test_a_replica_does_not_notify_itself() -> None:
     harness = Harness()
     async with harness.running():
         harness.replies.deliver(make_result(), reply_to=(1,), own=1)
@@ -260,7 +260,7 @@ async def test_a_replica_sends_no_word_to_itself() -> None:
 
 
 @in_virtual_time
-async def test_a_word_that_cannot_be_sent_is_counted() -> None:
+async def test_a_notification_that_cannot_be_sent_is_counted() -> None:
     harness = Harness()
     harness.results.outage.remaining = 1
     async with harness.running():
@@ -273,7 +273,9 @@ async def test_a_word_that_cannot_be_sent_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_more_than_can_be_told_is_left_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifications_beyond_the_bound_are_left_to_the_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "OUTGOING_MAX", 2)
     harness = Harness()
     for task_id in range(1, 5):

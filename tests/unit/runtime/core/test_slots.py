@@ -1,4 +1,4 @@
-"""Workers: places, and who gets them."""
+"""Slots: who gets a free worker."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def idle_workers() -> Slots:
     return Slots(Carrier().carry)
 
 
-def test_the_places_of_namespaces_are_apart() -> None:
+def test_each_namespace_has_its_own_workers() -> None:
     slots = idle_workers()
     slots.reserve(OTHER)
 
@@ -66,7 +66,7 @@ def test_nothing_is_known_of_a_namespace_that_was_never_seen() -> None:
     assert slots.busy_count("orders") == 0
 
 
-def test_a_smaller_crew_takes_nobody_until_enough_steps_have_ended() -> None:
+def test_with_fewer_workers_no_step_starts_until_enough_have_ended() -> None:
     slots = idle_workers()
     slots.reserve_up_to(TWO_PLACES, 2)
     smaller = make_namespace(worker_count_max=1)

@@ -1,4 +1,4 @@
-"""Giving way: lowered gates take turns, with pauses, until no task has to give way."""
+"""Lowered gates: holders give way in turns, with pauses, until none has to."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ async def test_it_rests_longer_than_it_works() -> None:
 
 @pytest.mark.parametrize("what", ["fails", "locked"])
 @in_virtual_time
-async def test_where_nobody_could_be_sent_back_it_is_tried_again_after_a_while(what: str) -> None:
+async def test_when_no_task_could_give_way_it_is_tried_again_later(what: str) -> None:
     gates = ScriptedGates(a=1)
     setattr(gates, what, 3)
     async with running(gates) as lowered_gates:

@@ -1,4 +1,4 @@
-"""GateWakeUps: what becomes of what statements tell of gates."""
+"""GateWakeUps: how the effects of statements on gates are handled."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ class Harness:
         return [due.task_id for due in self.due_queue.take_due(10)]
 
 
-def test_who_has_passed_is_claimed_at_once() -> None:
+def test_a_task_that_passed_its_gates_is_claimed_at_once() -> None:
     harness = Harness()
 
     harness.wake_ups.heard(Promoted(due=((KEY, 1),)))
@@ -58,7 +58,7 @@ def test_who_has_passed_is_claimed_at_once() -> None:
     assert harness.taken_after(0.001) == [1]
 
 
-def test_who_is_due_later_is_claimed_then_and_not_before() -> None:
+def test_a_task_that_is_due_later_is_claimed_then_and_not_before() -> None:
     harness = Harness()
 
     harness.wake_ups.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))

@@ -1,4 +1,4 @@
-"""What a replica remembers of the names of nodes: enough to read only what is new, and no lie."""
+"""The cache of node names: only new names are read, and none is stale."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Jobs are tended at once by who hears of them, and by the scan; recovery is counted and told."""
+"""Job upkeep: reported jobs are handled at once, others by the scan; recovery is counted."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ class Harness:
 
 
 @in_virtual_time
-async def test_what_is_heard_of_is_tended_at_once() -> None:
+async def test_a_reported_job_is_handled_at_once() -> None:
     harness = Harness(answers=[Tended(started=2), Tended(stopped=3)])
     async with harness.running():
         harness.upkeep_queue.add(ONE, OTHER)
@@ -109,7 +109,7 @@ async def test_what_is_heard_of_is_tended_at_once() -> None:
 
 
 @in_virtual_time
-async def test_what_is_locked_or_not_whole_is_tended_again() -> None:
+async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
     locked = errors.StorageLockedError("kept")
     harness = Harness(answers=[locked, Tended(is_whole=False), Tended()])
     async with harness.running():
@@ -131,7 +131,7 @@ async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
 
 
 @in_virtual_time
-async def test_the_scan_hands_on_what_nobody_tended() -> None:
+async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
     harness = Harness(untended=(ONE,))
     async with harness.running():
         await harness.scan.scan()
@@ -165,7 +165,7 @@ async def test_what_recovery_finds_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_running_jobs_are_told_until_they_have_ended() -> None:
+async def test_running_jobs_are_reported_until_they_have_ended() -> None:
     harness = Harness(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
     harness.scan.observed()
     await harness.scan.count()

@@ -1,4 +1,4 @@
-"""Tending: what a replica has learned of jobs, kept until it is taken."""
+"""The upkeep queue: what a replica has learned of jobs, kept until it is taken."""
 
 from typing import Any, cast
 
@@ -68,7 +68,7 @@ def test_jobs_are_taken_once_the_oldest_first() -> None:
     assert upkeep_queue.take() == ()
 
 
-def test_callers_of_what_was_stopped_are_told_why() -> None:
+def test_callers_of_a_stopped_process_are_told_why() -> None:
     harness, task = Harness(), make_cancelled()
 
     harness.upkeep_queue.heard(some_news(cancelled=[(ONE, task)]))
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) 
     assert [key.process_id for key in upkeep_queue.take()] == ["p0", "p1"]
 
 
-def test_the_news_are_read_as_settlements_write_them() -> None:
+def test_effects_are_read_as_settlements_write_them() -> None:
     told = {
         "due": [[*_columns(ONE), 7]],
         "untended": [[*_columns(OTHER)]],

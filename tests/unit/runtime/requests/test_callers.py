@@ -1,4 +1,4 @@
-"""Callers: how many may wait, what becomes of those who go, and what a deadline says."""
+"""Callers: their limit, their deadlines, and what happens when they leave."""
 
 import asyncio
 
@@ -69,7 +69,7 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> No
     ids=["refused", "ended", "away"],
 )
 @in_virtual_time
-async def test_what_becomes_of_the_request_of_a_caller_who_has_gone_hurts_nobody(
+async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
     admission: Admission | Exception,
 ) -> None:
     harness = Harness()
@@ -98,7 +98,7 @@ async def test_a_deadline_names_the_task_that_goes_on() -> None:
 
 
 @in_virtual_time
-async def test_a_request_in_an_unknown_namespace_is_refused_at_the_door() -> None:
+async def test_a_request_in_an_unknown_namespace_is_refused_before_admission() -> None:
     harness = Harness()
 
     with pytest.raises(errors.NamespaceNotFoundError):

@@ -1,4 +1,4 @@
-"""Receipts, repairs, imports and removals: what requests get without a step."""
+"""Receipts, repairs, imports and removals: requests that are answered without a step."""
 
 import asyncio
 
@@ -79,7 +79,7 @@ async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -
 
 
 @in_virtual_time
-async def test_the_timer_of_an_import_goes_on_the_agenda() -> None:
+async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     harness = Harness()
     due = make_due(due_at=START + seconds(2))
     harness.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
@@ -137,7 +137,7 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
 
 
 @in_virtual_time
-async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
+async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
     harness = Harness()
     harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
 

@@ -1,4 +1,4 @@
-"""Requests: a request becomes a task, takes a place or none, and is refused by its verdict."""
+"""Requests: how a request becomes a task, reserves a worker, or is refused."""
 
 import pytest
 
@@ -92,7 +92,7 @@ async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_refusal_is_told_as_the_error_of_its_verdict(
+async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
     verdict: Verdict, error_class: type[errors.RequestError]
 ) -> None:
     harness = Harness()

@@ -1,4 +1,4 @@
-"""ScheduleRuns: what precedes a firing, what a trigger finds, and what is reported."""
+"""ScheduleRuns: what precedes a run, what a trigger finds, and what is reported."""
 
 import dataclasses
 import datetime as dt

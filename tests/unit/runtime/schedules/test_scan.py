@@ -1,4 +1,4 @@
-"""The loop of schedules: what it fires together, when it wakes, and what becomes of errors."""
+"""The scan of schedules: what it runs together, when it wakes, and how it treats errors."""
 
 import asyncio
 import contextlib
@@ -146,7 +146,7 @@ def harness() -> Harness:
     return Harness(firings, schedule_runs, metrics, scan)
 
 
-async def test_what_starts_the_same_kind_is_fired_together(harness: Harness) -> None:
+async def test_schedules_that_start_the_same_kind_fire_together(harness: Harness) -> None:
     harness.firings.due = [
         [
             due("a"),
@@ -195,7 +195,7 @@ async def test_a_batch_that_is_refused_is_fired_one_by_one(
     assert harness.metrics.scans_failed.value(("schedules",)) == 1
 
 
-async def test_what_somebody_keeps_locked_is_left_alone(harness: Harness) -> None:
+async def test_a_locked_schedule_is_skipped(harness: Harness) -> None:
     harness.firings.due = [[due("a"), due("b")]]
     harness.schedule_runs.refuse = lambda names: (
         errors.StorageLockedError("b") if "b" in names else None
@@ -206,7 +206,7 @@ async def test_what_somebody_keeps_locked_is_left_alone(harness: Harness) -> Non
     assert harness.schedule_runs.batches == [["a", "b"], ["a"], ["b"]]
 
 
-async def test_what_was_undone_for_another_is_fired_again_at_once_some_times(
+async def test_a_rolled_back_run_is_retried_at_once_a_few_times(
     harness: Harness,
 ) -> None:
     harness.firings.due = [[due("a")]]

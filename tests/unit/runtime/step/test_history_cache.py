@@ -1,4 +1,4 @@
-"""Snapshots: histories that need not be read again."""
+"""The history cache: histories that need not be read again."""
 
 from progressor.runtime.step.history_cache import HistoryCache
 from tests.support.builders import make_event, make_history, make_key, make_process
@@ -66,7 +66,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert known == [True, False, True]
 
 
-def test_what_is_larger_than_all_room_is_not_remembered() -> None:
+def test_a_history_larger_than_the_cache_is_not_cached() -> None:
     history_cache = HistoryCache(bytes_max=EVENT_BYTES)
 
     history_cache.remember(make_process(last_event_id=1), (make_event(payload=b"x" * EVENT_BYTES),))

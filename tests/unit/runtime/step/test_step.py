@@ -47,7 +47,7 @@ async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
 
 
 @in_virtual_time
-async def test_a_step_that_was_fenced_off_tells_nobody() -> None:
+async def test_a_fenced_step_notifies_nobody() -> None:
     harness = Harness()
     harness.settlements.script.append(LeaseLost())
 

@@ -1,4 +1,4 @@
-"""The backlog: what was due while no worker was free is taken as places become free."""
+"""The backlog: tasks that were due while no worker was free run as workers become free."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The safety net: the scan finds unclaimed tasks, and keeps no place when a claim is lost."""
+"""The safety net: the scan finds unclaimed tasks, and frees its reservations when a claim fails."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

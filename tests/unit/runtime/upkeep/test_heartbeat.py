@@ -98,7 +98,7 @@ class Harness:
         self.beat_to_the_end()
 
 
-def test_its_age_is_counted_from_the_last_beat_that_was_written() -> None:
+def test_its_age_counts_from_the_last_beat_that_was_written() -> None:
     harness = Harness(Beats(None, away()))
     harness.beat_to_the_end()
 

@@ -195,7 +195,7 @@ async def test_of_two_counts_at_once_the_one_that_began_later_stays(
     assert (told.queues[0].due, told.age) == (2, seconds(0))
 
 
-async def test_where_there_is_none_nothing_waits(counting: Counting) -> None:
+async def test_without_namespaces_nothing_is_counted(counting: Counting) -> None:
     namespaces = Namespaces()
     watch = watch_of(counting, namespaces)
 

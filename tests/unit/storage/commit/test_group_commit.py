@@ -105,7 +105,7 @@ async def test_a_full_line_refuses_requests() -> None:
 
 
 @in_virtual_time
-async def test_what_is_decided_is_never_refused() -> None:
+async def test_a_settlement_is_never_refused() -> None:
     harness = Harness(Insistence.INSIST, queue_max=2)
 
     harness.submit(*crowd(1, 2, 3))
@@ -114,7 +114,7 @@ async def test_what_is_decided_is_never_refused() -> None:
 
 
 @in_virtual_time
-async def test_a_closed_line_takes_nobody() -> None:
+async def test_a_closed_group_accepts_nothing() -> None:
     harness = Harness()
     harness.commit.close()
 
@@ -123,7 +123,7 @@ async def test_a_closed_line_takes_nobody() -> None:
 
 
 @in_virtual_time
-async def test_what_is_in_line_on_closing_is_written() -> None:
+async def test_queued_items_are_written_on_closing() -> None:
     harness = Harness()
     futures = harness.submit(*crowd(1, 2))
     harness.commit.close()

@@ -269,7 +269,7 @@ async def test_a_batch_that_takes_too_long_is_given_up() -> None:
 
 
 @in_virtual_time
-async def test_no_more_wait_than_may() -> None:
+async def test_waiting_readers_are_bounded() -> None:
     harness = Harness(waiting_max=2)
     harness.open.clear()
     async with harness.running():
@@ -283,7 +283,7 @@ async def test_no_more_wait_than_may() -> None:
 
 
 @in_virtual_time
-async def test_closing_reads_for_those_who_wait_and_takes_no_more() -> None:
+async def test_closing_finishes_waiting_reads_and_accepts_no_more() -> None:
     harness = Harness(reader_count=2)
     harness.open.clear()
     async with harness.running() as running:
@@ -302,7 +302,7 @@ async def test_closing_reads_for_those_who_wait_and_takes_no_more() -> None:
 
 
 @in_virtual_time
-async def test_nobody_waits_for_a_reader_that_was_cancelled() -> None:
+async def test_no_caller_waits_for_a_cancelled_reader() -> None:
     harness = Harness()
     harness.open.clear()
     async with harness.running() as running:

@@ -29,7 +29,7 @@ from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
-async def test_an_outage_fails_all_who_wait_and_would_rather_know() -> None:
+async def test_an_outage_fails_every_waiting_caller() -> None:
     harness = Harness(batch_max=2)
     harness.script.append(AWAY)
     futures = harness.submit(*crowd(1, 2, 3))
@@ -65,7 +65,7 @@ async def test_a_caller_who_has_gone_is_not_failed() -> None:
 
 
 @in_virtual_time
-async def test_what_is_decided_is_written_again_until_postgresql_answers() -> None:
+async def test_a_settlement_is_retried_until_postgresql_answers() -> None:
     harness = Harness(Insistence.INSIST)
     harness.script.extend([AWAY, AWAY])
     harness.pool.outages = 1
@@ -188,7 +188,7 @@ async def test_a_line_that_was_given_up_or_put_back_knows_its_bytes(insistence: 
 
 
 @in_virtual_time
-async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> None:
+async def test_waiting_items_keep_their_place_when_only_connections_are_short() -> None:
     harness = Harness()
     harness.pool.outages = 2
     harness.pool.outage = psycopg_pool.TooManyRequests
@@ -199,9 +199,7 @@ async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> N
 
 
 @in_virtual_time
-async def test_an_error_that_may_be_the_moment_s_is_repeated_before_it_counts_as_a_refusal() -> (
-    None
-):
+async def test_a_possibly_transient_error_is_retried_before_it_counts_as_a_refusal() -> None:
     harness = Harness()
     harness.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
     async with harness.running():

@@ -1,4 +1,4 @@
-"""The level of the log, changed at run time: for a while or for good, and told in the log."""
+"""The log level, changed at run time: for a while or for good, and logged."""
 
 import datetime as dt
 import io

@@ -1,4 +1,4 @@
-"""Lines of the log: the trace they belong to, and repetition that is counted and not said."""
+"""Log lines: the trace they belong to, and repetition that is counted instead of logged."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What libraries write to standard error by themselves: records of a log that is JSON."""
+"""Lines that libraries write to standard error become records of a JSON log."""
 
 import json
 import os

@@ -114,7 +114,7 @@ def golden() -> str:
     return "\n".join(lines_of(pushed(filled_metrics()))) + "\n"
 
 
-def test_what_arrives_is_what_the_golden_file_says() -> None:
+def test_the_pushed_metrics_equal_the_golden_file() -> None:
     assert golden().splitlines() == GOLDEN.read_text("utf-8").splitlines(), (
         "if that is meant: python -m tests.unit.telemetry.metrics.test_otlp"
     )

@@ -1,4 +1,4 @@
-"""The metrics in the words of Prometheus: nothing is lost, added or renamed on the way."""
+"""Metrics in the Prometheus format: nothing is lost, added or renamed."""
 
 import pytest
 from prometheus_client import generate_latest
@@ -105,7 +105,7 @@ def test_a_label_that_misbehaves_makes_no_more_series_than_allowed() -> None:
     assert [it.value for it in told if it.labels["who"] == OVERFLOW] == [MANY - LABEL_SETS_MAX]
 
 
-def test_neither_does_one_of_a_histogram_or_of_a_gauge() -> None:
+def test_a_label_of_a_histogram_or_gauge_makes_no_more_series_than_allowed() -> None:
     histogram = Histogram(
         Metric(
             kind=MetricKind.HISTOGRAM, name="w", unit="1", meaning="-", labels=("who",), bounds=(1,)

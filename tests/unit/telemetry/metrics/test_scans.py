@@ -80,7 +80,7 @@ async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
 
 
 @in_virtual_time
-async def test_of_constraints_is_told_where_there_have_been_some() -> None:
+async def test_metrics_of_constraints_exist_once_there_were_constraints() -> None:
     metrics = Metrics()
     other = dataclasses.replace(QUEUE, namespace="invoices")
     waiting = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Stories without an end: told in traces of bounded length, each linked to the last."""
+"""Processes without an end: traces of bounded length, each linked to the last."""
 
 import datetime as dt
 

@@ -72,7 +72,7 @@ def test_nothing_is_decided_again_of_what_is_stored(stored: dict[str, str], foll
     assert [span is not UNTRACED for span in spans] == [followed] * 3
 
 
-def test_nothing_is_traced_where_there_is_nowhere_to_tell_it() -> None:
+def test_without_an_exporter_nothing_is_traced() -> None:
     assert not SILENT.is_on
     assert not SILENT.follows(TRACED)
     assert SILENT.request(SERVICE, "Call", TRACED) is UNTRACED
@@ -88,7 +88,7 @@ def test_what_is_not_traced_passes_on_the_context_that_it_came_with() -> None:
         assert settling.on_sent is None
 
 
-def test_what_others_have_named_goes_by_their_names() -> None:
+def test_attributes_outside_our_namespace_are_those_of_opentelemetry() -> None:
     theirs = {
         value
         for module in (
@@ -138,7 +138,7 @@ def test_a_request_failed_only_if_that_was_the_engines_doing(
     assert attributes_of(ended).get("progressor.rejected", False) is is_rejected
 
 
-def test_a_caller_who_hung_up_is_no_failure() -> None:
+def test_a_caller_that_hangs_up_does_not_fail_the_span() -> None:
     spans = Spans()
 
     with pytest.raises(asyncio.CancelledError), spans.tracing.request(SERVICE, "Call", TRACED):

@@ -1,4 +1,4 @@
-"""Traces: a request, its admission and its steps, on their ways through the engine."""
+"""Traces of a request, its admission and its steps through the engine."""
 
 import datetime as dt
 
