@@ -1,7 +1,7 @@
 -- Admits calls and notifies that carry constraints, as admit_requests does those without, and has them
 -- wait for what they name. None is leased: what is available at once is due, and in the row of effects.
 -- Locks: as admit_requests, then as settle_gates.
--- Returns: as admit_requests; and one row more, without an item, whose effects are those of admitted_gates.
+-- Returns: as admit_requests; and one row more, without an item, whose effects are those of admit_gates_batch.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.
 CREATE FUNCTION admit_gated_requests(
     p_now              timestamptz,
@@ -67,7 +67,7 @@ BEGIN
         NULL::boolean, NULL::json, NULL::process_status, NULL::process_status, NULL::text,
         NULL::bytea, NULL::jsonb, NULL::bigint, NULL::timestamptz, NULL::timestamptz, NULL::bigint,
         NULL::bigint, NULL::json, g.effects
-    FROM admitted_gates(
+    FROM admit_gates_batch(
         v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_items, v_tasks,
         p_constraints) AS g (effects)
     WHERE g.effects IS NOT NULL;

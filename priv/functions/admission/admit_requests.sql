@@ -119,7 +119,7 @@ BEGIN
             k.task_id, coalesce(k.task_type, i.task_type::task_type), k.status, k.response,
             k.error_code, k.error_reason, k.error_message, k.error_rejected, k.error_metadata,
             p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by,
-            p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id, job_part(
+            p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id, build_job_part(
                 p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
         FROM (
             SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
@@ -156,7 +156,7 @@ BEGIN
                     a.task_id, a.task_type, a.status, a.response, a.error_code, a.error_reason,
                     a.error_message, a.error_rejected, a.error_metadata
                 INTO v_known
-                FROM known_reply(p_namespace[item], p_process_id[item], p_idempotency_key[item]) a;
+                FROM find_reply(p_namespace[item], p_process_id[item], p_idempotency_key[item]) a;
                 IF FOUND THEN
                     verdict := v_known.verdict;
                     task_id := v_known.task_id;

@@ -114,7 +114,7 @@ BEGIN
                     unnest(p_idempotency_key) AS idempotency_key,
                     unnest(p_fingerprint) AS fingerprint, unnest(v_task_ids) AS created_task_id
             ) i
-            CROSS JOIN LATERAL known_reply(i.namespace, i.process_id, i.idempotency_key) a
+            CROSS JOIN LATERAL find_reply(i.namespace, i.process_id, i.idempotency_key) a
             WHERE i.item = ANY (v_repeated) AND i.created_task_id IS NOT NULL
         LOOP
             DELETE FROM processes p

@@ -36,7 +36,7 @@ BEGIN
         IF NOT FOUND THEN
             SELECT a.task_id
             INTO p_task_id
-            FROM known_reply(p_namespace, p_process_id, p_idempotency_key) a;
+            FROM find_reply(p_namespace, p_process_id, p_idempotency_key) a;
         END IF;
     END IF;
 

@@ -95,7 +95,7 @@ BEGIN
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                 = (b.slot, b.namespace, b.process_id, b.task_id)
         ) END,
-        job_part(
+        build_job_part(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);

@@ -27,7 +27,7 @@ BEGIN
         ORDER BY g.task_id
     LOOP
         p_first_id := coalesce(
-            p_first_id, (first_in_line(p_slot, p_namespace, p_process_id)).task_id);
+            p_first_id, (find_first_task(p_slot, p_namespace, p_process_id)).task_id);
         CONTINUE WHEN v_task.task_id = p_first_id;
         PERFORM leave_line(p_now, p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM move_gated(

@@ -224,7 +224,7 @@ BEGIN
     IF v_alone_slots IS NOT NULL THEN
         SELECT v_left || f.freed, f.lines
         INTO v_left, v_lines
-        FROM line_up_again(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
+        FROM requeue_tasks(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
     END IF;
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
 

@@ -68,7 +68,7 @@ BEGIN
         v_slots := v_slots || v_process.slot;
         v_spaces := v_spaces || v_process.namespace;
         v_processes := v_processes || v_process.process_id;
-        v_found := gated_at_hand(
+        v_found := find_gated_at_hand(
             p_now, p_limit, v_process.slot, v_process.namespace, v_process.process_id,
             v_process.named);
         v_ids := v_ids || v_found;
@@ -159,7 +159,7 @@ BEGIN
                 v_process.slot, v_process.namespace, v_process.process_id, NULL);
         END IF;
 
-        PERFORM line_up(p_now, v_process.slot, v_process.namespace, v_process.process_id);
+        PERFORM enqueue_first_task(p_now, v_process.slot, v_process.namespace, v_process.process_id);
         v_freed := v_freed || step_back(
             p_now, v_process.slot, v_process.namespace, v_process.process_id);
 
@@ -348,7 +348,7 @@ BEGIN
         -- The worker did not continue with the next task of the process. And a timer that wakes because
         -- no call is before it any more may be unknown to the replicas: while calls were before it, its
         -- instant was not returned.
-        v_first := first_in_line(v_process.slot, v_process.namespace, v_process.process_id);
+        v_first := find_first_task(v_process.slot, v_process.namespace, v_process.process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
             task_id := v_first.task_id; wait_seconds := NULL;
             due_seconds := nullif(greatest(extract(epoch FROM v_first.due_at - p_now), 0), 0);

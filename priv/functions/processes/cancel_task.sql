@@ -3,7 +3,7 @@
 -- task also deletes the process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
--- was cancelled, as in settle_tasks; and the effects, as settled_gates returns them.
+-- was cancelled, as in settle_tasks; and the effects, as settle_gates_batch returns them.
 CREATE FUNCTION cancel_task(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -91,7 +91,7 @@ BEGIN
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
     ELSE
-        v_first := first_in_line(p_slot, p_namespace, p_process_id);
+        v_first := find_first_task(p_slot, p_namespace, p_process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
             effects := jsonb_build_array(jsonb_build_array(
                 p_namespace, p_process_id, v_first.task_id, NULL, NULL, NULL, NULL,

@@ -3,7 +3,7 @@
 -- does its node, if it follows in one.
 -- Locks: the process and its leader, as lock_family; then as halt_processes and start_nodes.
 -- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells
--- the cancelled ones, and what settle_gates returns as settled_gates tells it.
+-- the cancelled ones, and what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION halt_process(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -4,7 +4,7 @@
 -- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: a row per process whose tasks were cancelled, as settle_tasks tells these; and at most one without
--- a process, of what settle_gates returns as settled_gates tells it.
+-- a process, of what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION halt_processes(
     p_now        timestamptz,
     p_replica_id bigint,

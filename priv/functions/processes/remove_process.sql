@@ -4,7 +4,7 @@
 -- Locks: the process, and the leader of the job that it follows in, in key order; then, if it is gated, as
 -- settle_gates, and as start_nodes.
 -- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what
--- settle_gates returns as settled_gates tells it.
+-- settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION remove_process(
     p_now          timestamptz,
     p_replica_id   bigint,

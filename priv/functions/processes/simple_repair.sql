@@ -4,7 +4,7 @@
 -- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
 -- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in
--- place of that instant, what settle_gates returns as settled_gates tells it; so is a join that is due again.
+-- place of that instant, what settle_gates returns as settle_gates_batch tells it; so is a join that is due again.
 CREATE FUNCTION simple_repair(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -69,7 +69,7 @@ BEGIN
             SELECT jsonb_agg(jsonb_build_array(
                 j.namespace, j.process_id, j.task_id, NULL, NULL, NULL, NULL, NULL))
             INTO effects
-            FROM due_join(p_slot, p_namespace, p_process_id) j;
+            FROM find_due_join(p_slot, p_namespace, p_process_id) j;
         END IF;
         IF v_process.leader_id IS NOT NULL THEN
             PERFORM reopen_node(

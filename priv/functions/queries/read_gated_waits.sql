@@ -139,7 +139,7 @@ BEGIN
             ) h
         ) h
         CROSS JOIN LATERAL (
-            SELECT gate_places(v_now, p_patience, n.namespace, n.gate) AS places OFFSET 0
+            SELECT list_gate_queue(v_now, p_patience, n.namespace, n.gate) AS places OFFSET 0
         ) p
     )
     SELECT w.number, json_agg(json_build_array(

@@ -72,7 +72,8 @@ BEGIN
             SELECT w.row_id, w.instant, w.state AS was,
                 CASE w.state
                     WHEN 'running' THEN
-                        run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                        read_run_state(
+                            w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
                     ELSE w.state
                 END AS state,
                 w.fired_at < v_now - make_interval(secs => p_age)

@@ -54,7 +54,8 @@ BEGIN
             FROM firings w
             WHERE (w.slot, w.namespace, w.schedule_id) = (slot, namespace, schedule_id)
                 AND w.state = 'running'
-                AND run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                AND read_run_state(
+                    w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
                     = 'running'
         );
         RETURN NEXT;

@@ -21,7 +21,7 @@ BEGIN
     FROM firings f
     WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, p_namespace, p_schedule_id)
         AND f.state = 'running'
-        AND run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)
+        AND read_run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)
             = 'running'
     ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
     LIMIT p_limit;

@@ -103,7 +103,8 @@ BEGIN
                 WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
                     AND w.state = 'running'
                     -- More may have ended than were looked at above.
-                    AND run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                    AND read_run_state(
+                        w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
                         = 'running'
                 ORDER BY w.slot, w.namespace, w.schedule_id, w.instant
                 LIMIT 1
@@ -186,7 +187,7 @@ BEGIN
         i.task_id,
         CASE WHEN i.verdict = 'refused' THEN 9 END,  -- FAILED_PRECONDITION
         i.reason,
-        CASE WHEN i.verdict = 'refused' THEN refused_firing(
+        CASE WHEN i.verdict = 'refused' THEN describe_refusal(
             s.target, i.process_slot, i.namespace, i.process_id, i.reason, i.gate) END,
         i.missed_count, i.missed_until, i.idempotency_key
     FROM (

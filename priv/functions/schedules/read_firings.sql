@@ -25,7 +25,7 @@ BEGIN
     SELECT f.instant, f.cause::text,
         CASE f.state
             WHEN 'running' THEN
-                run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)
+                read_run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)
             ELSE f.state
         END::text,
         f.due_at, f.fired_at, f.started_at, f.ended_at, f.process_id, f.task_id, f.error_code,

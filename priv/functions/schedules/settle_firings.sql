@@ -1,5 +1,5 @@
 -- Notes of firings whose runs have ended how they have, up to p_limit of each schedule, the oldest first.
--- The caller holds the locks of the schedules. Each run is looked at once: run_state is a function, and
+-- The caller holds the locks of the schedules. Each run is looked at once: read_run_state is a function, and
 -- next to the update of the firings the planner would ask it anew for each pair of them.
 -- Locks: nothing more; a process that is read without its lock, and at work, may just have ended.
 -- Returns: nothing.
@@ -17,7 +17,7 @@ AS $$
 BEGIN
     WITH looked AS MATERIALIZED (
         SELECT r.row_id,
-            run_state(r.process_slot, i.namespace, r.process_id, r.task_type, r.task_id) AS state
+            read_run_state(r.process_slot, i.namespace, r.process_id, r.task_type, r.task_id) AS state
         FROM (
             SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
                 unnest(p_schedule_id) AS schedule_id

@@ -1,7 +1,7 @@
 -- Applies the constraints of tasks that were just scheduled, if they have any, and promotes those that need not
--- wait: what admitted_gates does for admissions.
+-- wait: what admit_gates_batch does for admissions.
 -- Locks: as settle_gates; the caller has locked the processes.
--- Returns: what settle_gates returns, in the form of settled_gates; tasks without constraints are returned as due
+-- Returns: what settle_gates returns, in the form of settle_gates_batch; tasks without constraints are returned as due
 -- now. Null if there is nothing.
 CREATE FUNCTION give_constraints(
     p_now         timestamptz,

@@ -23,7 +23,7 @@
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same
 -- worker. timer_*: what the process now waits for with nothing running, a timer or its own retry.
 -- cancelled: [[task_id, task_type, [replica_id, ...]], ...] of tasks that will never run. Where gates
--- are involved, one row more, without an item, whose effects are those of settled_gates. job_effects and started: null; see settle_job_tasks.
+-- are involved, one row more, without an item, whose effects are those of settle_gates_batch. job_effects and started: null; see settle_job_tasks.
 CREATE FUNCTION settle_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -266,7 +266,7 @@ BEGIN
     IF v_steps IS NULL THEN
         -- Nothing but removals, or leases that are lost.
         IF v_gated IS NOT NULL THEN
-            effects := settled_gates(
+            effects := settle_gates_batch(
                 v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id,
                 v_steps, p_timer_constraints);
             IF effects IS NOT NULL THEN
@@ -431,7 +431,7 @@ BEGIN
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
 
     IF v_gated IS NOT NULL THEN
-        effects := settled_gates(
+        effects := settle_gates_batch(
             v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id, v_steps,
             p_timer_constraints);
         IF effects IS NOT NULL THEN

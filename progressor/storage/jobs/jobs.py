@@ -61,7 +61,7 @@ _RETRIES_MAX = 20
 _FAILED_PRECONDITION = 9
 _BEFORE_ALL = ProcessKey(-1, "", "")
 _ENDED = "its job has ended"
-_RETRIED = "a retry of its job begins it again"  # as halt_busy says it
+_RETRIED = "a retry of its job begins it again"  # as halt_busy_processes says it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def options_of(column: Mapping[str, Any] | None) -> JobOptions:
 
 
 def part_of(column: Sequence[Any] | None) -> Part | None:
-    """Return the part of the column that ``priv/functions/jobs/leaders/job_part.sql`` makes."""
+    """Return the part of the column of ``priv/functions/jobs/leaders/build_job_part.sql``."""
     if column is None:
         return None
     led_by, slot, namespace, leader_id, node, options = column

@@ -17,7 +17,7 @@ BEGIN
         -- A timer also becomes due now: it could not have been claimed before, so it is not late.
         CASE WHEN v_is_timer THEN p_now END, p_task.attempt, p_replica_id
     );
-    PERFORM line_up(p_now, p_task.slot, p_task.namespace, p_task.process_id);
+    PERFORM enqueue_first_task(p_now, p_task.slot, p_task.namespace, p_task.process_id);
     PERFORM move_gated(
         p_now, p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id, 'available');
     UPDATE tasks t

@@ -111,7 +111,7 @@ BEGIN
         RETURN;
     END IF;
 
-    v_next := gated_cause(
+    v_next := find_gated_cause(
         p_now, v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, v_is_old);
     IF v_next <> 'gates' THEN
         freed := give_back_gates(

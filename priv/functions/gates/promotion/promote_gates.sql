@@ -30,7 +30,7 @@ DECLARE
     v_gate    text;
     v_count   integer := 0;
 BEGIN
-    SELECT array_agg(best_head(p_now, p_patience, s.namespace, s.gate, s.line))
+    SELECT array_agg(find_best_head(p_now, p_patience, s.namespace, s.gate, s.line))
     INTO v_sources
     FROM (
         SELECT DISTINCT g.namespace, g.gate, NULL AS line
@@ -57,7 +57,7 @@ BEGIN
         v_source := v_sources[v_place];
         IF v_known IS DISTINCT FROM v_place THEN
             v_known := v_place;
-            v_sources[v_place] := best_head(
+            v_sources[v_place] := find_best_head(
                 p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
             CONTINUE WHEN v_sources[v_place] IS DISTINCT FROM v_source;
         END IF;
@@ -99,7 +99,7 @@ BEGIN
             v_sources[v_place] := v_source;
             CONTINUE;
         END IF;
-        v_sources[v_place] := best_head(
+        v_sources[v_place] := find_best_head(
             p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
         FOREACH v_gate IN ARRAY coalesce(v_tried.freed, '{}') LOOP
             SELECT coalesce(min(s.place), cardinality(v_sources) + 1)
@@ -107,7 +107,7 @@ BEGIN
             FROM unnest(v_sources) WITH ORDINALITY
                 AS s (namespace, gate, line, aged_at, aged_id, priority, task_id, place)
             WHERE (s.namespace, s.gate) = (v_source.namespace, v_gate);
-            v_sources[v_place] := best_head(
+            v_sources[v_place] := find_best_head(
                 p_now, p_patience, v_source.namespace, v_gate, NULL);
         END LOOP;
     END LOOP;

@@ -52,7 +52,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    v_cause := gated_cause(p_now, p_slot, p_namespace, p_process_id, p_task_id, false);
+    v_cause := find_gated_cause(p_now, p_slot, p_namespace, p_process_id, p_task_id, false);
     IF v_cause = 'gates' THEN
         v_lacks := ARRAY(
             SELECT w.gate

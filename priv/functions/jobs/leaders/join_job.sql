@@ -45,7 +45,7 @@ BEGIN
     ) VALUES (
         p_slot, p_namespace, p_process_id, v_task_id, 'join', 'waiting', NULL, p_replica_id
     );
-    PERFORM line_up(p_now, p_slot, p_namespace, p_process_id);
+    PERFORM enqueue_first_task(p_now, p_slot, p_namespace, p_process_id);
     UPDATE jobs j
     SET join_task_id = v_task_id
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);

@@ -6,7 +6,7 @@
 -- Returns: a verdict: retried, job_not_found, job_not_failed, or again: once more; the names of the nodes that
 -- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose
 -- retry reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the
--- effects, as settled_gates returns them.
+-- effects, as settle_gates_batch returns them.
 CREATE FUNCTION retry_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -148,7 +148,7 @@ BEGIN
                 AND n.ordinal = ANY (v_broken)
         ) k
     ) k
-    CROSS JOIN LATERAL halt_busy(
+    CROSS JOIN LATERAL halt_busy_processes(
         v_now, p_replica_id, p_patience, k.slots, k.spaces, k.ids) h;
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
@@ -265,7 +265,7 @@ BEGIN
             v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s
         UNION ALL
         SELECT j.namespace, j.process_id, j.task_id
-        FROM due_join(p_slot, p_namespace, p_process_id) j
+        FROM find_due_join(p_slot, p_namespace, p_process_id) j
     ) s;
     effects := coalesce(effects || v_effects, effects, v_effects);
 END;

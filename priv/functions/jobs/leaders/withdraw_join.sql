@@ -38,6 +38,6 @@ BEGIN
     DELETE FROM schedule s
     WHERE (s.slot, s.namespace, s.process_id, s.task_id)
         = (p_slot, p_namespace, p_process_id, v_task_id);
-    PERFORM line_up(p_now, p_slot, p_namespace, p_process_id);
+    PERFORM enqueue_first_task(p_now, p_slot, p_namespace, p_process_id);
 END;
 $$;

@@ -27,7 +27,7 @@ BEGIN
     -- And the join, where that was the last of the nodes.
     RETURN QUERY
     SELECT *
-    FROM due_join(
+    FROM find_due_join(
         p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id);
 END;
 $$;

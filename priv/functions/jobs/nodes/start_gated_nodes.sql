@@ -3,7 +3,7 @@
 -- They take no place in the window of the job: what waits at a gate would keep the others out of it.
 -- Locks: none of its own but for new processes, inserted in key order: the caller has locked the leader,
 -- and the followers that are there; then as settle_gates.
--- Returns: one row: how many were started, and what settle_gates returns as settled_gates tells it.
+-- Returns: one row: how many were started, and what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION start_gated_nodes(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -156,7 +156,7 @@ BEGIN
 
     IF v_again IS NOT NULL THEN
         -- A repair that came after the retry.
-        PERFORM halt_busy(
+        PERFORM halt_busy_processes(
             p_now, p_replica_id, p_patience, array_agg(n.follower_slot),
             array_agg(n.follower_namespace), array_agg(n.follower_id))
         FROM unnest(v_again) AS o (ordinal)

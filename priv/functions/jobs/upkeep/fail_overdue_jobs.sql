@@ -3,7 +3,7 @@
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
 -- Returns: the keys of the jobs that failed; the tasks of their leaders that were cancelled, with their keys; and
--- the effects, as settled_gates returns them.
+-- the effects, as settle_gates_batch returns them.
 CREATE FUNCTION fail_overdue_jobs(
     p_now        timestamptz,
     p_replica_id bigint,

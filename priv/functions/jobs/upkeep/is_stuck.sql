@@ -16,7 +16,7 @@ BEGIN
     RETURN lacks_join(v_job)
         OR (v_job.ready > 0 AND v_job.beginning < 512 AND v_job.untended_at IS NULL)
         OR (v_job.running > 0 AND EXISTS (
-            SELECT FROM stuck_nodes(p_slot, p_namespace, p_process_id)
+            SELECT FROM find_stuck_nodes(p_slot, p_namespace, p_process_id)
         ));
 END;
 $$;

@@ -7,7 +7,7 @@
 -- Locks: the duty; then leaders and followers, in key order; then as start_nodes.
 -- Returns: a verdict: lost, the duty; more, from the key on; whole. What was found, as [kind, slot, namespace,
 -- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that
--- are due now, as effects like those of settled_gates.
+-- are due now, as effects like those of settle_gates_batch.
 CREATE FUNCTION recover_jobs(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -84,7 +84,7 @@ BEGIN
         array_agg(e.process_id) AS ids, array_agg(e.ordinal) AS ordinals
     INTO v_nodes
     FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
-    CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e;
+    CROSS JOIN LATERAL find_stuck_nodes(i.slot, i.namespace, i.process_id) e;
     -- The leaders that are there, and locked: one that comes later is another.
     SELECT array_agg(p.slot) FILTER (WHERE k.leads) AS slots,
         array_agg(p.namespace) FILTER (WHERE k.leads) AS spaces,
@@ -122,7 +122,7 @@ BEGIN
     JOIN unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS l (slot, namespace, process_id)
         USING (slot, namespace, process_id)
     JOIN jobs j USING (slot, namespace, process_id)
-    CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e
+    CROSS JOIN LATERAL find_stuck_nodes(i.slot, i.namespace, i.process_id) e
     WHERE e.ordinal = i.ordinal AND j.state = 'running';
     IF v_nodes.slots IS NOT NULL THEN
         PERFORM end_nodes(

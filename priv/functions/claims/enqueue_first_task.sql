@@ -1,9 +1,9 @@
--- Sees to it that of what waits on a process the first in line is due, and nothing else: see first_in_line.
--- Nothing is while the process has a step in hand. Of the others only the one that was first before can
--- be due, and that is next to it; a timer is blocked meanwhile, and keeps its instant.
+-- Makes the first waiting task of a process due (see find_first_task), and no other.
+-- None is due while the process runs a step. Of the others only the one that was first before can
+-- be due, which is the next one; a timer is blocked meanwhile and keeps its instant.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: nothing.
-CREATE FUNCTION line_up(
+CREATE FUNCTION enqueue_first_task(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
 RETURNS void
@@ -16,7 +16,7 @@ BEGIN
         FROM running r
         WHERE (r.slot, r.namespace, r.process_id) = (p_slot, p_namespace, p_process_id)
     ) THEN
-        v_next := first_in_line(p_slot, p_namespace, p_process_id);
+        v_next := find_first_task(p_slot, p_namespace, p_process_id);
     END IF;
     UPDATE schedule s
     SET due_at = CASE WHEN n.task_id = v_next.task_id THEN coalesce(s.due_at, p_now) END

@@ -3,7 +3,7 @@
 -- waits, holds a gate or runs, and the tasks lack nothing but gates.
 -- Locks: none of its own; the caller has locked the processes and the gates.
 -- Returns: the gates given back, each once, and the lines that are to be looked at.
-CREATE FUNCTION line_up_again(
+CREATE FUNCTION requeue_tasks(
     p_now        timestamptz,
     p_namespace  text,
     p_slot       smallint[],

@@ -2,7 +2,7 @@
 -- are brought back in another way: the step in hand finds its lease gone.
 -- Locks: none of its own, the caller has locked the processes; then as halt_processes.
 -- Returns: as halt_processes.
-CREATE FUNCTION halt_busy(
+CREATE FUNCTION halt_busy_processes(
     p_now        timestamptz,
     p_replica_id bigint,
     p_patience   double precision,

@@ -7,7 +7,7 @@
 -- A timer yields to everything.
 -- Locks: none; the caller has locked the process, and the order of the task where it may pass.
 -- Returns: the state in which it waits.
-CREATE FUNCTION gated_cause(
+CREATE FUNCTION find_gated_cause(
     p_now        timestamptz,
     p_slot       smallint,
     p_namespace  text,
@@ -39,7 +39,7 @@ BEGIN
     ) THEN
         RETURN 'order';
     END IF;
-    v_first := first_in_line(p_slot, p_namespace, p_process_id);
+    v_first := find_first_task(p_slot, p_namespace, p_process_id);
     IF v_first.task_type NOT IN ('timeout', 'remove')
         AND (v_is_timer OR v_first.task_id < p_task_id
             OR (v_first.attempt > 0 AND v_first.due_at IS NOT NULL)) THEN

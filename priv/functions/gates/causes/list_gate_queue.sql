@@ -5,7 +5,7 @@
 -- not looked at: what comes behind so many is not told anyway.
 -- Locks: none.
 -- Returns: their tasks.
-CREATE FUNCTION gate_places(
+CREATE FUNCTION list_gate_queue(
     p_now timestamptz, p_patience double precision, p_namespace text, p_gate text
 )
 RETURNS bigint[]

@@ -3,7 +3,7 @@
 -- the first 500 characters of its detail.
 -- Locks: none; the caller has seen the process under its lock.
 -- Returns: the message.
-CREATE FUNCTION refused_firing(
+CREATE FUNCTION describe_refusal(
     p_target     text,
     p_slot       smallint,  -- of the process
     p_namespace  text,

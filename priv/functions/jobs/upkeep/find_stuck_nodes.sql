@@ -1,7 +1,7 @@
 -- Finds nodes that run although their followers have ended, or are gone: what became of them.
 -- Locks: none.
 -- Returns: those nodes, with how they are to end.
-CREATE FUNCTION stuck_nodes(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION find_stuck_nodes(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, ordinal integer, state node_state,
     result bytea, message text

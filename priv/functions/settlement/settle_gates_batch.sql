@@ -1,8 +1,8 @@
 -- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those
 -- that a repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
 -- Locks: as settle_gates.
--- Returns: as admitted_gates.
-CREATE FUNCTION settled_gates(
+-- Returns: as admit_gates_batch.
+CREATE FUNCTION settle_gates_batch(
     p_now               timestamptz,
     p_replica_id        bigint,
     p_patience          double precision,

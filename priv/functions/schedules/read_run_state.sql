@@ -2,7 +2,7 @@
 -- A process that has ended stays so for the schedule, even if it is repaired.
 -- Locks: none.
 -- Returns: the state.
-CREATE FUNCTION run_state(
+CREATE FUNCTION read_run_state(
     p_slot       smallint,
     p_namespace  text,
     p_process_id text,

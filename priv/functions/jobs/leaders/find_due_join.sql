@@ -1,7 +1,7 @@
 -- Finds the due join of a leader, so that the replica that caused it can claim it at once.
 -- Locks: none; the caller has locked the leader.
 -- Returns: its key, in one row; none: no join is due.
-CREATE FUNCTION due_join(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION find_due_join(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
 STABLE
 BY INDEX

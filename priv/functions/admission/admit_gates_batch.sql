@@ -3,7 +3,7 @@
 -- Locks: as settle_gates.
 -- Returns: [[namespace, process_id, task_id, gate, line, order_key, wait_seconds, due_seconds], ...], the
 -- rows of settle_gates; null if there are none.
-CREATE FUNCTION admitted_gates(
+CREATE FUNCTION admit_gates_batch(
     p_now         timestamptz,
     p_replica_id  bigint,
     p_patience    double precision,

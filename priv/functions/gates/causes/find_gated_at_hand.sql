@@ -5,7 +5,7 @@
 -- waits for one process costs nothing.
 -- Locks: none; the caller has locked the process.
 -- Returns: their ids.
-CREATE FUNCTION gated_at_hand(
+CREATE FUNCTION find_gated_at_hand(
     p_now        timestamptz,
     p_limit      integer,
     p_slot       smallint,

@@ -4,7 +4,7 @@
 -- gate, it is the head of the line.
 -- Locks: none.
 -- Returns: the source with its head; the line is null if no task can be tried.
-CREATE FUNCTION best_head(
+CREATE FUNCTION find_best_head(
     p_now       timestamptz,
     p_patience  double precision,
     p_namespace text,
