@@ -10,14 +10,17 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from google.protobuf.message import Message
+
 from progressor import errors
-from progressor.api.calls.validation import check_id, check_namespace_name
+from progressor.api.calls.validation import PAGE_SIZE, check_id, check_namespace_name
 from progressor.domain.views.process import Place
 from progressor.wire.fields import ID_BYTES_MAX, refuse
-from progressor.wire.shapes import Field
+from progressor.wire.shapes import UNSENT, Field, Shape
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
+M = TypeVar("M", bound=Message)
 
 _FIELD = "page_token"
 _TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
@@ -27,12 +30,21 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[Key]):
+    """A request for at most `limit` items after the key `after`; no namespace: a list of all."""
+
+    namespace: str = ""
+    after: Key
+    limit: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageTokens(Generic[Key]):
     """The tokens of one list.
 
     Attributes:
-        letter: The first of each of its tokens.
-        first: What the first page, which has no token, begins behind.
+        letter: The first character of its tokens.
+        first: The key before the first page, which has no token.
         text_of: Returns a key as text.
         key_of: Returns the key in a text, or raises one of `_GARBLED`.
     """
@@ -43,14 +55,14 @@ class PageTokens(Generic[Key]):
     key_of: Callable[[str], Key]
 
     def write(self, key: Key) -> str:
-        """Return the token of the page behind an item."""
+        """Return the token of the page after the item with this key."""
         return encode(self.letter, self.text_of(key))
 
     def read(self, token: str, field: str = _FIELD) -> Key:
-        """Return what a page begins behind.
+        """Return the key of the last item before the page.
 
         Raises:
-            InvalidRequestError: The token is not of this list.
+            InvalidRequestError: The token is not one of this list.
         """
         if not token:
             return self.first
@@ -61,8 +73,19 @@ class PageTokens(Generic[Key]):
 
     @property
     def field(self) -> Field:
-        """The field of a request that has such a token."""
+        """The request field with such a token."""
         return Field(read=lambda message, path, _: self.read(message.page_token, path + _FIELD))
+
+    def listing(self, message_type: type[M]) -> Shape[Listing[Key], M]:
+        """Return how the request for such a list is read."""
+        has_namespace = "namespace" in message_type.DESCRIPTOR.fields_by_name
+        return Shape(
+            Listing,
+            message_type,
+            namespace=check_namespace_name if has_namespace else UNSENT,
+            after=self.field,
+            limit=PAGE_SIZE,
+        )
 
     def page(
         self, items: Sequence[Item], page_size: int, key: Callable[[Item], Key]

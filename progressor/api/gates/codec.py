@@ -4,7 +4,6 @@ import dataclasses
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
-    PAGE_SIZE,
     at_least_0,
     check_id,
     check_namespace_name,
@@ -38,15 +37,6 @@ class GateKey:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A ListGates: at most `limit` with keys above `after`."""
-
-    namespace: str
-    after: str
-    limit: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A SetGate; revision 0: whatever it is at."""
 
@@ -56,13 +46,6 @@ class Setting:
     expected_revision: int
 
 
-_LISTING = Shape(
-    Listing,
-    gate_service_pb2.ListGatesRequest,
-    namespace=check_namespace_name,
-    after=page_tokens.GATES.field,
-    limit=PAGE_SIZE,
-)
 _KEY: Shape[GateKey, Keyed] = Shape(
     GateKey, gate_service_pb2.GetGateRequest, namespace=check_namespace_name, gate=check_id
 )
@@ -75,7 +58,7 @@ _SETTING = Shape(
     expected_revision=at_least_0,
 )
 
-list_from_wire = _LISTING.read
+list_from_wire = page_tokens.GATES.listing(gate_service_pb2.ListGatesRequest).read
 set_from_wire = _SETTING.read
 
 

@@ -79,7 +79,7 @@ class Submission:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class JobListing:
     """A ListJobs: at most `limit` after the job `after`, by creation and id."""
 
     namespace: str
@@ -157,7 +157,7 @@ _SUBMISSION = Shape(
     idempotency_key=check_id,
 )
 _LISTING = Shape(
-    Listing,
+    JobListing,
     job_service_pb2.ListJobsRequest,
     namespace=check_namespace_name,
     wanted=flat(

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
-    PAGE_SIZE,
     Violations,
     at_least_0,
     check_namespace_name,
@@ -19,7 +18,6 @@ from progressor.api.calls.validation import (
 from progressor.api.namespaces.fields import CHANGEABLE, NAMESPACE, Change, change_of
 from progressor.domain.processes.namespace import HistoryMode, Namespace
 from progressor.v1 import namespace_service_pb2
-from progressor.wire.shapes import Shape
 
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})
 
@@ -31,14 +29,6 @@ class Update:
     name: str
     change: Change
     expected_revision: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A ListNamespaces: at most `limit` with names above `after`."""
-
-    after: str
-    limit: int
 
 
 def create_from_wire(message: namespace_service_pb2.CreateNamespaceRequest) -> Namespace:
@@ -76,12 +66,7 @@ def name_from_wire(
     return message.name
 
 
-list_from_wire = Shape(
-    Listing,
-    namespace_service_pb2.ListNamespacesRequest,
-    after=page_tokens.NAMESPACES.field,
-    limit=PAGE_SIZE,
-).read
+list_from_wire = page_tokens.NAMESPACES.listing(namespace_service_pb2.ListNamespacesRequest).read
 
 
 def namespace_to_wire(namespace: Namespace) -> namespace_service_pb2.Namespace:

@@ -62,31 +62,13 @@ class ProcessServicer:
         self, message: messages.StartRequest, context: CallContext
     ) -> messages.StartResponse:
         """Create a process and return the answer of its init task."""
-        timeout = seconds_left(context)
-        request = await self._request_of(message, TaskType.INIT, context)
-        if not request.waits:
-            receipt = await self._backend().requests.accept(request)
-            return messages.StartResponse(
-                task_id=receipt.task_id, deduplicated=receipt.deduplicated
-            )
-        answer = await self._backend().requests.ask(request, timeout=timeout)
-        return messages.StartResponse(
-            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
-        )
+        return await self._ask(message, TaskType.INIT, messages.StartResponse, context)
 
     async def call(
         self, message: messages.CallRequest, context: CallContext
     ) -> messages.CallResponse:
         """Return the answer of a call."""
-        timeout = seconds_left(context)
-        request = await self._request_of(message, TaskType.CALL, context)
-        if not request.waits:
-            receipt = await self._backend().requests.accept(request)
-            return messages.CallResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
-        answer = await self._backend().requests.ask(request, timeout=timeout)
-        return messages.CallResponse(
-            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
-        )
+        return await self._ask(message, TaskType.CALL, messages.CallResponse, context)
 
     async def notify(
         self, message: messages.NotifyRequest, context: CallContext
@@ -101,17 +83,7 @@ class ProcessServicer:
         self, message: messages.RepairRequest, context: CallContext
     ) -> messages.RepairResponse:
         """Return the answer of a repair."""
-        timeout = seconds_left(context)
-        request = await self._request_of(message, TaskType.REPAIR, context)
-        if not request.waits:
-            receipt = await self._backend().requests.accept(request)
-            return messages.RepairResponse(
-                task_id=receipt.task_id, deduplicated=receipt.deduplicated
-            )
-        answer = await self._backend().requests.ask(request, timeout=timeout)
-        return messages.RepairResponse(
-            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
-        )
+        return await self._ask(message, TaskType.REPAIR, messages.RepairResponse, context)
 
     async def simple_repair(
         self, message: messages.SimpleRepairRequest, context: CallContext
@@ -214,6 +186,24 @@ class ProcessServicer:
             task_id=answer.task_id,
             type=process_wire.TASK_TYPE_TO_WIRE[answer.task_type],
             response=answer.response,
+        )
+
+    async def _ask(
+        self,
+        message: codec.Admitted,
+        task_type: TaskType,
+        respond: Callable[..., T],
+        context: CallContext,
+    ) -> T:
+        """Return the response once the task is durable, or, if the caller waits, has ended."""
+        timeout = seconds_left(context)
+        request = await self._request_of(message, task_type, context)
+        if not request.waits:
+            receipt = await self._backend().requests.accept(request)
+            return respond(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
+        reply = await self._backend().requests.ask(request, timeout=timeout)
+        return respond(
+            task_id=reply.task_id, response=reply.response, deduplicated=reply.deduplicated
         )
 
     async def _request_of(

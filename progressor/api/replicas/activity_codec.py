@@ -10,6 +10,7 @@ from progressor.domain.views.activity import Activity, Queue, even_share
 from progressor.domain.views.replica import CREWS_MAX, Crew, Facts, ReplicaFacts
 from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire import fields as wire
+from progressor.wire.shapes import UNSENT, Shape
 
 CREWS_TOLD_MAX = 5_000
 """Namespaces of replicas in one answer. With all else at its bound they take 1.4 MiB, and 50 ms of
@@ -19,6 +20,7 @@ NAME_LENGTH_MAX = 256
 """Characters of a replica's name, which its configuration does not bound."""
 
 _NO_TIME = dt.timedelta()
+_CREW = Shape(Crew, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
 
 
 def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
@@ -58,17 +60,8 @@ def _replica(replica: ReplicaFacts, facts: Facts, share: int) -> pb.ReplicaActiv
 
 
 def _namespace(name: str, crew: Crew) -> pb.NamespaceActivity:
-    message = pb.NamespaceActivity(
-        namespace=name, busy_count=crew.busy_count, worker_count=crew.size
-    )
-    if crew.unreachable_for is not None:
-        message.unreachable_for.FromTimedelta(crew.unreachable_for)
-    tally = crew.tally
-    if tally is not None:
-        message.tally.settled_count = tally.settled_count
-        message.tally.attempt_count = tally.attempt_count
-        message.tally.failed_count = tally.failed_count
-        message.tally.processor_time.FromTimedelta(tally.processor_time)
+    message = _CREW.message(crew)
+    message.namespace = name
     return message
 
 

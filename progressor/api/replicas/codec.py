@@ -5,7 +5,6 @@ import datetime as dt
 from collections.abc import Mapping
 
 from progressor.api.calls import page_tokens
-from progressor.api.calls.validation import PAGE_SIZE
 from progressor.domain.views.replica import ReplicaState, ReplicaView
 from progressor.telemetry.logs.level import Level
 from progressor.v1 import replica_service_pb2
@@ -27,21 +26,7 @@ _LEVEL_FROM_WIRE: Mapping[int, Level] = {number: it for it, number in _LEVEL_TO_
 LOG_CHANGE_MAX = dt.timedelta(days=7)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A ListReplicas: at most `limit` with ids above `after`."""
-
-    after: int
-    limit: int
-
-
-_LISTING = Shape(
-    Listing,
-    replica_service_pb2.ListReplicasRequest,
-    after=page_tokens.REPLICAS.field,
-    limit=PAGE_SIZE,
-)
-list_from_wire = _LISTING.read
+list_from_wire = page_tokens.REPLICAS.listing(replica_service_pb2.ListReplicasRequest).read
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

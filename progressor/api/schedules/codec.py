@@ -7,7 +7,6 @@ from typing import Any
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
-    PAGE_SIZE,
     Violations,
     at_least_0,
     check_id,
@@ -86,15 +85,6 @@ class Reading:
     key: ScheduleKey
     next_count: int = NEXT_DEFAULT
     last_count: int = LAST_DEFAULT
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A ListSchedules: at most `limit` with ids above `after`."""
-
-    namespace: str
-    after: str
-    limit: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,13 +201,6 @@ _UPDATE = Shape(
 _READING = Shape(
     Reading, messages.GetScheduleRequest, key=_KEY, next_count=_COUNT, last_count=_COUNT
 )
-_LISTING = Shape(
-    Listing,
-    messages.ListSchedulesRequest,
-    namespace=check_namespace_name,
-    after=page_tokens.SCHEDULES.field,
-    limit=PAGE_SIZE,
-)
 _CHANGE: Shape[Change, messages.PauseScheduleRequest | messages.ResumeScheduleRequest] = Shape(
     Change, messages.PauseScheduleRequest, key=_KEY, note=_NOTE, expected_revision=at_least_0
 )
@@ -246,7 +229,7 @@ _BACKFILL = Shape(
 )
 
 get_from_wire = _READING.read
-list_from_wire = _LISTING.read
+list_from_wire = page_tokens.SCHEDULES.listing(messages.ListSchedulesRequest).read
 trigger_from_wire = _TRIGGERING.read
 
 

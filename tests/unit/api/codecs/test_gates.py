@@ -44,7 +44,7 @@ def test_a_page_ends_in_the_token_of_the_next() -> None:
     assert [it.gate for it in cut.gates] == ["a", "b"]
     assert whole.next_page_token == ""
     message = pb.ListGatesRequest(namespace="orders", page_token=cut.next_page_token)
-    assert gate_codec.list_from_wire(message) == gate_codec.Listing(
+    assert gate_codec.list_from_wire(message) == page_tokens.Listing(
         namespace="orders", after="b", limit=100
     )
 

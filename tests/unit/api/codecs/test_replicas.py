@@ -29,7 +29,7 @@ def test_every_state_has_its_number_in_all_three_places(state: ReplicaState) -> 
 def test_a_listing_asks_for_a_hundred_from_the_first_on_unless_told_otherwise() -> None:
     listing = replica_codec.list_from_wire(pb.ListReplicasRequest())
 
-    assert listing == replica_codec.Listing(after=0, limit=100)
+    assert listing == page_tokens.Listing(after=0, limit=100)
 
 
 def test_a_page_leads_to_the_next() -> None:
@@ -39,7 +39,7 @@ def test_a_page_leads_to_the_next() -> None:
     last = replica_codec.page_to_wire(views[2:], page_size=2)
 
     assert [replica.replica_id for replica in page.replicas] == [3, 5]
-    assert replica_codec.list_from_wire(request) == replica_codec.Listing(after=5, limit=2)
+    assert replica_codec.list_from_wire(request) == page_tokens.Listing(after=5, limit=2)
     assert last.next_page_token == ""
 
 

@@ -320,7 +320,7 @@ def test_a_listing_goes_on_behind_a_token() -> None:
     token = page_tokens.SCHEDULES.write("nightly")
     message = pb.ListSchedulesRequest(namespace="clocks", page_token=token)
 
-    assert schedule_codec.list_from_wire(message) == schedule_codec.Listing(
+    assert schedule_codec.list_from_wire(message) == page_tokens.Listing(
         namespace="clocks", after="nightly", limit=100
     )
     message.page_token = page_tokens.GATES.write("g")
