@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import process_key
-from progressor.domain.schedules.schedule import Firing, OverlapPolicy, Schedule, Upcoming
+from progressor.domain.schedules.schedule import (
+    Decision,
+    Firing,
+    FiringCause,
+    OverlapPolicy,
+    Schedule,
+    Upcoming,
+    decide,
+    decide_queued,
+)
 from tests.support.clock import ManualClock
 from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
 from tests.support.storage.store import BROKEN, create_namespace, empty, running_stores, success
@@ -109,35 +118,28 @@ class Model:
     def at_work(self) -> list[dt.datetime]:
         return sorted(it for it, state in self.states.items() if state == "running")
 
-    def fire(self, instant: dt.datetime, policy: OverlapPolicy) -> None:
-        waiting = [it for it, (_, is_backfill) in self.queue.items() if not is_backfill]
-        if policy is OverlapPolicy.CANCEL_PREVIOUS:
-            for each in self.at_work:
-                self.states[each] = "cancelled"
-        elif policy is OverlapPolicy.SKIP and self.at_work:
-            self.states[instant] = "skipped"
-            return
-        elif policy is OverlapPolicy.QUEUE_ONE and (self.at_work or waiting):
-            if self.at_work and waiting:
+    def fire(self, instant: dt.datetime, policy: OverlapPolicy, cause: FiringCause) -> None:
+        has_queued = not all(is_backfill for _, is_backfill in self.queue.values())
+        match decide(policy, cause, is_at_work=bool(self.at_work), has_queued=has_queued):
+            case Decision.START:
+                if policy is OverlapPolicy.CANCEL_PREVIOUS:
+                    self.states |= dict.fromkeys(self.at_work, "cancelled")
+                self.states[instant] = "running"
+            case Decision.QUEUE:
+                self.queue[instant] = (policy, False)
+                self.states[instant] = "queued"
+            case Decision.SKIP:
                 self.states[instant] = "skipped"
-                return
-            self.queue[instant] = (policy, False)
-            self.states[instant] = "queued"
-            return
-        self.states[instant] = "running"
 
     def look(self) -> None:
         if not self.queue:
             return
         instant = min(self.queue)
         policy, _ = self.queue[instant]
-        if policy is OverlapPolicy.QUEUE_ONE and self.at_work:
-            return
-        del self.queue[instant]
-        if policy is OverlapPolicy.SKIP and self.at_work:
-            self.states[instant] = "skipped"
-        else:
-            self.states[instant] = "running"
+        decision = decide_queued(policy, is_at_work=bool(self.at_work))
+        if decision is not Decision.QUEUE:
+            del self.queue[instant]
+            self.states[instant] = "running" if decision is Decision.START else "skipped"
 
     def backfill(self, instants: list[dt.datetime], policy: OverlapPolicy) -> None:
         for each in instants:
@@ -160,7 +162,7 @@ class Play:
                 self.clock.advance(model.next - self.clock.now())
                 await timetable.fire_due()
                 if not model.paused:
-                    model.fire(model.next, model.policy)
+                    model.fire(model.next, model.policy, FiringCause.TIME)
                 model.next += MINUTE
             case Look():
                 await timetable.look_at_queue()
@@ -171,7 +173,7 @@ class Play:
             case Trigger(policy):
                 self.clock.advance(dt.timedelta(milliseconds=1))
                 await timetable.schedule_runs.trigger(key, policy=policy, idempotency_key=None)
-                model.fire(self.clock.now(), policy or model.policy)
+                model.fire(self.clock.now(), policy or model.policy, FiringCause.TRIGGER)
             case Backfill(ago, count, policy):
                 past = model.next - (ago + 1) * MINUTE
                 instants = [past - n * MINUTE for n in range(count)]

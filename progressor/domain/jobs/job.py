@@ -19,7 +19,7 @@ cancelled  its job has ended without it                             a retry
 import dataclasses
 import datetime as dt
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import JobOptions, Leadership, ProcessKey
@@ -45,6 +45,24 @@ class JobState(enum.StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+_FAILED = frozenset({NodeState.FAILED, NodeState.CANCELLED})
+
+
+def state_before_start(
+    predecessors: Iterable[NodeState], ancestors: Iterable[NodeState]
+) -> NodeState:
+    """Return the state of a node of a running job that has not been started.
+
+    Args:
+        predecessors: The states of those that it waits for.
+        ancestors: The states of all nodes on which it depends, its predecessors among them.
+    """
+    if not _FAILED.isdisjoint(ancestors):
+        return NodeState.SKIPPED
+    is_ready = all(it is NodeState.DONE for it in predecessors)
+    return NodeState.READY if is_ready else NodeState.WAITING
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -383,6 +383,24 @@ def decide(
             return Decision.SKIP
 
 
+def decide_queued(policy: OverlapPolicy, *, is_at_work: bool) -> Decision:
+    """Return what becomes of the oldest queued firing; QUEUE: it stays queued.
+
+    ``fire_schedules`` is held to this by a test.
+
+    Args:
+        policy: The one with which it was queued.
+        is_at_work: What an earlier firing started has not ended.
+    """
+    match policy:
+        case OverlapPolicy.ALLOW | OverlapPolicy.CANCEL_PREVIOUS:
+            return Decision.START
+        case OverlapPolicy.SKIP:
+            return Decision.SKIP if is_at_work else Decision.START
+        case OverlapPolicy.QUEUE_ONE:
+            return Decision.QUEUE if is_at_work else Decision.START
+
+
 def target_id(template: str, schedule_id: str, instant: dt.datetime) -> str:
     """Return the id that a template makes for a firing; any other text stays as it is."""
     return template.replace("{instant}", instant_text(instant)).replace(

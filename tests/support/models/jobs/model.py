@@ -6,6 +6,8 @@ No room is ever short in it: there are fewer nodes than a window has places.
 import dataclasses
 from collections.abc import Collection, Iterable
 
+from progressor.domain.jobs.job import state_before_start
+from progressor.domain.processes.task import NodeState
 from tests.support.models.jobs.graphs import Graph, ancestors
 
 UNFINISHED = frozenset({"waiting", "ready", "running"})
@@ -118,10 +120,10 @@ class ModelJob:
         for name, node in self.nodes.items():
             if node.state not in {"waiting", "skipped"}:
                 continue
-            doomed = any(
-                states[each] in {"failed", "cancelled"} for each in ancestors(self.graph, name)
+            state = state_before_start(
+                [NodeState(states[each]) for each in node.before],
+                [NodeState(states[each]) for each in ancestors(self.graph, name)],
             )
-            ripe = all(states[each] == "done" for each in node.before)
-            started = "ready" if node.has_constraints else "running"
-            node.state = "skipped" if doomed else started if ripe else "waiting"
+            is_started = state is NodeState.READY and not node.has_constraints
+            node.state = "running" if is_started else state.value
             node.has_follower = node.has_follower or node.state == "running"
