@@ -123,14 +123,6 @@ async def test_what_is_forgotten_before_the_channels_run_is_closed_with_the_othe
     assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
 
-async def test_a_target_that_fails_is_passed_over(channels: Channels) -> None:
-    asked = namespace(A, B)
-    failing = await channels.take(asked)
-    await _fail(failing.channel)
-
-    assert await targets_of(channels, asked, 3) == [B, B, B]
-
-
 async def test_where_all_targets_fail_they_are_still_taken_in_turn(channels: Channels) -> None:
     asked = namespace(A, B)
     for _ in range(2):
@@ -179,20 +171,6 @@ async def test_the_stream_of_a_channel_that_nobody_names_is_closed_with_it(
 
         assert not stream.is_open
         await channels.close()
-
-
-async def test_channels_whose_run_is_cancelled_have_no_streams(channels: Channels) -> None:
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(channels.run())
-        await asyncio.sleep(0)
-        connection = await channels.take(namespace(A))
-        stream = channels.stream_of(connection)
-        await asyncio.sleep(0)
-        running.cancel()
-
-    assert channels.stream_of(connection) is None
-    assert stream is not None
-    assert stream.has_ended
 
 
 async def _fail(channel: grpc.aio.Channel) -> None:

@@ -69,23 +69,6 @@ def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
     assert [it.commit.shard_count for it in (here, variable, given)] == [1, 2, 3]
 
 
-def test_addresses_come_as_a_list_or_separated_by_commas(tmp_path: Path) -> None:
-    by_list = _load(tmp_path, '[server]\nbind = ["127.0.0.1:1", "unix:/run/p"]\n')
-    by_text = _load(tmp_path, flags={"server.bind": "127.0.0.1:1, unix:/run/p"})
-
-    assert by_list.server.bind == by_text.server.bind == ("127.0.0.1:1", "unix:/run/p")
-
-
-def test_an_empty_variable_is_none_and_an_empty_flag_is_the_default(tmp_path: Path) -> None:
-    toml = '[database]\ndsn = "postgresql://file"\n'
-
-    by_variable = _load(tmp_path, toml, {"PROGRESSOR_DATABASE_DSN": ""})
-    by_flag = _load(tmp_path, toml, flags={"database.dsn": ""})
-
-    assert by_variable.database.dsn == "postgresql://file"
-    assert not by_flag.database.dsn
-
-
 @pytest.mark.parametrize(
     ("toml", "key", "said"),
     [
@@ -367,16 +350,6 @@ def test_the_third_process_of_an_engine_has_its_metrics_two_ports_above_the_firs
     loaded = _load(tmp_path, flags={"telemetry.metrics_bind": text}).telemetry
 
     assert [str(loaded.metrics_at()), str(loaded.metrics_at(3))] == places
-
-
-@pytest.mark.parametrize(
-    "text", ["9464", "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:9464-", "unix:/m.sock", "on", "+"]
-)
-def test_metrics_are_at_a_host_and_a_port_or_nowhere(tmp_path: Path, text: str) -> None:
-    with pytest.raises(errors.ConfigError) as caught:
-        _load(tmp_path, flags={"telemetry.metrics_bind": text})
-
-    assert caught.value.key == "telemetry.metrics_bind"
 
 
 def test_a_process_without_a_port_for_its_metrics_is_refused_by_the_key() -> None:

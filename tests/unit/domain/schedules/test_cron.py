@@ -241,14 +241,6 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
         CronClock("* * * * *", zone)
 
 
-def test_what_fires_seldom_costs_no_look_at_each_day_more_than_once() -> None:
-    clock = CronClock("0 2 29 2 *", BERLIN)
-
-    assert [f"{each:%Y-%m-%dT%H}" for each in following(clock, START, 3)] == [
-        "2028-02-29T01", "2032-02-29T01", "2036-02-29T01",
-    ]  # fmt: skip
-
-
 def test_after_the_last_year_that_can_be_told_there_is_none() -> None:
     assert CronClock("0 0 1 1 *", "UTC").after(instant("9999-06-01T00:00Z")) is None
 
@@ -268,22 +260,3 @@ def test_up_to_an_instant_the_same_is_found_and_nothing_behind_it(
         assert clock.after(after, each) == each
         assert clock.after(after, each - dt.timedelta(microseconds=1)) is None
         after = each
-
-
-@pytest.mark.parametrize("zone", ["UTC", BERLIN])
-def test_to_look_no_further_than_an_instant_costs_a_look_at_each_day_up_to_it(
-    zone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-    offset = CronClock._offset
-
-    def counted(clock: CronClock, at: dt.datetime) -> dt.timedelta:
-        nonlocal looks
-        looks += 1
-        return offset(clock, at)
-
-    monkeypatch.setattr(CronClock, "_offset", counted)
-    clock = CronClock("0 0 29 2 */7", zone)
-
-    assert clock.after(instant("2032-03-01T00:00Z"), instant("2042-01-01T00:00Z")) is None
-    assert looks <= (5000 if zone == BERLIN else 1)

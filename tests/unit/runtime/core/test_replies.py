@@ -199,18 +199,6 @@ async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPat
 
 
 @in_virtual_time
-async def test_a_large_crowd_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FETCH_MAX", 2)
-    harness = Harness()
-    for task_id in (1, 2, 3):
-        harness.expect(task_id)
-    async with harness.running():
-        pass
-
-    assert harness.results.fetches == [(1, 2), (3,)]
-
-
-@in_virtual_time
 async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
     harness = Harness()
     waiter = harness.expect()

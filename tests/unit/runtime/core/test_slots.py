@@ -88,17 +88,6 @@ def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
     assert slots.has_backlog("orders")
 
 
-def test_requests_and_all_that_is_due_take_turns() -> None:
-    slots = idle_workers()
-    slots.reserve_up_to(TWO_PLACES, 1)
-    slots.reserve_up_to(OTHER, 1)
-
-    turns = [slots.next_turn("orders") for _ in range(4)]
-
-    assert turns == [True, False, True, False]
-    assert slots.next_turn("invoices")
-
-
 @in_virtual_time
 async def test_a_step_gives_its_place_back_when_it_ends() -> None:
     carrier, stop = Carrier(), asyncio.Event()

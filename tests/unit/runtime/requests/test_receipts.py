@@ -45,15 +45,6 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
 
 
 @in_virtual_time
-async def test_a_timer_with_constraints_of_a_simple_repair_is_not_due_here() -> None:
-    harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9, due=None)
-
-    assert await harness.requests.simple_repair(KEY) == 9
-    assert harness.due_queue.wait_seconds() is None
-
-
-@in_virtual_time
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     harness = Harness()
     harness.processes.repair_answer = SimpleRepair(

@@ -129,20 +129,6 @@ async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> N
 
 
 @in_virtual_time
-async def test_tasks_that_stay_locked_are_left_to_the_scan() -> None:
-    harness = Harness(ONE_PLACE)
-    harness.make_due(1)
-    harness.claims.misses = 1_000_000
-    harness.slots.reserve(ONE_PLACE)
-    harness.slots.mark_backlog("orders")
-    async with harness.running(harness.backlog.run):
-        harness.slots.give_back("orders")
-        await asyncio.sleep(5)
-
-        assert not harness.slots.has_backlog("orders")
-
-
-@in_virtual_time
 async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
     harness = Harness()
     harness.slots.reserve(make_namespace("void"))

@@ -117,16 +117,6 @@ async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
 
 
 @in_virtual_time
-async def test_what_the_scan_leaves_for_want_of_places_is_not_overtaken() -> None:
-    harness = Harness(ONE_PLACE)
-    harness.make_due(1, 2)
-    async with harness.running():
-        await harness.due.scan()
-
-        assert harness.slots.has_backlog("orders")
-
-
-@in_virtual_time
 async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
     harness = Harness()
     harness.make_due(1)

@@ -368,15 +368,3 @@ async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(ahead: 
     await harness.scanning.scan()
 
     assert len(harness.settlements.entries) == 1
-
-
-@in_virtual_time
-async def test_a_scan_that_was_held_up_for_long_sees_no_jump() -> None:
-    harness = Harness()
-    await harness.scanning.scan()
-    harness.replicas.zombies = (make_zombie(),)
-
-    await asyncio.sleep(3600)
-    await harness.scanning.scan()
-
-    assert len(harness.settlements.entries) == 1

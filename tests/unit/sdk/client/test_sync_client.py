@@ -3,30 +3,17 @@
 import asyncio
 import inspect
 import threading
-from typing import Any
 
 import grpc
 import pytest
 
 from progressor import errors, sdk
-from progressor.sdk import Client, EngineUnavailableError, Reply, SyncClient
+from progressor.sdk import Client, EngineUnavailableError, SyncClient
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from tests.unit.sdk.scripted_engine import HANG, refusal, scripted_engine
 
 SECOND = "2"
-
-
-async def test_a_call_blocks_until_it_is_answered() -> None:
-    answer = pb.CallResponse(task_id=1, response=b"[1]")
-    async with scripted_engine(answer) as engine:
-        with SyncClient(engine.address, namespace="orders") as client:
-            answered: Reply[Any] = await asyncio.to_thread(
-                client.call, "p", 2, context={"user": "ann"}
-            )
-
-    assert engine.requests[0].namespace == "orders"
-    assert (engine.requests[0].args, answered.response) == (b"2", [1])
 
 
 async def test_list_follows_the_pages() -> None:

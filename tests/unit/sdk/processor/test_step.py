@@ -150,23 +150,6 @@ async def test_metadata_is_overwritten_by_assignment(threads: Executor) -> None:
     }
 
 
-async def test_metadata_that_would_be_rounded_are_refused_in_the_step(threads: Executor) -> None:
-    rounded = {"size": 2**60}
-
-    async def tag(step: Step[Any]) -> str:
-        with pytest.raises(ValueError, match="size: an integer beyond"):
-            step.metadata = rounded
-        with pytest.raises(ValueError, match="size: an integer beyond"):
-            step.emit(1, metadata=rounded)
-        return "both"
-
-    response = await decided(tag, asked(), threads)
-
-    assert response.response == b'"both"'
-    assert not response.HasField("metadata")
-    assert not response.events
-
-
 def _timer_at(step: Step[Any]) -> None:
     step.set_timer(at=NOON, remove=True)
 
@@ -300,16 +283,6 @@ async def test_a_response_that_cannot_be_encoded_fails_the_step(threads: Executo
     processor.call(lambda _step: "text")
 
     assert (await processor.answer(asked(), threads)).failure.reason == "TypeError"
-
-
-async def test_args_of_another_type_are_the_callers_fault(threads: Executor) -> None:
-    def read(step: Step[Any]) -> Any:
-        return step.args_as(Order)
-
-    response = await decided(read, asked(args=b'{"items":1}'), threads)
-
-    assert (response.reject.code, response.reject.reason) == (3, "INVALID_ARGS")
-    assert "args cannot be read" in response.reject.message
 
 
 @pytest.mark.parametrize("name", ["init", "call", "notify", "repair", "timeout"])

@@ -16,7 +16,6 @@ from progressor.sdk import (
     Retry,
     RetryPolicy,
     Step,
-    TaskError,
 )
 from progressor.sdk.testing import JobRehearsal, node_runs
 from tests.support.processor.rehearsed import breaking, chain, processor_of
@@ -163,20 +162,6 @@ async def test_a_retry_has_a_stopped_follower_go_on_with_its_timer() -> None:
     assert follower.timer.due_at == due_at
     assert await job.run("a") is NodeState.DONE
     assert job.attempts == {"a": 2, "b": 1}
-
-
-async def test_a_follower_that_is_removed_fails_its_node_and_begins_anew_by_a_retry() -> None:
-    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
-    removed = await job.process("a")
-    await removed.remove()
-    assert job.outcomes["a"].error == TaskError(
-        code=9, reason="PROCESS_REMOVED", message="its process was removed"
-    )
-    with pytest.raises(ValueError, match="no process in error"):
-        await job.repair("a")
-    await job.retry()
-
-    assert await job.process("a") is not removed
 
 
 @pytest.mark.parametrize("attempts_max", [None, 1, 3])

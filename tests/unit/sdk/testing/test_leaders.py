@@ -1,6 +1,5 @@
 """A processor leads a rehearsed job: it starts nodes, hears of their end, and decides."""
 
-import datetime as dt
 import random
 from typing import Any
 
@@ -17,7 +16,6 @@ from progressor.sdk import (
     Step,
 )
 from progressor.sdk.testing import JobRehearsal
-from progressor.sdk.testing.rehearsal import STARTS_AT
 from tests.support.processor.rehearsed import breaking, chain, processor_of
 
 
@@ -73,23 +71,6 @@ async def test_a_leader_adds_nodes_and_decides() -> None:
 
     assert seen == [["a done"], ["a done", "b failed", "c done"]]
     assert (job.state, job.result) == (JobState.DONE, "decided")
-
-
-async def test_a_step_that_starts_nodes_changes_the_timer_as_well() -> None:
-    def begin(step: Step[Any]) -> None:
-        step.set_timer(after=3600, args="expire")
-        step.start_nodes(chain("a"))
-
-    def fulfil(step: Step[Any]) -> None:
-        step.unset_timer()
-        step.start_nodes(chain("b"))
-
-    job = await JobRehearsal.led_by(processor_of(init=begin, call=fulfil))
-    assert job.leader.timer is not None
-    await job.leader.call()
-
-    assert job.leader.timer is None
-    assert job.running == ("a", "b")
 
 
 async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
@@ -202,24 +183,6 @@ async def test_a_retry_has_the_timer_due_that_broke_the_leader() -> None:
     assert (job.leader.status, job.running) == (ProcessStatus.RUNNING, ("a",))
     assert job.leader.timer is not None
     assert job.leader.timer.due_at == job.leader.now
-
-
-async def test_a_leader_says_a_deadline_which_a_later_one_replaces() -> None:
-    def more(step: Step[Any]) -> None:
-        step.start_nodes(chain("b"), deadline=step.args)
-
-    def begin(step: Step[Any]) -> None:
-        step.start_nodes(chain("a"), deadline=60)
-
-    job = await JobRehearsal.led_by(processor_of(init=begin, call=more))
-    await job.leader.advance(10)
-    assert job.deadline == STARTS_AT + dt.timedelta(seconds=60)
-    await job.leader.call(60)
-    assert job.deadline == STARTS_AT + dt.timedelta(seconds=70)
-    await job.expire()
-
-    assert (job.state, job.leader.detail) == (JobState.FAILED, "DEADLINE_EXCEEDED")
-    assert job.counts == NodeCounts(cancelled=2)
 
 
 async def test_a_repair_of_the_leader_goes_on_with_its_job() -> None:

@@ -37,10 +37,6 @@ def leading() -> Processor[Any]:
     return processor_of("leads", init=begin, join=join)
 
 
-def _fail(_step: Step[Any]) -> None:
-    raise Fail("failed by the test")
-
-
 def outer_graph() -> Graph:
     """Return a graph of node a, which leads, and b, which comes after it."""
     graph = Graph()
@@ -51,20 +47,6 @@ def outer_graph() -> Graph:
 def outer_job() -> JobRehearsal:
     """Return a job of that graph, whose leaves are never executed."""
     return JobRehearsal(outer_graph(), processors=[leading()], namespace="leads")
-
-
-async def test_a_node_ends_as_the_job_does_that_it_leads() -> None:
-    job = outer_job()
-    inner = await job.inner("a")
-    assert (inner.job_id, inner.states) == (
-        "job-1/a", {"x": NodeState.RUNNING, "y": NodeState.WAITING},
-    )  # fmt: skip
-    await inner.complete("x")
-    assert job.running == ("a",)
-    await inner.complete("y")
-
-    assert (inner.state, inner.result) == (JobState.DONE, ["x", "y"])
-    assert (job.running, job.outcomes["a"].result) == (("b",), ["x", "y"])
 
 
 async def test_an_inner_job_may_wait_to_be_called() -> None:
@@ -153,25 +135,6 @@ async def test_an_inner_job_of_a_cancelled_one_is_retried_by_itself() -> None:
 
     assert inner.state is JobState.DONE
     assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
-
-
-async def test_a_repair_of_an_inner_node_goes_on_with_both_jobs() -> None:
-    leaves = processor_of(
-        "leaves",
-        init=lambda step: step.set_timer(after=1) if step.args == 1 else step.complete(),
-        timeout=_fail,
-        repair=lambda step: step.complete("fixed"),
-    )
-    job = JobRehearsal(outer_graph(), processors=[leading(), leaves])
-    inner = await job.inner("a")
-    await inner.run("x")
-    assert (inner.state, job.state) == (JobState.FAILED, JobState.FAILED)
-    await inner.repair("x")
-    assert (inner.state, job.state) == (JobState.RUNNING, JobState.RUNNING)
-    assert (job.running, job.states["b"]) == (("a",), NodeState.WAITING)
-    await inner.run("y")
-
-    assert (inner.state, job.state, job.running) == (JobState.DONE, JobState.RUNNING, ("b",))
 
 
 async def test_jobs_may_be_three_deep() -> None:

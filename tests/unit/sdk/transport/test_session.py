@@ -176,18 +176,6 @@ async def test_a_session_that_drains_is_read_to_its_end_and_replaced(
     assert len(set(engine.peers)) == 2
 
 
-async def test_a_request_too_large_for_a_frame_goes_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "REQUEST_BYTES_MAX", 1000)
-    async with bare_engine(answering) as engine, client(engine) as it:
-        await it.call("p", b"x" * 1001)
-        await it.call("p", b"x")
-
-    assert [len(request.args) for request in engine.unary] == [1001]
-    assert [len(call.call.args) for call in engine.calls] == [1]
-
-
 async def test_a_caller_that_is_cancelled_is_told_of() -> None:
     async with scripted_engine(HANG) as engine, client(engine) as it:
         waiting = asyncio.ensure_future(it.call("p"))

@@ -27,27 +27,6 @@ async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "pause", "second"),
-    [(3, 0.0, (2,)), (1000, 1.0, (2,)), (1000, 0.0, (2, 3, 4, 5))],
-    ids=["nearly alone", "long after", "full already"],
-)
-@in_virtual_time
-async def test_nobody_waits_in_vain_for_a_batch_to_fill(
-    steps: int, pause: float, second: tuple[int, ...]
-) -> None:
-    harness = Harness(
-        gather=seconds(GATHER_SECONDS), step_count=lambda: steps, seconds=WRITE_SECONDS
-    )
-    async with harness.running():
-        await asyncio.wait(harness.submit(*crowd(1)))
-        await asyncio.sleep(pause)
-        began_at = asyncio.get_running_loop().time()
-        await asyncio.wait(harness.submit(*crowd(*second)))
-
-    assert harness.times[-1] == began_at
-
-
-@pytest.mark.parametrize(
     ("steps", "waiting", "sizes"),
     [
         (2 * GATHER_SPLIT, 2 * GATHER_SPLIT, [GATHER_SPLIT, GATHER_SPLIT]),
@@ -67,20 +46,6 @@ async def test_a_crowd_that_is_all_in_line_is_written_in_halves(
         await asyncio.wait(harness.submit(*crowd(*range(waiting))))
 
     assert [len(batch) for batch in harness.batches] == sizes
-
-
-@in_virtual_time
-async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
-    harness = Harness(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
-    running = asyncio.ensure_future(harness.commit.run())
-    await asyncio.wait(harness.submit(*crowd(1)))
-    harness.submit(*crowd(2))
-    await settled()
-
-    harness.commit.close()
-    await running
-
-    assert harness.times == [0, WRITE_SECONDS]
 
 
 def following(*process_ids: str, **fields: Any) -> tuple[Harness, list[Item], list[Item]]:
@@ -173,16 +138,6 @@ async def test_batches_that_broke_together_are_written_again_one_after_the_other
 
 def by_conflict_key(item: Item) -> str | None:
     return item.conflict_key
-
-
-@in_virtual_time
-async def test_items_of_one_process_share_a_batch_where_they_do_not_conflict() -> None:
-    harness = Harness(conflict_key=by_conflict_key)
-    futures = harness.submit(*(Item(number, "a") for number in range(1, 7)))
-    async with harness.running():
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1, 2, 3, 4), (5, 6)]
 
 
 @in_virtual_time

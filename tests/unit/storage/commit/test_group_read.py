@@ -141,25 +141,6 @@ async def test_a_busy_event_loop_lets_a_batch_fill(monkeypatch: pytest.MonkeyPat
 
 
 @in_virtual_time
-async def test_a_crowd_brings_in_another_reader() -> None:
-    harness = Harness(reader_count=2, batch_max=100)
-    harness.open.clear()
-    async with harness.running():
-        asked = harness.ask(Item(1))
-        await settled()
-        asked += harness.ask(*crowd(*range(2, group_read.WAITING_PER_BATCH + 2)))
-        await settled()
-        before = harness.in_flight
-        asked += harness.ask(Item(99))
-        await settled()
-        after = harness.in_flight
-        harness.open.set()
-        await ends(asked)
-
-    assert (before, after) == (1, 2)
-
-
-@in_virtual_time
 async def test_patience_counts_from_the_last_batch_that_left() -> None:
     harness = Harness(reader_count=2)
     harness.open.clear()

@@ -4,11 +4,9 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from grpc import StatusCode
 
 from progressor import errors
-from progressor.api.calls import status
-from progressor.api.calls.request_count import NAMESPACES_MAX, RequestCount, outcome_of
+from progressor.api.calls.request_count import NAMESPACES_MAX, RequestCount
 from progressor.domain.processes.admission import Import
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.process import ProcessStatus
@@ -22,9 +20,6 @@ from tests.support.telemetry.measured import counted, recorded
 
 RETRY_AFTER = seconds(1)
 NOT_FOUND = 5
-FAILED_BY_THE_PROCESSOR = {
-    errors.ProcessFailedError, errors.RepairFailedError, errors.TaskFailedError,
-}  # fmt: skip
 
 
 @in_virtual_time
@@ -99,24 +94,6 @@ def test_an_end_is_counted_by_who_has_to_act(
 
     name = "orders" if names_it else ""
     assert counted(metrics.requests) == {(name, "Call", outcome, reason): 1}
-
-
-@pytest.mark.parametrize("kind", status.CODES, ids=lambda it: it.__name__)
-def test_who_has_to_act_is_what_the_status_says(kind: type[errors.ProgressorError]) -> None:
-    error = kind.__new__(kind)
-    by_status = {
-        StatusCode.UNAVAILABLE: "unavailable",
-        StatusCode.RESOURCE_EXHAUSTED: "unavailable",
-        StatusCode.DEADLINE_EXCEEDED: "unavailable",
-        StatusCode.INTERNAL: "internal",
-        StatusCode.UNKNOWN: "failed",
-    }
-
-    expected = by_status.get(status.CODES[kind], "refused")
-    if kind in FAILED_BY_THE_PROCESSOR:
-        expected = "failed"
-
-    assert outcome_of(error) == expected
 
 
 def test_a_namespace_that_was_found_once_is_named_whatever_comes() -> None:

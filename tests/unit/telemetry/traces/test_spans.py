@@ -120,24 +120,6 @@ def test_a_request_is_a_child_of_its_caller_and_hands_itself_on() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("code", "is_rejected", "failed"),
-    [(14, False, True), (13, False, True), (5, False, False), (14, True, False)],
-)
-def test_a_request_failed_only_if_that_was_the_engines_doing(
-    code: int, is_rejected: bool, failed: bool
-) -> None:
-    spans = Spans()
-
-    with spans.tracing.request(SERVICE, "Call", TRACED) as span:
-        span.ended(code, reason="WHY", is_rejected=is_rejected)
-
-    ended = spans.one(f"{SERVICE}/Call")
-    assert is_error(ended) is failed
-    assert attributes_of(ended).get("error.type") == (None if is_rejected else "WHY")
-    assert attributes_of(ended).get("progressor.rejected", False) is is_rejected
-
-
 def test_a_caller_that_hangs_up_does_not_fail_the_span() -> None:
     spans = Spans()
 
@@ -313,32 +295,6 @@ def test_a_claim_is_told_as_the_beginning_of_its_step() -> None:
     assert attributes_of(claimed).items() >= {
         "db.system.name": "postgresql", "progressor.task_id": 7, "progressor.attempt": 2,
     }.items()  # fmt: skip
-
-
-def test_a_step_of_a_task_with_constraints_says_what_its_life_was_spent_on() -> None:
-    spans = Spans()
-    claim = Claim(START, START, START + seconds(0.5))
-    task = make_task(spent=(1, 2, 3, 4, 5, 6), claim=claim, trace_context=TRACED)
-    other = make_task(claim=claim, trace_context=TRACED)
-
-    with spans.tracing.step(task), spans.tracing.step(other):
-        pass
-
-    spent = {
-        "progressor.spent.time_us": 1,
-        "progressor.spent.order_us": 2,
-        "progressor.spent.process_us": 3,
-        "progressor.spent.gates_us": 4,
-        "progressor.spent.available_us": 5,
-        "progressor.spent.running_us": 6,
-    }
-    for name in ("progressor.claim", "progressor.step"):
-        told = [
-            {key: it for key, it in attributes_of(span).items() if ".spent." in key}
-            for span in spans.ended()
-            if span.name == name
-        ]
-        assert sorted(told, key=len) == [{}, spent]
 
 
 WAITED = ("progressor.waited_for", "progressor.behind_task_id")
