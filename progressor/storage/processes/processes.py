@@ -88,6 +88,14 @@ class CancelledByRequest:
     cancelled: tuple[Cancelled, ...]
 
 
+class _PutRow(NamedTuple):
+    verdict: str
+    task_id: int | None
+    timer_task_id: int | None
+    timer_due_at: dt.datetime
+    told_at: dt.datetime
+
+
 class _RemovedRow(NamedTuple):
     existed: bool
     cancelled: list[Any] | None
@@ -152,7 +160,7 @@ class Processes:
         self._listings = Listings(context, whys=self._whys)
         self._traces = Traces(context)
         self._read_processes = functions.call("read_processes").statement
-        self._put_process = functions.call("put_process").statement
+        self._put_process = functions.call("put_process", _PutRow)
         self._remove_process = functions.call("remove_process", _RemovedRow)
         self._halt_process = functions.call("halt_process", _HaltedRow)
         self._simple_repair = functions.call("simple_repair", _RepairedRow)
@@ -276,20 +284,16 @@ class Processes:
 
     async def put(self, process: Import) -> Put:
         """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
-        async with self._context.connection() as connection:
-            cursor = await connection.execute(
-                self._put_process,
-                [
-                    self._context.clock.pinned(),
-                    self._context.replica_id,
-                    *_import_arguments(process),
-                ],
-                binary=True,
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "put_process returns a row"
-        due = None if row[2] is None else Due(key=process.key, task_id=row[2], due_at=row[3])
-        return Put(verdict=Verdict(row[0]), task_id=row[1], due=due, told_at=row[4])
+        [row] = await self._context.call(
+            self._put_process,
+            now=self._context.clock.pinned(),
+            replica_id=self._context.replica_id,
+            **_import_arguments(process),
+        )
+        due = None
+        if row.timer_task_id is not None:
+            due = Due(key=process.key, task_id=row.timer_task_id, due_at=row.timer_due_at)
+        return Put(verdict=Verdict(row.verdict), task_id=row.task_id, due=due, told_at=row.told_at)
 
     async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
         """Delete a process with all its rows; return its unfinished tasks.
@@ -397,38 +401,41 @@ def _refusal_to_cancel(
             return None
 
 
-def _import_arguments(process: Import) -> list[Any]:
+def _import_arguments(process: Import) -> dict[str, Any]:
     key, timer = process.key, process.timer
     after, limit, backward = rows.history_columns(timer.history_range if timer else None)
     timer_type = None
     if timer is not None:
         timer_type = TaskType.REMOVE if timer.remove else TaskType.TIMEOUT
-    return [
-        key.slot,
-        key.namespace,
-        key.process_id,
-        str(process.status),
-        None if process.previous_status is None else str(process.previous_status),
-        process.detail,
-        None if process.corrupted_by_type is None else str(process.corrupted_by_type),
-        process.aux_state,
-        None if process.metadata is None else Jsonb(process.metadata),
-        process.created_at,
-        process.status_changed_at,
-        process.result,
-        process.idempotency_key,
-        process.fingerprint() if process.idempotency_key is not None else None,
-        None if timer_type is None else str(timer_type),
-        timer and timer.at,
-        timer.after.total_seconds() if timer and timer.after is not None else None,
-        timer and timer.args,
-        timer.step_timeout.total_seconds() if timer and timer.step_timeout else None,
-        Json(process.trace_context) if timer and process.trace_context else None,
-        after,
-        limit,
-        backward,
-        arrays.ByteaColumn(event.payload for event in process.history),
-        arrays.Int4Column(event.format_version for event in process.history),
-        arrays.JsonColumn(rows.json_text(event.metadata) for event in process.history),
-        arrays.InstantColumn(event.occurred_at for event in process.history),
-    ]
+    history = process.history
+    return {
+        "slot": key.slot,
+        "namespace": key.namespace,
+        "process_id": key.process_id,
+        "status": str(process.status),
+        "previous_status": process.previous_status and str(process.previous_status),
+        "detail": process.detail,
+        "corrupted_by_type": process.corrupted_by_type and str(process.corrupted_by_type),
+        "aux_state": process.aux_state,
+        "metadata": None if process.metadata is None else Jsonb(process.metadata),
+        "created_at": process.created_at,
+        "status_changed_at": process.status_changed_at,
+        "result": process.result,
+        "idempotency_key": process.idempotency_key,
+        "fingerprint": process.fingerprint() if process.idempotency_key is not None else None,
+        "timer_type": timer_type and str(timer_type),
+        "timer_at": timer and timer.at,
+        "timer_after": timer.after.total_seconds() if timer and timer.after is not None else None,
+        "timer_args": timer and timer.args,
+        "timer_timeout": (
+            timer.step_timeout.total_seconds() if timer and timer.step_timeout else None
+        ),
+        "timer_trace": Json(process.trace_context) if timer and process.trace_context else None,
+        "history_after": after,
+        "history_limit": limit,
+        "history_backward": backward,
+        "e_payload": arrays.ByteaColumn(event.payload for event in history),
+        "e_format_version": arrays.Int4Column(event.format_version for event in history),
+        "e_metadata": arrays.JsonColumn(rows.json_text(event.metadata) for event in history),
+        "e_occurred_at": arrays.InstantColumn(event.occurred_at for event in history),
+    }

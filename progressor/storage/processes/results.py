@@ -5,12 +5,13 @@ import dataclasses
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.context import StorageContext, fetch_named
 from progressor.storage.postgres.pools import (
     BoundedConnection,
     connection_of,
@@ -34,12 +35,41 @@ NOTIFY_IDS_MAX = 350
 """Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
 
 
+class _AwaitedRow(NamedTuple):
+    """A task, ended or not; null if there is none."""
+
+    process_exists: bool
+    task_id: int | None
+    task_type: rows.Enum
+    status: rows.Enum
+    response: bytes | None
+    error_code: int | None
+    error_reason: str | None
+    error_message: str | None
+    error_rejected: bool | None
+    error_metadata: dict[str, str] | None
+
+
+class _EndedRow(NamedTuple):
+    """A task that has ended; only its id if it was removed."""
+
+    task_id: int
+    task_type: rows.Enum | None
+    status: rows.Enum
+    response: bytes | None
+    error_code: int | None
+    error_reason: str | None
+    error_message: str | None
+    error_rejected: bool | None
+    error_metadata: dict[str, str] | None
+
+
 class Results:
     """Reads of ended tasks, and word of them between replicas."""
 
     def __init__(self, context: StorageContext) -> None:
         self._context = context
-        self._await_task = context.functions.call("await_task").statement
+        self._await_task = context.functions.call("await_task", _AwaitedRow)
 
     async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
         """Return how a task ended; or its id if it has not: this replica is then told when it does.
@@ -53,20 +83,19 @@ class Results:
             TaskNotFoundError: The process has no such task.
             StorageUnavailableError: PostgreSQL is away.
         """
-        by_id = task if isinstance(task, int) else None
-        by_key = task if isinstance(task, str) else None
         async with connection_of(self._context.pool) as connection:
-            cursor = await connection.execute(
-                self._await_task,
-                [self._context.replica_id, key.slot, key.namespace, key.process_id, by_id, by_key],
-                binary=True,
+            [row] = await self._await_task.rows(
+                connection,
+                replica_id=self._context.replica_id,
+                **dataclasses.asdict(key),
+                task_id=task if isinstance(task, int) else None,
+                idempotency_key=task if isinstance(task, str) else None,
             )
-            [row] = await cursor.fetchall()
-        if row[1] is None:
-            if not row[0]:
+        if row.task_id is None:
+            if not row.process_exists:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             raise errors.TaskNotFoundError(key.process_id, task)
-        result = rows.task_result(row[1], row[2:10])
+        result = _result(row)
         if result.status in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}:
             return result
         return result.task_id
@@ -81,7 +110,18 @@ class Results:
         }
         async with connection_of(self._context.pool, reads_only=True) as connection:
             cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
-            return [_result(row) for row in await cursor.fetchall()]
+            found = await fetch_named(cursor, _EndedRow)
+        return [
+            TaskResult(
+                task_id=row.task_id,
+                task_type=TaskType.CALL,
+                status=TaskStatus.CANCELLED,
+                removed=True,
+            )
+            if row.task_type is None
+            else _result(row)
+            for row in found
+        ]
 
     async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
         """Tell replicas of tasks that have ended, by replica id."""
@@ -177,9 +217,19 @@ def _word(payload: str) -> Word | None:
     return Word(task_ids=tuple(map(int, parts)))
 
 
-def _result(row: rows.Row) -> TaskResult:
-    if row[1] is None:
-        return TaskResult(
-            task_id=row[0], task_type=TaskType.CALL, status=TaskStatus.CANCELLED, removed=True
-        )
-    return rows.task_result(row[0], row[1:9])
+def _result(row: _AwaitedRow | _EndedRow) -> TaskResult:
+    assert row.task_id is not None, "the row has a task"
+    error = (
+        row.error_code,
+        row.error_reason,
+        row.error_message,
+        row.error_rejected,
+        row.error_metadata,
+    )
+    return TaskResult(
+        task_id=row.task_id,
+        task_type=rows.TASK_TYPES[row.task_type],
+        status=rows.TASK_STATUSES[row.status],
+        response=row.response or b"",
+        error=rows.task_error(error),
+    )

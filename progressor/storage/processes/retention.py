@@ -4,6 +4,7 @@ import datetime as dt
 from typing import Any
 
 from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import connection_of
 
 
@@ -12,21 +13,23 @@ class Retention:
 
     def __init__(self, context: StorageContext) -> None:
         self._context = context
-        self._delete_finished = context.functions.call("delete_finished").statement
-        self._delete_old_tasks = context.functions.call("delete_old_tasks").statement
+        self._delete_finished = context.functions.call("delete_finished")
+        self._delete_old_tasks = context.functions.call("delete_old_tasks")
 
     async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
         """Delete at most `limit` processes that finished longer ago than `age`; return how many."""
-        return await self._count(self._delete_finished, namespace, age, limit)
+        return await self._count(self._delete_finished, namespace=namespace, age=age, limit=limit)
 
     async def delete_old_tasks(
         self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
     ) -> int:
         """Delete at most `limit` tasks of one slot that ended longer ago than `age`."""
-        return await self._count(self._delete_old_tasks, slot, namespace, age, limit)
+        return await self._count(
+            self._delete_old_tasks, slot=slot, namespace=namespace, age=age, limit=limit
+        )
 
-    async def _count(self, statement: bytes, *arguments: Any) -> int:  # noqa: ANN401  SQL values
+    async def _count(self, function: Function[tuple[Any, ...]], **named: object) -> int:
         async with connection_of(self._context.pool) as connection:
-            cursor = await connection.execute(statement, [self._context.clock.pinned(), *arguments])
-            [[count]] = await cursor.fetchall()
+            now = self._context.clock.pinned()
+            [(count,)] = await function.rows(connection, now=now, **named)
         return int(count)

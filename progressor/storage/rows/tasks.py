@@ -260,17 +260,6 @@ def result_of(row: AdmittedStartRow | AdmittedRow) -> TaskResult:
     )
 
 
-def task_result(task_id: int, columns: Row) -> TaskResult:
-    """Return the result of the eight columns type, status, response, error code .. metadata."""
-    return TaskResult(
-        task_id=task_id,
-        task_type=TASK_TYPES[columns[0]],
-        status=TASK_STATUSES[columns[1]],
-        response=columns[2] or b"",
-        error=task_error(columns[3:8]),
-    )
-
-
 def event(columns: Row) -> Event:
     """Return the event of the six columns id, time, payload, format version, metadata, task."""
     return Event(*columns)
