@@ -101,12 +101,15 @@ class OneOf:
         name: The oneof's.
         shapes: By the name of the member.
         absent: What is wrong where no member is given; None: the default, or None.
+        fallback: The member that is read, empty, where none is given or a newer peer gives one
+            that is unknown here.
         member_of: Tells the member of a value, where its type alone does not.
     """
 
     name: str
     shapes: Mapping[str, "Shape[Any, Any]"]
     absent: str | None = None
+    fallback: str | None = None
     member_of: Callable[[Any], str] | None = None
 
 
@@ -381,7 +384,7 @@ def _put_one_of(how: OneOf, hint: Any) -> _Put:  # noqa: ANN401
 
 def _take_one_of(how: OneOf, default: Any) -> _Take:  # noqa: ANN401
     def take(message: Any, path: str, context: Any) -> Any:  # noqa: ANN401
-        name = message.WhichOneof(how.name)
+        name = message.WhichOneof(how.name) or how.fallback
         if name is not None:
             return how.shapes[name].read(getattr(message, name), f"{path}{name}.", context)
         if how.absent is not None:

@@ -44,6 +44,7 @@ _SPEC = Shape(
     pb.ScheduleSpec,
     times=OneOf(
         name="times",
+        fallback="cron",
         shapes={
             "cron": Shape(Cron, pb.CronTimes),
             "interval": Shape(
@@ -53,6 +54,7 @@ _SPEC = Shape(
     ),
     target=OneOf(
         name="target",
+        fallback="start",
         shapes={
             "start": Shape(ScheduledStart, pb.ScheduledStart, metadata=metadata(), **_REQUEST),
             "call": Shape(ScheduledCall, pb.ScheduledCall, **_REQUEST),
