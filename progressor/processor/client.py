@@ -1,8 +1,7 @@
-"""One question to a processor: carry out this step, by a stream or by a call of its own.
+"""Asks a processor to carry out a step, on a stream or in a call of its own.
 
-What must hold, whichever way it goes: the processor is asked at most once by one `ask`; every `ask`
-ends, by its timeout at the latest; no step is hurt by what another on its stream does, but for one
-attempt, if that breaks the stream.
+Invariants: one `ask` sends a step at most once; every `ask` ends, at the latest by its timeout; a
+step that breaks its stream costs the other steps on it one attempt at most.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ class ProcessorClient:
         *,
         namespace: Namespace,
         timeout: dt.timedelta,
-    ) -> codec.Answer:
+    ) -> codec.StepOutcome:
         """Ask the processor to carry out one attempt of a task, and return its answer.
 
         Errors of the processor and of the connection are returned, never raised. On
@@ -90,7 +89,7 @@ class ProcessorClient:
             was_there = bool(self._channels.is_connected(namespace.name))
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
         if isinstance(packed, bytes):
-            answer = codec.decode_answer(
+            answer = codec.decode_response(
                 packed, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
             )
         else:
@@ -105,7 +104,7 @@ class ProcessorClient:
         is_reached = was_there or isinstance(packed, bytes)
         if target is None or (is_reached and not misconfigured):
             return answer
-        return self._patiently(answer, namespace, target)
+        return self._uncounted(answer, namespace, target)
 
     async def _exchange(
         self,
@@ -114,7 +113,7 @@ class ProcessorClient:
         history: tuple[Event, ...],
         namespace: Namespace,
         seconds: float,
-    ) -> bytes | codec.Answer:
+    ) -> bytes | codec.StepOutcome:
         deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
         if task.trace_context:
@@ -153,7 +152,7 @@ class ProcessorClient:
 
     async def _ask_by(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
-    ) -> bytes | codec.Answer:
+    ) -> bytes | codec.StepOutcome:
         """Ask by the stream of a connection, or else by a call of its own."""
         if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
             for _ in range(STREAMS_MAX):
@@ -169,7 +168,7 @@ class ProcessorClient:
 
     async def _call(
         self, connection: Connection, request: bytes, task: RunningTask, seconds: float
-    ) -> bytes | codec.Answer:
+    ) -> bytes | codec.StepOutcome:
         try:
             return await connection.process(
                 request, timeout=seconds, metadata=_trace_metadata(task.trace_context)
@@ -186,7 +185,9 @@ class ProcessorClient:
                 raise
             return failures.processor_unavailable("the channel was closed during the call")
 
-    def _patiently(self, answer: codec.Answer, namespace: Namespace, target: str) -> codec.Answer:
+    def _uncounted(
+        self, answer: codec.StepOutcome, namespace: Namespace, target: str
+    ) -> codec.StepOutcome:
         """Return what becomes of a step whose one target was not reached: as long as it may be."""
         if not isinstance(answer, Failed) or answer.reason != failures.PROCESSOR_UNAVAILABLE:
             return answer

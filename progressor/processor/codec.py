@@ -1,7 +1,7 @@
-"""Tasks to the words of ProcessorService, and its answers to outcomes. Protobuf ends here.
+"""Writes tasks as requests of ProcessorService, and reads its responses as outcomes.
 
-An answer is taken whole or not at all: the first thing wrong with it makes the step a failure with
-reason INVALID_ANSWER that names the field, since half an answer would be a lie about the step.
+A response is read as a whole or rejected: its first violation makes the step a failure with reason
+INVALID_ANSWER that names the field.
 """
 
 import datetime as dt
@@ -31,8 +31,8 @@ from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
 from progressor.wire import processes as process_wire
 
-Answer = Succeeded | Rejected | Failed
-"""What a processor can make of a step."""
+StepOutcome = Succeeded | Rejected | Failed
+"""The outcomes that a processor may return."""
 
 EVENTS_MAX = 10_000
 """Events that one step may record."""
@@ -69,10 +69,10 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     return request.SerializeToString()
 
 
-def decode_answer(answer: bytes, *, task_type: TaskType, payload_bytes_max: int) -> Answer:
-    """Return what a serialized ProcessResponse says; never raises for what is in it."""
+def decode_response(packed: bytes, *, task_type: TaskType, payload_bytes_max: int) -> StepOutcome:
+    """Return the outcome in a serialized ProcessResponse; an invalid one is a failure."""
     try:
-        response = processor_service_pb2.ProcessResponse.FromString(answer)
+        response = processor_service_pb2.ProcessResponse.FromString(packed)
     except message.DecodeError:
         return failures.invalid_answer("response: is not a ProcessResponse")
     try:
@@ -155,7 +155,7 @@ def _action(
                 response.start_nodes, "start_nodes", payload_bytes_max
             )
         case _:
-            message_of_a_bug = f"the proto has an action {action!r} that the codec forgot"
+            message_of_a_bug = f"unknown action {action!r} of ProcessResponse"
             raise AssertionError(message_of_a_bug)
 
 
@@ -171,7 +171,7 @@ def _rejected(reject: processor_service_pb2.Reject, task_type: TaskType) -> Reje
 
 
 def _code(code: int, field: str) -> int:
-    """Return the status of a reject or a failure; one that names none is still what it is."""
+    """Return the status code of a reject or a failure; 0 means UNKNOWN."""
     if not 0 <= code <= _CODE_MAX:
         wire.refuse(field, f"must be in 1 .. {_CODE_MAX}, or 0 for UNKNOWN, got {code}")
     return code or code_pb2.UNKNOWN

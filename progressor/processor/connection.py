@@ -1,13 +1,13 @@
-"""The way to one processor: a channel, its calls, and the stream that most steps go by.
+"""The connection to one processor: a channel, its calls, and the stream of most steps.
 
-Which way a step goes:
+A step is sent
 
- * by the stream, which is opened with the first step and again after it has ended;
- * by a call of its own where the processor has no stream (UNIMPLEMENTED). That is remembered for
-   REFUSED_SECONDS, or until the connection is found lost: what comes back in its place may be a
-   newer release of the processor, and both cost one round trip to find out;
- * by a call of its own for IN_VAIN_SECONDS, where a stream ended before it brought any answer
-   though the connection stands, so that a stream that never works is not opened for every step.
+ * on the stream, which is opened for the first step and again after it has ended;
+ * in a call of its own if the processor has no stream (UNIMPLEMENTED). This is remembered for
+   REFUSED_SECONDS, or until the connection is lost, since the processor may then be of a newer
+   release;
+ * in a call of its own for EARLY_END_SECONDS after a stream ended without any response although the
+   connection works, so that a broken stream is not opened again for every step.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ DESCRIBED_SECONDS = 60.0
 DESCRIBE_TIMEOUT_SECONDS = 5.0
 
 REFUSED_SECONDS = 300.0
-IN_VAIN_SECONDS = 5.0
+EARLY_END_SECONDS = 5.0
 
 _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_send_message_length", failures.MESSAGE_BYTES_MAX),
@@ -56,7 +56,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 
 
 class Connection:
-    """A channel to one target, its stream, and who holds on to it."""
+    """A channel to one target, its stream, and the count of its users."""
 
     __slots__ = (
         "_begin_stream",
@@ -77,7 +77,7 @@ class Connection:
     def __init__(self, target: str) -> None:
         self.target = target
         self.channel = aio.insecure_channel(target, options=_OPTIONS)
-        # Bytes in, bytes out: what a processor answers is judged by `codec`, not by gRPC.
+        # Bytes in, bytes out: `codec` parses the responses, not gRPC.
         self.process: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
             PROCESS_METHOD
         )
@@ -93,7 +93,7 @@ class Connection:
         self.call_count = 0
         self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
-        # Those that take no more steps, and answer what they have.
+        # Streams that take no more steps and still have open ones.
         self._leaving: list[Stream] = []
         self._calls_until = 0.0
 
@@ -104,7 +104,7 @@ class Connection:
 
     @property
     def stream_count(self) -> int:
-        """Streams open: the one that takes steps, and those that answer what they have."""
+        """Open streams: the one that takes steps, and those with steps that are still open."""
         streams = (self._stream, *self._leaving)
         return sum(stream is not None and not stream.has_ended for stream in streams)
 
@@ -136,7 +136,7 @@ class Connection:
             packed = await self._describe(b"", timeout=min(timeout, DESCRIBE_TIMEOUT_SECONDS))
         except aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                # The step itself learns better why the processor cannot be asked.
+                # The call of the step will report the cause.
                 return failures.MESSAGE_BYTES_MAX if known is None else max(known, size)
             packed = b""
         self._request_bytes_max = _announced(packed)
@@ -163,8 +163,8 @@ class Connection:
         now = self._loop.time()
         if stream.was_refused:
             self._calls_until = now + REFUSED_SECONDS
-        elif stream.was_in_vain:
-            self._calls_until = now + IN_VAIN_SECONDS
+        elif stream.ended_early:
+            self._calls_until = now + EARLY_END_SECONDS
 
 
 def _announced(packed: bytes) -> int:

@@ -1,9 +1,9 @@
-"""Reach: for how long the processors of which namespaces have not been reached.
+"""Reach: how long the processor of each namespace has been unreachable.
 
-From the first step that did not come through, until one does or a connection stands again. A
-processor that answers is reached; so is one that hangs. A target that answers that it does not
-serve the namespace, or not this engine, counts as not reached: its connection stands all the while,
-so that only another answer ends it.
+A processor is unreachable from the first step that fails to reach it until a step succeeds or its
+channel is connected again. A processor that responds, or hangs, is reachable. A target that does
+not serve the namespace, or not this engine, counts as unreachable until it responds otherwise,
+although its channel is connected.
 """
 
 import datetime as dt
@@ -14,18 +14,18 @@ from progressor.processor.channels import Channels
 
 
 class Reach:
-    """What is known of the ways to the processors, by what became of steps."""
+    """Which processors are unreachable, by the results of steps."""
 
     def __init__(self, channels: Channels, clock: Clock) -> None:
         self._channels = channels
         self._clock = clock
         # Bounded by the namespaces that have been asked for.
         self._missed_at: dict[str, float] = {}
-        # Those of them whose targets are there, but are the wrong ones.
+        # Those of them whose targets respond, but do not serve the namespace.
         self._misconfigured: set[str] = set()
 
     def note(self, namespace: str, *, answered: bool, misconfigured: bool = False) -> None:
-        """Take note of how a step of a namespace has ended: answered by its processor, or not."""
+        """Record whether the processor of a namespace responded to a step."""
         if misconfigured:
             self._misconfigured.add(namespace)
             self._missed_at.setdefault(namespace, self._clock.monotonic())

@@ -104,7 +104,7 @@ class Stream:
         """Whether the processor has no such method."""
         self.broke = False
         """Whether it ended though its connection did not, and without a word of draining."""
-        self.was_in_vain = False
+        self.ended_early = False
         """Whether it broke, or was to be left, before it brought anything: as another would."""
         self._has_answered = False
         self._draining = False
@@ -210,14 +210,14 @@ class Stream:
 
     def _break(self) -> None:
         self.broke = True
-        self.was_in_vain = not self._has_answered
+        self.ended_early = not self._has_answered
 
     def _hand_out(self, frame: frames_pb2.StepAnswersFrame) -> None:
         waiting = self._waiting
         if frame.draining:
             self._draining = True
             self.is_open = False
-            self.was_in_vain = not self._has_answered
+            self.ended_early = not self._has_answered
         for answer in frame.answers:
             step = waiting.get(answer.step_id)
             # An answer to what was not written yet is none.

@@ -21,8 +21,8 @@ BYTES_MAX = 1024 * 1024
 class Outbox(Generic[Item]):
     """Items in the order in which they came, written frame by frame.
 
-    How many may wait in it is up to who puts them there: everything here is answered once at most,
-    so that a bound on what is unanswered bounds this too.
+    The callers of `put` bound its length: each item is answered once, so that a limit on unanswered
+    items limits this as well.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Outbox(Generic[Item]):
         count_max: int = COUNT_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> None:
-        """Write nothing yet; `run` does.
+        """Create an empty outbox.
 
         Args:
             size: Returns how many bytes an item takes.
@@ -51,8 +51,8 @@ class Outbox(Generic[Item]):
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """Put an item in line; it goes with the next frame that has room for it."""
-        assert not self._closed, "an item was put into an outbox that is closed"
+        """Append an item; the next frame with room for it takes it."""
+        assert not self._closed, "the outbox is closed"
         self._items.append(item)
         self._filled.set()
 

@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 _WRITE_FAILED = "Internal error from Core"
 
-_PATIENCE_SECONDS = 1.0
+_STATUS_WAIT_SECONDS = 1.0
 """How long the status may come after the write that failed for it."""
 
 
@@ -50,7 +50,7 @@ class StreamCall(Generic[Request, Response]):
         except aio.AioRpcError as error:
             if not _is_of_a_write(error):
                 raise
-            await asyncio.wait((self._end,), timeout=_PATIENCE_SECONDS)
+            await asyncio.wait((self._end,), timeout=_STATUS_WAIT_SECONDS)
             if not self._end.done():
                 # A call that has ended without a status has lost its connection.
                 raise aio.AioRpcError(

@@ -58,7 +58,7 @@ async def _serve_within(
     with span:
         span.set(_subject_of(request))
         end = await serve(request, context)
-        _tell_end(span, end)
+        _record_end(span, end)
         return end
 
 
@@ -73,7 +73,7 @@ def _subject_of(request: object) -> dict[str, str | int]:
     return subject
 
 
-def _tell_end(span: Span, end: Message | RichStatus) -> None:
+def _record_end(span: Span, end: Message | RichStatus) -> None:
     if isinstance(end, RichStatus):
         info = _info_of(end)
         is_rejected = info.domain == PROCESSOR_DOMAIN

@@ -1,17 +1,16 @@
-"""Which caller may read next: turns between callers, by the bytes of their answers.
+"""Which caller may read next: turns between callers, by the bytes of their responses.
 
-A page of a history is megabytes that PostgreSQL, this process and the wire carry one after the
-other. Four hundred of them at once would keep everybody else's small reads waiting behind them, and
-would stay in memory for as long as their caller does not take them.
+A page of a history may have megabytes. Four hundred such reads at once would delay the small reads
+of all other callers, and their pages would stay in memory until the callers have received them.
 
-What holds:
+Invariants:
 
-- A caller has READING_BYTES_MAX being read at a time, and UNSENT_BYTES_MAX that it has not taken;
-  or one read, whatever its size. What is more waits, in the order in which it came.
-- All callers together have TOTAL_BYTES_MAX. Beyond it each still has one read, so that no caller
-  can keep others from reading; the turns that come free go around.
-- How large an answer will be is not known before. It is taken to be as large as the last ones of
-  its caller: a larger one counts at once, a smaller one by half; a new caller has FIRST_BYTES.
+- A caller may have READING_BYTES_MAX in progress and UNSENT_BYTES_MAX that it has not received, or
+  one read of any size. Further reads wait in the order of their arrival.
+- All callers together may have TOTAL_BYTES_MAX. Above it each caller may still have one read, so
+  that none blocks the others; turns that become free are given out in rotation.
+- The size of a response is not known in advance. The estimate is the size of the caller's last
+  ones: a larger one replaces it, a smaller one is averaged in; it begins with FIRST_BYTES.
 """
 
 import asyncio
@@ -42,8 +41,8 @@ _PAUSE_TURNS = 48
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Line:
-    """What one caller reads, and waits for."""
+class _CallerQueue:
+    """The reads of one caller: in progress, not taken yet, and waiting."""
 
     caller: Hashable
     expected: int = FIRST_BYTES
@@ -62,23 +61,23 @@ class _Line:
 class Turn:
     """The right to read, and then the room of what was read, from `take` to `release`."""
 
-    __slots__ = ("_is_reading", "_line", "_size", "_turns")
+    __slots__ = ("_is_reading", "_queue", "_size", "_turns")
 
-    def __init__(self, turns: "Turns", line: _Line, size: int) -> None:
-        self._turns, self._line, self._size, self._is_reading = turns, line, size, True
+    def __init__(self, turns: "Turns", queue: _CallerQueue, size: int) -> None:
+        self._turns, self._queue, self._size, self._is_reading = turns, queue, size, True
 
     def weigh(self, size: int) -> None:
         """Set the size of the answer, once it has been read and is about to be sent."""
         if self._is_reading:
-            self._turns.note_read(self._line, self._size, size)
+            self._turns.note_read(self._queue, self._size, size)
             self._size, self._is_reading = size, False
 
     def release(self) -> None:
         """Release the room: the client has read the answer, or there is none. Safe to repeat."""
         if self._is_reading:
-            self._turns.note_read(self._line, self._size, 0, is_answer=False)
+            self._turns.note_read(self._queue, self._size, 0, is_answer=False)
         elif self._size:
-            self._turns.note_sent(self._line, self._size)
+            self._turns.note_sent(self._queue, self._size)
         self._size, self._is_reading = 0, False
 
 
@@ -86,9 +85,9 @@ class Turns:
     """The turns of all callers of a replica."""
 
     def __init__(self) -> None:
-        self._lines: collections.OrderedDict[Hashable, _Line] = collections.OrderedDict()
-        # Those that wait only because all together have too much, the first in line first.
-        self._short: collections.OrderedDict[_Line, None] = collections.OrderedDict()
+        self._queues: collections.OrderedDict[Hashable, _CallerQueue] = collections.OrderedDict()
+        # Those that wait only because all together have too much, in order.
+        self._short: collections.OrderedDict[_CallerQueue, None] = collections.OrderedDict()
         self._total = 0
         self._waiting_count = 0
         self._is_closed = False
@@ -108,9 +107,9 @@ class Turns:
     def close(self) -> None:
         """Refuse all waiting and future reads."""
         self._is_closed = True
-        for line in self._lines.values():
-            while line.waiting:
-                future, _ = line.waiting.popitem(last=False)
+        for queue in self._queues.values():
+            while queue.waiting:
+                future, _ = queue.waiting.popitem(last=False)
                 self._waiting_count -= 1
                 if not future.done():
                     future.set_exception(errors.ShuttingDownError(RETRY_AFTER))
@@ -124,86 +123,88 @@ class Turns:
         """
         if self._is_closed:
             raise errors.ShuttingDownError(RETRY_AFTER)
-        line = self._line_of(caller)
-        if not line.waiting and self._may_read(line):
-            return self._begin(line)
+        queue = self._queue_of(caller)
+        if not queue.waiting and self._may_read(queue):
+            return self._begin(queue)
         if self._waiting_count >= WAITING_MAX:
             raise errors.OverloadedError(f"{WAITING_MAX} reads are already waiting", RETRY_AFTER)
         future: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        line.waiting[future] = None
+        queue.waiting[future] = None
         self._waiting_count += 1
         try:
             return await future
         except asyncio.CancelledError:
-            if future in line.waiting:
-                del line.waiting[future]
+            if future in queue.waiting:
+                del queue.waiting[future]
                 self._waiting_count -= 1
             elif not future.cancelled() and future.exception() is None:
                 future.result().release()
             raise
 
-    def note_read(self, line: _Line, expected: int, size: int, *, is_answer: bool = True) -> None:
+    def note_read(
+        self, queue: _CallerQueue, expected: int, size: int, *, is_answer: bool = True
+    ) -> None:
         """Count what was read in place of what was expected."""
-        line.reading_count -= 1
-        line.reading -= expected
-        line.unsent += size
+        queue.reading_count -= 1
+        queue.reading -= expected
+        queue.unsent += size
         self._total += size - expected
         if is_answer:
-            smaller = max(_LEAST_BYTES, (line.expected + size) // 2)
-            line.expected = size if size > line.expected else smaller
-        self._go_on(line)
+            smaller = max(_LEAST_BYTES, (queue.expected + size) // 2)
+            queue.expected = size if size > queue.expected else smaller
+        self._go_on(queue)
 
-    def note_sent(self, line: _Line, size: int) -> None:
+    def note_sent(self, queue: _CallerQueue, size: int) -> None:
         """Count an answer that its client has read."""
-        line.unsent -= size
+        queue.unsent -= size
         self._total -= size
-        self._go_on(line)
+        self._go_on(queue)
 
-    def _line_of(self, caller: Hashable) -> _Line:
-        line = self._lines.get(caller)
-        if line is None:
-            line = self._lines[caller] = _Line(caller)
+    def _queue_of(self, caller: Hashable) -> _CallerQueue:
+        queue = self._queues.get(caller)
+        if queue is None:
+            queue = self._queues[caller] = _CallerQueue(caller)
             self._forget_one()
-        return line
+        return queue
 
     def _forget_one(self) -> None:
         """Forget the caller that has been known for longest, if there are many; or keep it."""
-        if len(self._lines) > CALLERS_MAX:
-            caller, line = next(iter(self._lines.items()))
-            self._lines.move_to_end(caller)
-            if line.is_idle:
-                del self._lines[caller]
+        if len(self._queues) > CALLERS_MAX:
+            caller, queue = next(iter(self._queues.items()))
+            self._queues.move_to_end(caller)
+            if queue.is_idle:
+                del self._queues[caller]
 
-    def _may_read(self, line: _Line) -> bool:
-        if not line.reading_count and not line.unsent:
+    def _may_read(self, queue: _CallerQueue) -> bool:
+        if not queue.reading_count and not queue.unsent:
             return True
-        if line.reading_count and line.reading + line.expected > READING_BYTES_MAX:
+        if queue.reading_count and queue.reading + queue.expected > READING_BYTES_MAX:
             return False
-        if line.unsent + line.reading + line.expected > UNSENT_BYTES_MAX:
+        if queue.unsent + queue.reading + queue.expected > UNSENT_BYTES_MAX:
             return False
-        if self._total + line.expected > TOTAL_BYTES_MAX:
-            self._short[line] = None
+        if self._total + queue.expected > TOTAL_BYTES_MAX:
+            self._short[queue] = None
             return False
         return True
 
-    def _begin(self, line: _Line) -> Turn:
-        line.reading_count += 1
-        line.reading += line.expected
-        self._total += line.expected
-        return Turn(self, line, line.expected)
+    def _begin(self, queue: _CallerQueue) -> Turn:
+        queue.reading_count += 1
+        queue.reading += queue.expected
+        self._total += queue.expected
+        return Turn(self, queue, queue.expected)
 
-    def _go_on(self, line: _Line) -> None:
+    def _go_on(self, queue: _CallerQueue) -> None:
         """Give turns to those that wait; after a large answer, not before others were heard."""
-        is_large = line.expected >= _LARGE_BYTES and bool(line.waiting or self._short)
-        self._go_on_after(_PAUSE_TURNS if is_large else 0, line)
+        is_large = queue.expected >= _LARGE_BYTES and bool(queue.waiting or self._short)
+        self._go_on_after(_PAUSE_TURNS if is_large else 0, queue)
 
-    def _go_on_after(self, turns: int, line: _Line) -> None:
+    def _go_on_after(self, turns: int, queue: _CallerQueue) -> None:
         if turns:
-            asyncio.get_running_loop().call_soon(self._go_on_after, turns - 1, line)
+            asyncio.get_running_loop().call_soon(self._go_on_after, turns - 1, queue)
         else:
-            self._give(line)
+            self._give(queue)
 
-    def _give(self, line: _Line) -> None:
+    def _give(self, queue: _CallerQueue) -> None:
         """Give turns to those that may have one now; where all were short, one to each in turn."""
         while self._short:
             short = next(iter(self._short))
@@ -213,16 +214,16 @@ class Turns:
             self._admit(short, 1)
             if short.waiting and self._may_read(short):
                 self._short[short] = None
-        self._admit(line, len(line.waiting))
+        self._admit(queue, len(queue.waiting))
 
-    def _admit(self, line: _Line, count_max: int) -> None:
+    def _admit(self, queue: _CallerQueue, count_max: int) -> None:
         for _ in range(count_max):
-            if not line.waiting or not self._may_read(line):
+            if not queue.waiting or not self._may_read(queue):
                 return
-            future, _nothing = line.waiting.popitem(last=False)
+            future, _nothing = queue.waiting.popitem(last=False)
             self._waiting_count -= 1
             if not future.done():
-                future.set_result(self._begin(line))
+                future.set_result(self._begin(queue))
 
 
 class _Taking:

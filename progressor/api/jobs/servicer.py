@@ -106,7 +106,7 @@ class JobServicer:
         cancellation = job_codec.cancel_from_wire(message)
         await self._backend().namespaces.lookup(cancellation.key.namespace)
         job = await self._backend().jobs.cancel(cancellation.key, cancellation.reason)
-        _tell("job cancelled", cancellation.key, context)
+        _log_change("job cancelled", cancellation.key, context)
         return messages.CancelJobResponse(job=job_codec.job_to_wire(job))
 
     async def retry(
@@ -119,7 +119,7 @@ class JobServicer:
         job, nodes = await self._backend().jobs.retry(
             retrial.key, deadline=retrial.deadline, timeout=retrial.timeout
         )
-        _tell("job retried", retrial.key, context, node_count=len(nodes))
+        _log_change("job retried", retrial.key, context, node_count=len(nodes))
         return messages.RetryJobResponse(job=job_codec.job_to_wire(job), nodes=nodes)
 
     async def watch(
@@ -170,6 +170,6 @@ def _is_over(job: Job) -> bool:
     return job.state is not JobState.RUNNING and not job.counts.unfinished
 
 
-def _tell(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:
+def _log_change(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:
     """Write the line of a change that no step makes."""
     _log.info(change, extra={**log_fields.of_process(key, trace_context_of(context)), **facts})

@@ -26,7 +26,7 @@ from progressor.wire.shapes import Field, Shape
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
 
-ANSWER_BYTES_MAX = 4 * 1024 * 1024 - 16 * 1024
+RESPONSE_BYTES_MAX = 4 * 1024 * 1024 - 16 * 1024
 """Bytes of one answer with events: below gRPC's default, with room for what a proxy may add."""
 
 _ITEM_BYTES = 64  # What an event, a task or a process takes besides its payloads, about.
@@ -81,7 +81,7 @@ def get_to_wire(
     if without_state:
         response.process.ClearField("aux_state")
         response.process.ClearField("result")
-    kept = _fitting(response.history, response.ByteSize() - ANSWER_BYTES_MAX)
+    kept = _fitting(response.history, response.ByteSize() - RESPONSE_BYTES_MAX)
     if kept < len(response.history):
         del response.history[kept:]
         response.next_after = response.history[-1].event_id
@@ -123,7 +123,7 @@ def trace_to_wire(
         _TRACE.write(trace, message)
         if not count and message.events:
             # The one task of which a page has at least as much as it can hold.
-            del message.events[_fitting(message.events, message.ByteSize() - ANSWER_BYTES_MAX) :]
+            del message.events[_fitting(message.events, message.ByteSize() - RESPONSE_BYTES_MAX) :]
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
             del response.tasks[-1]

@@ -61,13 +61,13 @@ class ProcessServicer:
     async def start(
         self, message: messages.StartRequest, context: CallContext
     ) -> messages.StartResponse:
-        """Create a process and return the answer of its init task."""
+        """Create a process and return the response of its init task."""
         return await self._ask(message, TaskType.INIT, messages.StartResponse, context)
 
     async def call(
         self, message: messages.CallRequest, context: CallContext
     ) -> messages.CallResponse:
-        """Return the answer of a call."""
+        """Return the response of a call."""
         return await self._ask(message, TaskType.CALL, messages.CallResponse, context)
 
     async def notify(
@@ -82,7 +82,7 @@ class ProcessServicer:
     async def repair(
         self, message: messages.RepairRequest, context: CallContext
     ) -> messages.RepairResponse:
-        """Return the answer of a repair."""
+        """Return the response of a repair."""
         return await self._ask(message, TaskType.REPAIR, messages.RepairResponse, context)
 
     async def simple_repair(
@@ -94,8 +94,8 @@ class ProcessServicer:
         await self._backend().namespaces.lookup(key.namespace)
         task_id = await self._backend().requests.simple_repair(key)
         if task_id is None:
-            # Otherwise the timer brings it back, and its settlement tells.
-            _tell("process repaired", key, context)
+            # Otherwise the timer repairs it, and its settlement is logged.
+            _log_change("process repaired", key, context)
         return messages.SimpleRepairResponse(task_id=task_id)
 
     async def get(self, message: messages.GetRequest, context: CallContext) -> messages.GetResponse:
@@ -124,7 +124,7 @@ class ProcessServicer:
         imported = await self._decoded(message.namespace, decode)
         receipt = await self._backend().requests.put(imported)
         if not receipt.deduplicated:
-            _tell("process imported", imported.key, context)
+            _log_change("process imported", imported.key, context)
         return messages.PutResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
 
     async def remove(
@@ -135,7 +135,7 @@ class ProcessServicer:
         key = codec.key_of_request(message)
         await self._backend().namespaces.lookup(key.namespace)
         await self._backend().requests.remove(key)
-        _tell("process removed", key, context)
+        _log_change("process removed", key, context)
         return messages.RemoveResponse()
 
     async def cancel(
@@ -146,7 +146,7 @@ class ProcessServicer:
         named = codec.task_from_wire(message)
         await self._backend().namespaces.lookup(named.key.namespace)
         task_id = await self._backend().requests.cancel(named.key, named.task)
-        _tell("task cancelled", named.key, context, task_id=task_id)
+        _log_change("task cancelled", named.key, context, task_id=task_id)
         return messages.CancelResponse(task_id=task_id)
 
     async def trace(
@@ -177,7 +177,7 @@ class ProcessServicer:
     async def await_task(
         self, message: messages.AwaitTaskRequest, context: CallContext
     ) -> messages.AwaitTaskResponse:
-        """Return the answer of a task that an earlier request made."""
+        """Return the response of a task that an earlier request created."""
         timeout = seconds_left(context)
         named = codec.task_from_wire(message)
         await self._backend().namespaces.lookup(named.key.namespace)
@@ -252,6 +252,6 @@ class ProcessServicer:
             return view, page
 
 
-def _tell(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:
-    """Write the line of a change that no step makes; the others are written with its settlement."""
+def _log_change(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:
+    """Log a change that no step makes; settlement logs the others."""
     _log.info(change, extra={**log_fields.of_process(key, trace_context_of(context)), **facts})

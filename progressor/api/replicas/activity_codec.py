@@ -12,7 +12,7 @@ from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.shapes import UNSENT, Shape
 
-CREWS_TOLD_MAX = 5_000
+CREWS_SENT_MAX = 5_000
 """Namespaces of replicas in one answer. With all else at its bound they take 1.4 MiB, and 50 ms of
 the event loop (2026-11-21, 2-core reference machine); 20 namespaces of 5 replicas, 1 ms."""
 
@@ -26,7 +26,7 @@ _CREW = Shape(Crew, pb.NamespaceActivity, size="worker_count", largest_step=UNSE
 def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
     """Return the activity as a message."""
     facts, counts = activity.facts, activity.counts
-    share = even_share([len(it.crews or ()) for it in facts.replicas.values()], CREWS_TOLD_MAX)
+    share = even_share([len(it.crews or ()) for it in facts.replicas.values()], CREWS_SENT_MAX)
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)
     return pb.GetActivityResponse(
         read_at=wire.datetime_to_timestamp(facts.read_at),

@@ -72,7 +72,7 @@ class ScheduleServicer:
         schedule = await self._backend().schedules.create(
             creation.key, creation.spec, paused=creation.paused, note=creation.note
         )
-        _tell("schedule created", creation.key)
+        _log_change("schedule created", creation.key)
         return messages.CreateScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
 
     async def update(
@@ -88,7 +88,7 @@ class ScheduleServicer:
         schedule = await self._backend().schedules.update(
             update.key, update.spec, expected_revision=update.expected_revision
         )
-        _tell("schedule updated", update.key)
+        _log_change("schedule updated", update.key)
         return messages.UpdateScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
 
     async def get(
@@ -130,7 +130,7 @@ class ScheduleServicer:
         await self._backend().schedules.delete(
             change.key, expected_revision=change.expected_revision
         )
-        _tell("schedule deleted", change.key)
+        _log_change("schedule deleted", change.key)
         return messages.DeleteScheduleResponse()
 
     async def pause(
@@ -143,7 +143,7 @@ class ScheduleServicer:
         schedule = await self._backend().schedules.pause(
             change.key, note=change.note, expected_revision=change.expected_revision
         )
-        _tell("schedule paused", change.key)
+        _log_change("schedule paused", change.key)
         return messages.PauseScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
 
     async def resume(
@@ -156,7 +156,7 @@ class ScheduleServicer:
         schedule = await self._backend().schedules.resume(
             change.key, note=change.note, expected_revision=change.expected_revision
         )
-        _tell("schedule resumed", change.key)
+        _log_change("schedule resumed", change.key)
         return messages.ResumeScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
 
     async def trigger(
@@ -172,7 +172,7 @@ class ScheduleServicer:
             idempotency_key=triggering.idempotency_key,
             trace_context=trace_context_of(context),
         )
-        _tell("schedule triggered", triggering.key)
+        _log_change("schedule triggered", triggering.key)
         return messages.TriggerScheduleResponse(firing=schedule_codec.firing_to_wire(firing))
 
     async def backfill(
@@ -191,7 +191,7 @@ class ScheduleServicer:
             description = f"there are more than {BACKFILL_MAX} instants between since and until"
             raise errors.InvalidRequestError(errors.FieldViolation("until", description))
         queued_count = await self._backend().schedules.backfill(schedule, instants, asked.policy)
-        _tell("schedule backfilled", asked.key)
+        _log_change("schedule backfilled", asked.key)
         return messages.BackfillScheduleResponse(
             instant_count=len(instants), queued_count=queued_count
         )
@@ -225,5 +225,5 @@ class ScheduleServicer:
             wire.refuse(f"spec.job.{error.field}", error.description)
 
 
-def _tell(what: str, key: ScheduleKey) -> None:
+def _log_change(what: str, key: ScheduleKey) -> None:
     _log.info(what, extra={"namespace": key.namespace, "schedule_id": key.schedule_id})

@@ -60,11 +60,11 @@ _NO_ADDRESS = "must name at least one address, not ''"
 _OF_CLIENTS: Labels = ("client",)
 _MESSAGE_KEY = "server.message_bytes_max"
 
-# What it takes to tell thousands of callers that their time is over: gRPC gives those that have not
-# been told when it stops a bare CANCELLED, which says nothing of where to go.
-_TELLING_SECONDS = 2.0
+# The time to send thousands of callers their status: gRPC ends the remaining calls with a bare
+# CANCELLED when it stops, without the advice to retry on another replica.
+_NOTIFY_SECONDS = 2.0
 
-# What the last answers take to leave the machine once their methods have returned.
+# The time to send the last responses after their methods have returned.
 _FLUSH_SECONDS = 0.25
 
 # Clients may ping often, also without a call, to notice a dead replica; we ping them, so that a
@@ -96,7 +96,7 @@ class Listening:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        """Hold the addresses and the bound on messages to what the server can do."""
+        """Check the addresses and the message limit."""
         if not self.bind:
             raise errors.ConfigError(BIND_KEY, _NO_ADDRESS)
         if self.message_bytes_max <= PAYLOAD_BYTES_CEILING:
@@ -153,16 +153,16 @@ class ApiServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
-        """Listen, NOT_SERVING until `set_serving`, and return the addresses bound, ports told.
+        """Listen, NOT_SERVING until `set_serving`, and return the bound addresses with their ports.
 
-        Requests are served at once; health is what keeps balancers away. May be tried again where
-        it failed.
+        Requests are served at once; only health keeps load balancers away. A failed start may be
+        repeated.
 
         Raises:
             ConfigError: An address cannot be bound, or a TLS file cannot be used.
         """
         assert self._server is None, "a server starts once"
-        _GRPC_LOG.addFilter(_is_no_departure)
+        _GRPC_LOG.addFilter(_is_not_disconnect)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
             (
@@ -198,13 +198,13 @@ class ApiServer:
 
         Health goes to NOT_SERVING first, and sessions are notified. Reads are served until the work
         is done. Those still waiting after `grace` get REPLICA_STOPPED; their requests are durable,
-        or about to be, and continues on another replica.
+        or about to be, and continue on another replica.
         Cancelled, it leaves the server listening and refusing work; drain again.
         """
         assert self._server is not None, "a server that has started"
         self._health.leave()
         self._interceptor.refuse_work()
-        self._sessions.tell_draining()
+        self._sessions.notify_draining()
         try:
             async with asyncio.timeout(grace.total_seconds()):
                 await self._interceptor.work_done()
@@ -216,12 +216,12 @@ class ApiServer:
             self._turns.close()
             self._interceptor.cut_off()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TELLING_SECONDS):
+                async with asyncio.timeout(_NOTIFY_SECONDS):
                     await self._interceptor.all_done()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * _FLUSH_SECONDS):
                 await self._sessions.end(_FLUSH_SECONDS)
-        # Watchers of health never end by themselves: no sense in waiting for them.
+        # Watchers of health never end by themselves.
         await self._server.stop(_FLUSH_SECONDS)
 
     async def _bind(self, server: grpc.aio.Server, address: str) -> str:
@@ -245,6 +245,6 @@ class ApiServer:
         ]
 
 
-def _is_no_departure(record: logging.LogRecord) -> bool:
-    """Leave out what gRPC logs as an error with a traceback: that a client left in mid-answer."""
+def _is_not_disconnect(record: logging.LogRecord) -> bool:
+    """Drop the error that gRPC logs if a client disconnects during a response."""
     return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)

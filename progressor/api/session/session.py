@@ -173,7 +173,7 @@ class Session:
             self._note_taken(item)
         self._running.cancel()
 
-    def tell_draining(self) -> None:
+    def notify_draining(self) -> None:
         """Say so with the next frame."""
         if not self._is_closed:
             self._outbox.put(None)

@@ -93,7 +93,7 @@ class Sessions:
         )
         self._open.add(session)
         if self._draining:
-            session.tell_draining()
+            session.notify_draining()
         try:
             await session.run()
         finally:
@@ -117,11 +117,11 @@ class Sessions:
             if self.unsent_bytes == before:
                 return  # all of it is being written
 
-    def tell_draining(self) -> None:
+    def notify_draining(self) -> None:
         """Tell every session, and each that comes, to send no more calls."""
         self._draining = True
         for session in self._open:
-            session.tell_draining()
+            session.notify_draining()
 
     async def end(self, patience: float) -> None:
         """Return once every session has ended with all its answers sent.

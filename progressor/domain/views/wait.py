@@ -64,7 +64,7 @@ class Gated:
     """What the promotion knows of a task with constraints, ``since`` when it is in this state.
 
     ``order`` and ``gates`` are set in every state except AVAILABLE.
-    ``behind_task_id`` is the older call of its process that stands in line for the same gates.
+    ``behind_task_id`` is the older call of its process that is queued for the same gates.
     """
 
     state: GatedState

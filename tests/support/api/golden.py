@@ -390,9 +390,9 @@ def _fields(value: Any, names: Sequence[str]) -> str:
 
 def decode_outcome(
     response: processor_service_pb2.ProcessResponse, task_type: TaskType
-) -> processor_codec.Answer:
+) -> processor_codec.StepOutcome:
     """Return what the engine makes of a processor's response."""
-    return processor_codec.decode_answer(
+    return processor_codec.decode_response(
         response.SerializeToString(), task_type=task_type, payload_bytes_max=1000
     )
 

@@ -375,7 +375,7 @@ async def test_a_draining_session_refuses_work_and_serves_reads() -> None:
         await run.stream.until(lambda: run.methods.begun == 1 or run.stream.read_count == 1)
         await asyncio.sleep(0)
         run.interceptor.refuse_work()
-        run.sessions.tell_draining()
+        run.sessions.notify_draining()
         await run.stream.until(lambda: bool(run.stream.frames))
         run.stream.send(call(2), call_of(3, pb.GetRequest()))
         answers = await run.stream.answered(2)
@@ -397,7 +397,7 @@ async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() ->
         run.stream.send(call(1, b"hang"))
         await run.stream.until(lambda: run.stream.read_count == 1)
         await asyncio.sleep(0)
-        run.sessions.tell_draining()
+        run.sessions.notify_draining()
         run.interceptor.refuse_all()
         run.interceptor.cut_off()
         await run.sessions.end(0.01)
@@ -410,7 +410,7 @@ async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() ->
 async def test_a_session_opened_while_draining_is_told_so_at_once() -> None:
     async with running() as run:
         late, too_late = Stream(), Stream()
-        run.sessions.tell_draining()
+        run.sessions.notify_draining()
         late.close()
         await run.serve(None, late)
         run.stream.close()

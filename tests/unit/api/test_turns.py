@@ -168,7 +168,7 @@ async def test_callers_that_have_gone_are_forgotten() -> None:
     for number in range(3 * CALLERS_MAX):
         await known(turns, number, SMALL)
 
-    assert len(turns._lines) <= CALLERS_MAX + 1
+    assert len(turns._queues) <= CALLERS_MAX + 1
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -68,8 +68,8 @@ EVENT = Event(
 
 def decode(
     response: processor_service_pb2.ProcessResponse, task_type: TaskType = TaskType.CALL
-) -> codec.Answer:
-    return codec.decode_answer(
+) -> codec.StepOutcome:
+    return codec.decode_response(
         response.SerializeToString(), task_type=task_type, payload_bytes_max=PAYLOAD_BYTES_MAX
     )
 
@@ -339,7 +339,7 @@ def test_an_invalid_answer_fails_the_step_and_names_the_field(what: str) -> None
 
 
 def test_bytes_that_are_no_answer_fail_the_step() -> None:
-    answer = codec.decode_answer(b"\xffnonsense", task_type=TaskType.CALL, payload_bytes_max=100)
+    answer = codec.decode_response(b"\xffnonsense", task_type=TaskType.CALL, payload_bytes_max=100)
 
     assert answer == invalid("response: is not a ProcessResponse")
 
@@ -348,7 +348,7 @@ def test_a_field_that_this_release_does_not_know_is_ignored() -> None:
     unknown = b"\xa2\x06\x03abc"
     known = answer_of(response=b"r", complete={"result": b"end"}).SerializeToString()
 
-    answer = codec.decode_answer(known + unknown, task_type=TaskType.CALL, payload_bytes_max=100)
+    answer = codec.decode_response(known + unknown, task_type=TaskType.CALL, payload_bytes_max=100)
 
     assert answer == Succeeded(Intent(response=b"r", action=Complete(b"end")))
 

@@ -12,9 +12,9 @@ from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 
 
-def answered(**fields: Any) -> codec.Answer:
+def answered(**fields: Any) -> codec.StepOutcome:
     response = pb.ProcessResponse(set_timer=types.SetTimer(**fields))
-    return codec.decode_answer(
+    return codec.decode_response(
         response.SerializeToString(), task_type=TaskType.CALL, payload_bytes_max=1000
     )
 

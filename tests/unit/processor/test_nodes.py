@@ -22,9 +22,9 @@ PAYLOAD_BYTES_MAX = 100
 
 def decode(
     message: nodes_pb2.StartNodes, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
-) -> codec.Answer:
+) -> codec.StepOutcome:
     response = processor_service_pb2.ProcessResponse(start_nodes=message)
-    return codec.decode_answer(
+    return codec.decode_response(
         response.SerializeToString(),
         task_type=TaskType.CALL,
         payload_bytes_max=payload_bytes_max,

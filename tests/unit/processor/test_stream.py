@@ -95,7 +95,7 @@ async def test_draining_gives_back_what_was_not_written_and_hangs_up_after_the_l
         call.answer([(1, b"A")])
         assert await written == b"A"
         assert call.is_cancelled
-        assert asked.was_in_vain
+        assert asked.ended_early
 
 
 @in_virtual_time
@@ -178,7 +178,7 @@ async def test_a_stream_that_answered_is_not_refused_any_more() -> None:
         cut_off = await second
         assert isinstance(cut_off, Failed)
         assert (cut_off.reason, cut_off.retryable) == ("PROCESSOR_UNAVAILABLE", True)
-        assert (asked.was_refused, asked.broke, asked.was_in_vain) == (False, True, False)
+        assert (asked.was_refused, asked.broke, asked.ended_early) == (False, True, False)
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
@@ -190,7 +190,7 @@ async def test_a_connection_that_is_lost_is_no_fault_of_the_steps(code: grpc.Sta
         call.end(code)
 
         assert isinstance(await asking, Failed)
-        assert (asked.broke, asked.was_in_vain) == (False, False)
+        assert (asked.broke, asked.ended_early) == (False, False)
 
 
 @in_virtual_time

@@ -3,7 +3,7 @@
 import datetime as dt
 
 from progressor.api.processes.responses import PAGE_BYTES_MAX
-from progressor.api.replicas.activity_codec import CREWS_TOLD_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.api.replicas.activity_codec import CREWS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
 from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import CREWS_MAX, Crew, Tally
 from progressor.sdk.values.activity import Activity as SdkActivity
@@ -79,7 +79,7 @@ def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial
 
     found = told(make_activity(*many, small)).replicas
 
-    share = (CREWS_TOLD_MAX - 5) // 100
+    share = (CREWS_SENT_MAX - 5) // 100
     assert [len(it.namespaces) for it in found] == [share] * 100 + [5]
     assert [it.is_partial for it in found] == [True] * 100 + [False]
     # As the heartbeat has them: what matters most comes first.
