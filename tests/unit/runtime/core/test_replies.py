@@ -277,3 +277,13 @@ async def test_notifications_beyond_the_bound_are_left_to_the_scan(
     assert harness.observers.counts["notification_lost"] == 2
     assert counted(harness.metrics.notifications_lost) == {(): 2}
     assert recorded(harness.metrics.notification) == {("orders", "call"): (2, 0)}
+
+
+@in_virtual_time
+async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
+    harness = Harness()
+    async with harness.running():
+        harness.listener.hang_up()
+        await settled()
+
+    assert harness.listener.connections == 2
