@@ -22,7 +22,7 @@ CREATE FUNCTION read_processes(
     p_backward        boolean[]
 )
 RETURNS TABLE (
-    number bigint, is_whole boolean, status process_status, previous_status process_status,
+    number bigint, is_whole boolean, process_status process_status, previous_status process_status,
     detail text, aux_state bytea, metadata jsonb, corrupted_by bigint, created_at timestamptz,
     status_changed_at timestamptz, last_event_id bigint, init_task_id bigint, result bytea,
     timer_task_id bigint, timer_type task_type, timer_status task_status, timer_due_at timestamptz,

@@ -148,7 +148,7 @@ class Processes:
         self._histories = Histories(context)
         self._namespaces = namespaces
         self._watch = watch
-        self._reads: GroupRead[Wanted, rows.Row | None] = GroupRead(
+        self._reads: GroupRead[Wanted, rows.ProcessRow | None] = GroupRead(
             name="processes",
             read=self._read_batch,
             pool=context.pool,
@@ -159,7 +159,7 @@ class Processes:
         )
         self._listings = Listings(context, whys=self._whys)
         self._traces = Traces(context)
-        self._read_processes = functions.call("read_processes").statement
+        self._read_processes = functions.call("read_processes", rows.ProcessRow)
         self._put_process = functions.call("put_process", _PutRow)
         self._remove_process = functions.call("remove_process", _RemovedRow)
         self._halt_process = functions.call("halt_process", _HaltedRow)
@@ -210,7 +210,7 @@ class Processes:
         """Read what the first unfinished tasks wait for; see Listings.first_waits."""
         return await self._listings.first_waits(keys, gated)
 
-    async def _view(self, key: ProcessKey, row: rows.Row) -> ProcessView:
+    async def _view(self, key: ProcessKey, row: rows.ProcessRow) -> ProcessView:
         return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))
 
     async def _waits(self, namespace: str, tasks: Sequence[UnfinishedTask]) -> tuple[Wait, ...]:
@@ -222,9 +222,9 @@ class Processes:
         found = await self._namespaces.lookup(namespace)
         return functools.partial(why.waits, facts=facts, namespace=found)
 
-    async def _row(self, wanted: Wanted) -> rows.Row:
+    async def _row(self, wanted: Wanted) -> rows.ProcessRow:
         row = await self._reads.ask(wanted)
-        if row is not None and not views.is_whole(row):
+        if row is not None and not row.is_whole:
             async with self._context.connection(reads_only=True) as connection:
                 [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)
         if row is None:
@@ -233,33 +233,31 @@ class Processes:
 
     async def _read_batch(
         self, connection: Connection, batch: Sequence[Wanted]
-    ) -> Sequence[rows.Row | None]:
+    ) -> Sequence[rows.ProcessRow | None]:
         return await self._read_rows(connection, batch, state_bytes_max=STATE_BYTES_MAX)
 
     async def _read_rows(
         self, connection: Connection, batch: Sequence[Wanted], *, state_bytes_max: int
-    ) -> list[rows.Row | None]:
-        cursor = await connection.execute(
-            self._read_processes,
-            [
-                self._context.clock.pinned(),
-                self._context.starvation_timeout.total_seconds(),
-                state_bytes_max,
-                BATCH_EVENTS_MAX,
-                BATCH_EVENT_BYTES_MAX,
-                WAITS_MAX,
-                arrays.Int2Column(each.key.slot for each in batch),
-                arrays.TextColumn(each.key.namespace for each in batch),
-                arrays.TextColumn(each.key.process_id for each in batch),
-                arrays.Int8Column(each.history.after for each in batch),
-                arrays.Int4Column(each.history.limit for each in batch),
-                arrays.BoolColumn(each.history.direction is Direction.BACKWARD for each in batch),
-            ],
-            binary=True,
-        )
-        found: list[rows.Row | None] = [None] * len(batch)
-        for row in await cursor.fetchall():
-            found[views.number(row)] = row
+    ) -> list[rows.ProcessRow | None]:
+        found: list[rows.ProcessRow | None] = [None] * len(batch)
+        for row in await self._read_processes.rows(
+            connection,
+            now=self._context.clock.pinned(),
+            patience=self._context.starvation_timeout.total_seconds(),
+            state_bytes_max=state_bytes_max,
+            events_max=BATCH_EVENTS_MAX,
+            event_bytes_max=BATCH_EVENT_BYTES_MAX,
+            waits_max=WAITS_MAX,
+            slot=arrays.Int2Column(each.key.slot for each in batch),
+            namespace=arrays.TextColumn(each.key.namespace for each in batch),
+            process_id=arrays.TextColumn(each.key.process_id for each in batch),
+            after=arrays.Int8Column(each.history.after for each in batch),
+            limit=arrays.Int4Column(each.history.limit for each in batch),
+            backward=arrays.BoolColumn(
+                each.history.direction is Direction.BACKWARD for each in batch
+            ),
+        ):
+            found[row.number - 1] = row
         return found
 
     async def history(

@@ -35,31 +35,27 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_EVENTS = HistoryPage(events=(), next_after=None)
 
 
-def number(row: rows.Row) -> int:
-    """Return which item of the batch a row answers, from 0."""
-    item: int = row[0] - 1
-    return item
-
-
-def is_whole(row: rows.Row) -> bool:
-    """Return whether the process itself is in the row; it is too large for a batch otherwise."""
-    whole: bool = row[1]
-    return whole
-
-
-def view(key: ProcessKey, row: rows.Row, waits: tuple[Wait, ...]) -> ProcessView:
+def view(key: ProcessKey, row: rows.ProcessRow, waits: tuple[Wait, ...]) -> ProcessView:
     """Return the process of a whole row, its timer, and what its `tasks` wait for."""
+    timer = None
+    if row.timer_task_id is not None:
+        timer = Timer(
+            task_id=row.timer_task_id,
+            task_type=rows.TASK_TYPES[row.timer_type],
+            status=rows.TASK_STATUSES[row.timer_status],
+            due_at=row.timer_due_at,
+        )
     return ProcessView(
-        process=rows.process(key, row[2:12], result=row[12]),
-        timer=None if row[13] is None else _timer(row[13:17]),
+        process=rows.process_of(key, row, result=row.result),
+        timer=timer,
         waits=waits,
-        role=None if row[25] is None else _role(*row[25]),
+        role=None if row.job_role is None else _role(*row.job_role),
     )
 
 
-def tasks(row: rows.Row) -> tuple[UnfinishedTask, ...]:
+def tasks(row: rows.ProcessRow) -> tuple[UnfinishedTask, ...]:
     """Return the unfinished tasks of a whole row, in the order in which they run."""
-    return () if row[17] is None else tuple(map(task, row[17]))
+    return () if row.waits is None else tuple(map(task, row.waits))
 
 
 def task(columns: Sequence[Any]) -> UnfinishedTask:
@@ -95,14 +91,23 @@ def time_spent(microseconds: Sequence[int]) -> TimeSpent:
     )
 
 
-def page(row: rows.Row, wanted: HistoryRange) -> HistoryPage | None:
+def page(row: rows.ProcessRow, wanted: HistoryRange) -> HistoryPage | None:
     """Return the events of a whole row in the order wanted; None: they are too many for a batch."""
-    event_count, event_ids = row[18:20]
-    if event_count == 0:
+    if row.event_count == 0:
         return _NO_EVENTS
-    if event_ids is None or len(event_ids) < event_count:
+    if row.event_ids is None or len(row.event_ids) < row.event_count:
         return None
-    events = list(map(Event, *row[19:25]))
+    events = list(
+        map(
+            Event,
+            row.event_ids,
+            row.occurred_at,
+            row.payloads,
+            row.format_versions,
+            row.event_metadata,
+            row.task_ids,
+        )
+    )
     if wanted.direction is Direction.BACKWARD:
         events.reverse()
     return HistoryPage(events=tuple(events), next_after=None)
@@ -115,15 +120,6 @@ def _role(led: Sequence[int] | None, followed: Sequence[str] | None) -> JobRole 
     return JobRole(
         led=None if led is None else LedJob(unfinished_count=led[0], node_count=led[1]),
         followed=None if followed is None else FollowedJob(*followed),
-    )
-
-
-def _timer(columns: rows.Row) -> Timer:
-    return Timer(
-        task_id=columns[0],
-        task_type=rows.TASK_TYPES[columns[1]],
-        status=rows.TASK_STATUSES[columns[2]],
-        due_at=columns[3],
     )
 
 

@@ -106,6 +106,40 @@ class AdmittedRow(NamedTuple):
     effects: list[Any] | None
 
 
+class ProcessRow(NamedTuple):
+    """A process with its timer, tasks, events and roles in jobs.
+
+    Without ``is_whole`` it is too large for a batch, and is read alone.
+    """
+
+    number: int
+    is_whole: bool
+    process_status: Enum
+    previous_status: Enum | None
+    detail: str | None
+    aux_state: bytes
+    metadata: dict[str, Any] | None
+    corrupted_by: int | None
+    created_at: dt.datetime
+    status_changed_at: dt.datetime
+    last_event_id: int
+    init_task_id: int
+    result: bytes | None
+    timer_task_id: int | None
+    timer_type: Enum
+    timer_status: Enum
+    timer_due_at: dt.datetime
+    waits: list[Any] | None
+    event_count: int
+    event_ids: list[int] | None
+    occurred_at: list[dt.datetime]
+    payloads: list[bytes]
+    format_versions: list[int]
+    event_metadata: list[Any]
+    task_ids: list[int]
+    job_role: list[Any] | None
+
+
 class SettledRow(NamedTuple):
     """A written settlement, with the next task of its worker if any.
 
@@ -202,7 +236,13 @@ def process(
     )
 
 
-def process_of(key: ProcessKey, row: ClaimedRow | AdmittedRow, part: Part | None) -> Process:
+def process_of(
+    key: ProcessKey,
+    row: ClaimedRow | AdmittedRow | ProcessRow,
+    part: Part | None = None,
+    *,
+    result: bytes | None = None,
+) -> Process:
     """Return the process of a row."""
     return Process(
         key=key,
@@ -216,7 +256,7 @@ def process_of(key: ProcessKey, row: ClaimedRow | AdmittedRow, part: Part | None
         status_changed_at=row.status_changed_at,
         last_event_id=row.last_event_id,
         init_task_id=row.init_task_id,
-        result=None,
+        result=result,
         part=part,
     )
 

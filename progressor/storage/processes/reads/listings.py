@@ -7,6 +7,7 @@ no more than LOOKED_AT_MAX for one page, which may be short then.
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from psycopg.types.json import Jsonb
 
@@ -29,13 +30,18 @@ CHUNK_MAX = 1000
 Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
 
 
+class _FirstWaitRow(NamedTuple):
+    number: int
+    wait: list[Any]
+
+
 class Listings:
     """Reads pages of processes."""
 
     def __init__(self, context: StorageContext, *, whys: Callable[[str], Awaitable[Why]]) -> None:
         self._context = context
         self._whys = whys
-        self._read_first_waits = context.functions.call("read_first_waits").statement
+        self._read_first_waits = context.functions.call("read_first_waits", _FirstWaitRow)
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
@@ -73,19 +79,17 @@ class Listings:
         """
         if not keys:
             return {}
-        found = await self._context.rows(
-            self._read_first_waits,
-            [
-                self._context.clock.pinned(),
-                self._context.starvation_timeout.total_seconds(),
-                arrays.Int2Column(each.slot for each in keys),
-                arrays.TextColumn(each.namespace for each in keys),
-                arrays.TextColumn(each.process_id for each in keys),
-                arrays.BoolColumn(gated is None or each in gated for each in keys),
-            ],
-            reads_only=True,
-        )
-        tasks = {keys[row[0] - 1]: views.task(row[1]) for row in found}
+        async with self._context.connection(reads_only=True) as connection:
+            found = await self._read_first_waits.rows(
+                connection,
+                now=self._context.clock.pinned(),
+                patience=self._context.starvation_timeout.total_seconds(),
+                slot=arrays.Int2Column(each.slot for each in keys),
+                namespace=arrays.TextColumn(each.namespace for each in keys),
+                process_id=arrays.TextColumn(each.process_id for each in keys),
+                is_gated=arrays.BoolColumn(gated is None or each in gated for each in keys),
+            )
+        tasks = {keys[row.number - 1]: views.task(row.wait) for row in found}
         # Each stands for itself: in a line they would be behind each other.
         finders = {name: await self._whys(name) for name in {key.namespace for key in tasks}}
         return {key: finders[key.namespace]([task])[0] for key, task in tasks.items()}
