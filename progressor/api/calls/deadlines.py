@@ -11,14 +11,14 @@ _MARGIN_SHARE_MAX = 0.1
 
 
 def seconds_left(context: CallContext) -> float | None:
-    """Return how long to wait for an answer; None: as long as it takes.
+    """Return how long to wait for the result of a call; None: without limit.
 
-    A little less than the caller waits: gRPC cancels us at the deadline, and our own answer, which
-    names the task that goes on, has to be there before. 10 ms for the way back, and 1 % because
-    gRPC rounds a timeout up, to as much as three significant digits, when it sends it.
+    This is a little less than the caller waits, since gRPC cancels the call at its deadline, and
+    the error that names the continuing task has to arrive before. The margin is 10 ms for the way
+    back, and 1 % because gRPC rounds a timeout up to three significant digits when it sends it.
 
     Raises:
-        DeadlineExceededError: It has passed, or is so near that nothing could be done by then.
+        DeadlineExceededError: The deadline has passed, or is less than 1 ms away.
     """
     remaining = context.time_remaining()
     if remaining is None:

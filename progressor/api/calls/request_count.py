@@ -1,7 +1,7 @@
 """The count of requests: how each ended, and why.
 
-A namespace is named once it is known to exist, by the first request that got past the look for it:
-names that anybody may invent would be labels without end.
+A namespace becomes a label once a request has shown that it exists. Invented names would make the
+number of labels unbounded.
 """
 
 from progressor import errors, job_errors
@@ -9,7 +9,7 @@ from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 
 NAMESPACES_MAX = 250
-"""Namespaces that are named; what is beyond goes under OVERFLOW."""
+"""Namespaces with a label of their own; the others count as OVERFLOW."""
 
 _OK, _LEFT, _BROKEN = "ok", "cancelled", "internal"
 
@@ -26,7 +26,7 @@ _TRY_LATER = (
     errors.DeadlineExceededError,
     errors.StorageUnavailableError,
 )
-_BEHIND_THE_LOOK = (
+_AFTER_LOOKUP = (
     errors.RejectedError,
     errors.StateError,
     errors.ProcessNotFoundError,
@@ -50,12 +50,12 @@ class RequestCount:
         self._requests.add(1, (self._name(request, exists=True), method, _OK, ""))
 
     def refused(self, method: str, request: object, error: errors.ProgressorError) -> None:
-        """Count a request that ended with an error; `request` may be none that can be read."""
-        name = self._name(request, exists=isinstance(error, _BEHIND_THE_LOOK))
+        """Count a request that ended with an error; `request` may be malformed."""
+        name = self._name(request, exists=isinstance(error, _AFTER_LOOKUP))
         self._requests.add(1, (name, method, outcome_of(error), error.reason))
 
     def broke(self, method: str, request: object) -> None:
-        """Count a request that a bug of ours has ended."""
+        """Count a request that ended by a bug of the engine."""
         reason = errors.ProgressorError.reason
         self._requests.add(1, (self._name(request, exists=False), method, _BROKEN, reason))
 

@@ -28,14 +28,14 @@ _BAGGAGE_MEMBER = re.compile(
 )
 _BAGGAGE_LENGTH_MAX = 8_192
 _BAGGAGE_MEMBERS_MAX = 64
-# Of what is looked at for a tracestate, the spaces and the empty members in it.
+# Of a tracestate before its spaces and empty members are removed.
 _STATES_LENGTH_MAX = 2_048
 
 _NONE: Mapping[str, str] = {}
 
 
 class Known:
-    """The context of a call whose trace context has been looked at, or replaced, already."""
+    """The context of a call whose trace context has already been parsed or replaced."""
 
     __slots__ = ("inner", "trace")
 
@@ -48,7 +48,7 @@ class Known:
         return self.inner.time_remaining()
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return what came with the call."""
+        """Return the metadata of the call."""
         return self.inner.invocation_metadata() or ()
 
 
@@ -72,7 +72,7 @@ def trace_context_of(context: CallContext) -> Mapping[str, str]:
 def _with_others(found: Mapping[str, str], others: list[tuple[str, str]]) -> Mapping[str, str]:
     state, baggage = (",".join(value for key, value in others if key == name) for name in _OTHERS)
     more: dict[str, str] = {}
-    # A state says something of a trace alone.
+    # A tracestate is meaningless without its traceparent.
     if found and (state := _tracestate(state)):
         more["tracestate"] = state
     if baggage := _baggage(baggage):
@@ -105,7 +105,7 @@ def _baggage(value: str) -> str:
     """Return the valid members of a list, as many as there is room for, without spaces around."""
     kept: list[str] = []
     length = -1
-    # One that is far too long is not even taken apart.
+    # The rest of a far too long one is not parsed.
     for part in value[: 2 * _BAGGAGE_LENGTH_MAX].split(","):
         member = part.strip(" \t")
         if not _BAGGAGE_MEMBER.fullmatch(member):

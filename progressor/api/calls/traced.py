@@ -1,7 +1,6 @@
-"""The span of a request: from its arrival to its answer, a child of the caller's.
+"""The span of a request, from its arrival to its response: a child of the caller's span.
 
-Its context takes the place of the caller's, so that the task that the request becomes is linked to
-under it.
+Its context replaces the caller's, so that the span of the task links to the request.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,7 @@
 """Constraints: what a task must pass before it may run. Source: DESIGN, section 8.
 
 ==========  =========================================  ===========================================
-state       the task waits for                         goes on when
+state       the task waits for                         ends when
 ==========  =========================================  ===========================================
 time        its instant: ``run_at``, a timer's, or     it has come (the replica that knows of it;
             that of a retry                            the scan is the safety net)
@@ -12,14 +12,14 @@ gates       a place in each of its gates, all or none  a holder of the last one 
 available   nothing but a worker                       a replica claims it
 ==========  =========================================  ===========================================
 
-Who comes next through a gate: the one of the highest priority, the older of two. A younger task may
-pass an older one that waits for something else. But nothing starves: who has waited for longer than
-the patience goes before all others, keeps what it can have of its gates (reserved, in the order of
-their keys, so that two never wait for each other), and takes the next place in the line of its
-process even while that has a step in hand.
+A gate admits the waiting task of the highest priority first, and the oldest of these. A younger
+task may pass an older one that waits for something else. To prevent starvation, a task that has
+waited for longer than the starvation timeout precedes all others, reserves the free places of its
+gates (in the order of their keys, so that two tasks never wait for each other), and takes the next
+place in the queue of its process even while a step of that is running.
 
-``priv/functions/gates/settle_gates.sql`` and those that it calls do it, under the locks of process,
-order and gates.
+``priv/functions/gates/settle_gates.sql`` and the functions that it calls implement this, under the
+locks of process, order and gates.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class Version:
     parts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Drop the zeros at the end, which mean nothing."""
+        """Drop trailing zeros, which have no meaning."""
         parts = self.parts
         while len(parts) > 1 and not parts[-1]:
             parts = parts[:-1]
@@ -76,10 +76,10 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """Return the version that a text stands for.
+        """Parse a version.
 
         Raises:
-            ValueError: It is not a version; the message says what is wrong.
+            ValueError: The text is not a version.
         """
         if not _VERSION.fullmatch(text):
             message = f"{text!r} is not a version: dotted numbers, as 1.10.2"
@@ -108,10 +108,10 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a task must pass. The default passes at once.
+    """The constraints of one task. The default has none.
 
-    ``gates``: by key, the capacity for a gate that is not there yet; None: it must be. ``hold``:
-    until when they are held. ``priority``: 1, the highest, to 5.
+    ``gates``: by key, the capacity with which a missing gate is created; None: the gate must exist.
+    ``hold``: until when they are held. ``priority``: 1, the highest, to 5.
     """
 
     run_at: dt.datetime | None = None
@@ -122,7 +122,7 @@ class Constraints:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a task with them is as one without."""
+        """Whether they constrain nothing: a priority alone does not."""
         return self.run_at is None and self.order is None and not self.gates
 
     def __str__(self) -> str:

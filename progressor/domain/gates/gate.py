@@ -1,4 +1,4 @@
-"""Gates as operators see them; what tasks must pass stands in ``constraint``."""
+"""Gates as operators see them; the rules are in ``constraint``."""
 
 import dataclasses
 import datetime as dt
@@ -6,7 +6,7 @@ import datetime as dt
 from progressor.domain.gates.constraint import GateHold
 
 COUNTED_MAX = 1000
-"""Tasks that wait for a gate, as far as they are counted."""
+"""The highest count of tasks that wait for a gate."""
 
 HOLDERS_MAX = 100
 LINE_MAX = 100
@@ -34,8 +34,8 @@ class Gate:
 class GateHolder:
     """A process that holds a gate, by the task that took it.
 
-    ``is_reserved``: kept for a task that has waited for longer than the patience and cannot have
-    its other gates yet.
+    ``is_reserved``: kept for a task that has waited for longer than the starvation timeout and
+    still waits for its other gates.
     """
 
     process_id: str
@@ -47,7 +47,7 @@ class GateHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWaiter:
-    """A task in the line of a gate; ``since`` it could have run without its gates."""
+    """A task in the queue of a gate, which could have run without its gates ``since``."""
 
     process_id: str
     task_id: int
@@ -59,7 +59,7 @@ class GateWaiter:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateView:
-    """A gate, the first HOLDERS_MAX who hold it and the first LINE_MAX who come next."""
+    """A gate, its first HOLDERS_MAX holders and the first LINE_MAX tasks of its queue."""
 
     gate: Gate
     holders: tuple[GateHolder, ...]

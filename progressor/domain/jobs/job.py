@@ -1,10 +1,10 @@
 """A job: a process, the leader, that owns a graph of nodes, each a process too, its followers.
 
-Source: DESIGN, section 9. All that is decided about a job is decided under the lock of its leader's
-row; ``priv/functions/settlement/settle_job_tasks.sql`` and ``tend_job.sql`` do it.
+Source: DESIGN, section 9. Every decision about a job is made under the lock of its leader's row, by
+``priv/functions/settlement/settle_job_tasks.sql`` and ``tend_job.sql``.
 
 =========  =======================================================  ===============================
-state      a node is in it                                          goes on when
+state      a node is in it                                          ends when
 =========  =======================================================  ===============================
 waiting    while a predecessor is not done                          the last of them is done
 ready      once all are, until its follower is started              there is room for it
@@ -34,8 +34,8 @@ NODES_MAX = 50_000
 EDGES_PER_STEP_MAX = 200_000
 NAME_BYTES_MAX = 128
 WINDOW = 512
-"""Nodes of one job that may be started without having had their first step settled: a large job
-does not fill the line of its namespace."""
+"""Nodes of one job that may be started before their first steps are settled, so that a large job
+does not fill the queue of its namespace."""
 
 
 class JobState(enum.StrEnum):
@@ -99,7 +99,7 @@ class StartNodes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCounts:
-    """How many nodes of a job are in which state."""
+    """The count of nodes of a job in each state."""
 
     waiting: int = 0
     ready: int = 0

@@ -38,7 +38,7 @@ from progressor.domain.processes.task import RunningTask, TaskError, TaskResult,
 
 
 class Verdict(enum.StrEnum):
-    """What admission says of a request: the words that the functions in ``priv`` return."""
+    """The result of admission, in the words that the functions in ``priv`` return."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -129,7 +129,7 @@ class Import:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What became of a request.
+    """The result of a request.
 
     ``task_id`` is there for ACCEPTED and DUPLICATE, ``running`` where the task was leased to this
     replica at once, ``ended`` where a duplicate's task has ended already. ``due_now``: it waits for
@@ -151,7 +151,7 @@ class Admission:
 def decide(
     task_type: TaskType, status: ProcessStatus | None, *, after: int = 0, last_event_id: int = 0
 ) -> Verdict:
-    """Return what a request without a known idempotency key meets.
+    """Return the verdict on a request without a known idempotency key.
 
     Args:
         task_type: What the request asks for: init, call, notify or repair.

@@ -17,7 +17,7 @@ STILL_RUNNING = "STILL_RUNNING"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeepTimer:
-    """Leave the timer as it is: one that a call pushed aside goes on."""
+    """Leave the timer as it is; one that a call has blocked continues."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class SetTimer:
     constraints: Constraints | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Hold the two ways of saying when apart."""
+        """Check that exactly one of both is given."""
         if (self.at is None) == (self.after is None):
             message = f"exactly one of at and after: at={self.at!r}, after={self.after!r}"
             raise ValueError(message)

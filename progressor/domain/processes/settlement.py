@@ -18,8 +18,8 @@ lost         policy retry, attempts left                Retry at once
 released     any task                                   Retry at once, the attempt not counted
 ===========  =========================================  ==========================================
 
-What the database then does with the line of waiting tasks and with the timer stands in
-``priv/functions/settlement/settle_tasks.sql``, which carries these out under the process's lock.
+``priv/functions/settlement/settle_tasks.sql`` carries these out under the process's lock, and
+decides what becomes of the queue of waiting tasks and of the timer.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 
 class Attempted(Protocol):
-    """What settling needs to know of a task whose attempt is over."""
+    """A task whose attempt is over, as far as settlement needs it."""
 
     @property
     def task_type(self) -> TaskType:
@@ -108,7 +108,7 @@ class Break:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """The process goes; the caller gets the response, or the refusal."""
+    """The process is deleted; the caller gets the response or the rejection."""
 
     response: bytes = b""
     error: TaskError | None = None
@@ -164,7 +164,7 @@ def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
         rejected=True,
         metadata=rejected.metadata,
     )
-    # A process that was refused its first step never came to be.
+    # A process whose init was rejected was never created.
     return Remove(error=error) if task.task_type is TaskType.INIT else Fail(error)
 
 
@@ -205,7 +205,7 @@ def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> 
     policy = options.retry_policy or namespace.policy_for(task.task_type)
     zombie_policy = options.zombie_policy or namespace.zombie_policy
     if options.scheduled:
-        # Its schedule comes again; what is lost is not to pile up behind it.
+        # The schedule will start another one; lost runs must not pile up.
         given_up = _give_up(task, error, alone=False)
         return Break(error, fails_job=True) if isinstance(given_up, Break) else given_up
     if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:

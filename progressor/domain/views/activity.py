@@ -7,7 +7,7 @@ from collections.abc import Collection
 from progressor.domain.views.replica import Facts
 
 QUEUES_MAX = 250
-"""Namespaces whose queues are counted: in one answer, and in the metrics."""
+"""Namespaces whose queues are counted, in a response and in the metrics."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,7 @@ class Activity:
 
 
 def even_share(lengths: Collection[int], total: int) -> int:
-    """Return the largest share that everybody may have of `total`, so that it is enough for all.
-
-    Who needs less than the share leaves the rest to the others.
+    """Return the largest equal share of `total`; what is not needed of a share goes to others.
 
     Args:
         lengths: How much each needs.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class ReplicaState(enum.StrEnum):
-    """What the others make of a replica."""
+    """The state of a replica as other replicas judge it by its heartbeat."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -35,7 +35,7 @@ class Tally:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepSize:
-    """How large a step was, and how large its processor takes one."""
+    """The size of a step, and the limit of its processor."""
 
     process_id: str
     size_bytes: int
@@ -49,11 +49,11 @@ class StepSize:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """What a replica knows of one namespace: places taken, of how many, and of its processor.
+    """The workers of one namespace in a replica: how many are busy, of how many, and its processor.
 
-    ``unreachable_for`` is how long the processor has not been reached; None: it was, or nobody
-    tried. ``tally`` is None where its release does not report it. ``largest_step`` is
-    there if it came near what the processor takes.
+    ``unreachable_for``: how long the processor has been unreachable; None: it was reached, or there
+    was no attempt. ``tally`` is None if the replica's release does not report it. ``largest_step``
+    is set if it came close to the limit of the processor.
     """
 
     busy_count: int
@@ -106,17 +106,17 @@ class Facts:
     collecting: dt.timedelta
 
     def is_silent(self, replica: ReplicaFacts) -> bool:
-        """Tell whether a replica is presumed dead: exactly when the scan for zombies says so."""
+        """Tell whether a replica is presumed dead, by the same rule as the scan for zombies."""
         return replica.heartbeat_at < self.read_at - replica.lease_timeout
 
     def state_of(self, replica: ReplicaFacts) -> ReplicaState:
-        """Return what the others make of a replica."""
+        """Return the state of a replica."""
         if self.is_silent(replica):
             return ReplicaState.SILENT
         return ReplicaState.DRAINING if replica.draining else ReplicaState.SERVING
 
     def serving(self) -> tuple[ReplicaFacts, ...]:
-        """Return the replicas that live and do not drain: those that take due tasks."""
+        """Return the replicas that claim due tasks: alive and not draining."""
         return tuple(
             it for it in self.replicas.values() if self.state_of(it) is ReplicaState.SERVING
         )
@@ -127,7 +127,7 @@ class ReplicaView:
     """A replica as its last heartbeat described it; instants and the age by PostgreSQL's clock.
 
     ``lease_timeout`` is the one by which its leases are judged. ``lease_count`` are the leases that
-    stand in its name now. None: its release does not report it, and the ``clock_offset`` (by how
+    it holds now. None: its release does not report it, and the ``clock_offset`` (by how
     much its clock is ahead) is not told by a first heartbeat either.
     """
 
@@ -147,7 +147,7 @@ class ReplicaView:
 
     @property
     def state(self) -> ReplicaState:
-        """Whether it is presumed dead, and else whether it drains."""
+        """The state, by its heartbeat's age."""
         if self.heartbeat_age > self.lease_timeout:
             return ReplicaState.SILENT
         return ReplicaState.DRAINING if self.draining else ReplicaState.SERVING

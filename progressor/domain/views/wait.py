@@ -10,7 +10,7 @@ from progressor.domain.processes.task import TIMER_TYPES, TaskError, TaskStatus,
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who carries a task, since when, and when its step will have overrun."""
+    """The replica that runs a task, since when, and when its step times out."""
 
     replica_id: int
     leased_at: dt.datetime
@@ -21,7 +21,8 @@ class Lease:
 class OrderWait:
     """The task of a smaller version that another one waits for.
 
-    ``order`` is that of the one that waits. Of several it is the smallest, of these the oldest.
+    ``order`` is that of the waiting task. Of several smaller versions this is the smallest, and of
+    its tasks the oldest.
     """
 
     order: Order
@@ -33,10 +34,10 @@ class OrderWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWait:
-    """A gate that is full, and the first of those who hold it, the longest first.
+    """A full gate and its first holders, the longest first.
 
-    ``position`` is the place among the ``waiting_count`` who wait for this one, counted up to
-    1,000; 0: it does not stand in line yet, since it waits for something else before.
+    ``position`` is the place among the ``waiting_count`` tasks in its queue, counted up to 1,000;
+    0: the task is not in the queue yet, since it waits for something else first.
     """
 
     gate: str
@@ -49,7 +50,7 @@ class GateWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """How long a task with constraints has been in which state; together they are its life."""
+    """How long a task with constraints has been in each state; the sum is its age."""
 
     time: dt.timedelta
     order: dt.timedelta
@@ -61,7 +62,7 @@ class TimeSpent:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
-    """What the promotion knows of a task with constraints, ``since`` when it is in this state.
+    """The state of a task with constraints, and ``since`` when it is in it.
 
     ``order`` and ``gates`` are set in every state except AVAILABLE.
     ``behind_task_id`` is the older call of its process that is queued for the same gates.
@@ -79,9 +80,9 @@ class Gated:
 class UnfinishedTask:
     """A task that has not ended, as its rows describe it.
 
-    ``attempt_count`` are the attempts begun. ``due_at`` is None where another task is before it,
-    or, of one that waits for its constraints, where these name no instant; ``lease`` where nobody
-    carries it, and ``gated`` where it has no constraints.
+    ``attempt_count`` counts the attempts begun. ``due_at`` is None if another task precedes it, or
+    if it waits for constraints without an instant. ``lease`` is None if no replica runs it,
+    ``gated`` if it has no constraints.
     """
 
     task_id: int
@@ -97,12 +98,12 @@ class UnfinishedTask:
 
     @property
     def is_timer(self) -> bool:
-        """Whether it yields to every other task."""
+        """Whether it is a timer, which every other task precedes."""
         return self.task_type in TIMER_TYPES
 
     @property
     def is_constrained(self) -> bool:
-        """Whether it waits for its constraints: until then it is in no line of its process."""
+        """Whether it waits for its constraints; it is not in the queue of its process then."""
         return self.gated is not None and self.gated.state is not GatedState.AVAILABLE
 
     @property
