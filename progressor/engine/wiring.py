@@ -11,28 +11,28 @@ import random
 from progressor import errors
 from progressor.api.calls.ports import Backend
 from progressor.clock import Clock, SystemClock
-from progressor.domain.jobs.job import JobState
-from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.task import TaskError
 from progressor.domain.views.replica import CREWS_MAX, Crew, Load
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.counters import Counters
-from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.loop import JITTER, repeat
 from progressor.runtime.core.measures import MILLISECONDS, StepMeasures
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.due_queue import DueQueue
+from progressor.runtime.effects.gate_queue import GateQueue
+from progressor.runtime.effects.replies import Replies
+from progressor.runtime.effects.upkeep_queue import UpkeepQueue
+from progressor.runtime.gates.capacities import GateCapacities
 from progressor.runtime.gates.lowered_gates import LoweredGates
 from progressor.runtime.gates.scan import GateScan
 from progressor.runtime.gates.wake_ups import GateWakeUps
+from progressor.runtime.jobs.control import JobControl
 from progressor.runtime.jobs.job_steps import JobSteps
 from progressor.runtime.jobs.upkeep import JobScan
-from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.runtime.requests.requests import Requests
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
@@ -67,9 +67,6 @@ from progressor.storage.replicas.activities import Activities
 from progressor.storage.replicas.queues import Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas, Roster
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows.cancelled import Cancelled
-from progressor.storage.rows.gate_effects import Promoted
-from progressor.storage.rows.job_effects import JobNews
 from progressor.storage.schedules.runs import Firings
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.instruments import Labels
@@ -107,6 +104,7 @@ class Wiring:
             observers=observers,
             metrics=metrics,
             tracing=telemetry.tracing,
+            replica_id=replica_id,
             step_grace=config.replica.step_grace,
         )
         self._own_id = replica_id
@@ -122,9 +120,6 @@ class Wiring:
         self._build_schedules()
         self._build_backend()
         self._build_gauges()
-
-    def _replica_id(self) -> int:
-        return self._own_id
 
     def _storage_on(self, pool: Pool) -> StorageContext:
         return StorageContext(
@@ -144,35 +139,6 @@ class Wiring:
         self._metrics.batch_items.record(size, (name,))
         self._metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
         self._observers.tell("batch", write=name, size=size)
-
-    def _gates_on(self, pool: Pool) -> Gates:
-        return Gates(self._storage_on(pool), on_promoted=self._promoted)
-
-    def _jobs_on(self, pool: Pool) -> Jobs:
-        return Jobs(
-            self._storage_on(pool),
-            on_promoted=self._promoted,
-            on_cancelled=self._stopped,
-            on_untended=self._untended,
-            on_ended=self._ended,
-        )
-
-    def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
-        self._upkeep_queue.stopped(key, task, error)
-
-    def _untended(self, key: ProcessKey) -> None:
-        self._upkeep_queue.add(key)
-
-    def _ended(self, key: ProcessKey, state: JobState) -> None:
-        self._metrics.jobs_ended.add(1, (key.namespace, state))
-
-    def _heard_of_jobs(self, news: JobNews) -> None:
-        for key in news.failed:
-            self._ended(key, JobState.FAILED)
-        self._upkeep_queue.heard(news)
-
-    def _promoted(self, told: Promoted) -> None:
-        self._wake_ups.heard(told)
 
     def _build_storage(self) -> None:
         config, pools, functions = self._config, self._pools, self.functions
@@ -194,29 +160,24 @@ class Wiring:
         )
         self.activities = Activities(watch=watch, queues=self._queues)
         front = self._storage_on(pools.front)
-        self.processes = Processes(
-            front, namespaces=self.namespaces, watch=watch, on_promoted=self._promoted
-        )
+        self.processes = Processes(front, namespaces=self.namespaces, watch=watch)
         commit = CommitContext(
             step_count=lambda: self.slots.busy_total,
             jitter=self._context.jitter,
             on_batch=self._count_batch,
         )
-        self._admissions = Admissions(
-            front, settings=config.commit, commit=commit, on_promoted=self._promoted
-        )
+        self._admissions = Admissions(front, settings=config.commit, commit=commit)
         self._settlements = Settlements(
             self._storage_on(pools.worker), settings=config.commit, commit=commit,
             step_grace=config.replica.step_grace, metrics=self._metrics,
-            on_promoted=self._promoted, on_jobs=self._heard_of_jobs,
         )  # fmt: skip
-        self.gates = self._gates_on(pools.front)
-        self.jobs = self._jobs_on(pools.front)
+        self.gates = Gates(front)
+        self.jobs = Jobs(front)
         self._claims = Claims(front, step_grace=config.replica.step_grace)
         self._results = Results(front)
 
     def _build_worker(self) -> None:
-        config, clock, own_id = self._config, self._clock, self._replica_id
+        config, clock = self._config, self._clock
         observers = self._observers
         self.leases = Leases()
         self.replies = Replies(
@@ -232,31 +193,34 @@ class Wiring:
         self._due_queue = DueQueue(
             clock=clock, horizon=config.scanner.horizon, size_max=_DUE_QUEUE_MAX
         )
-        gates = self._gates_on(self._pools.worker)
-        self._lowered_gates = LoweredGates(gates=gates, clock=clock, jitter=self._context.jitter)
-        self._wake_ups = GateWakeUps(
-            gates=gates,
-            lowered_gates=self._lowered_gates,
+        gate_queue = GateQueue(clock=clock, horizon=config.scanner.horizon)
+        self._upkeep_queue = UpkeepQueue()
+        self._effects = EffectDispatcher(
+            replies=self.replies,
             due_queue=self._due_queue,
-            clock=clock,
-            horizon_seconds=config.scanner.horizon.total_seconds(),
-            jitter=self._context.jitter,
+            gate_queue=gate_queue,
+            upkeep_queue=self._upkeep_queue,
+            context=self._context,
         )
-        self._aftermath = Aftermath(
-            replies=self.replies, due_queue=self._due_queue, replica_id=own_id
+        worker = self._storage_on(self._pools.worker)
+        gates = Gates(worker)
+        self._lowered_gates = LoweredGates(
+            gates=gates, queue=gate_queue, effects=self._effects, context=self._context
         )
-        self._upkeep_queue = UpkeepQueue(self._due_queue, self._aftermath)
+        self._wake_ups = GateWakeUps(
+            gates=gates, queue=gate_queue, effects=self._effects, context=self._context
+        )
         self._processor = ProcessorClient(self._channels, clock)
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
             histories=StepHistories(
-                Histories(self._storage_on(self._pools.worker)),
+                Histories(worker),
                 HistoryCache(bytes_max=config.snapshots.bytes_max),
             ),
             namespaces=self.namespaces,
-            aftermath=self._aftermath,
-            job_steps=JobSteps(self._jobs_on(self._pools.worker)),
+            effects=self._effects,
+            job_steps=JobSteps(Jobs(worker)),
             leases=self.leases,
             context=self._context,
             measures=StepMeasures(self._metrics, self._counters),
@@ -269,8 +233,7 @@ class Wiring:
             results=self._results,
             processes=self.processes,
             namespaces=self.namespaces,
-            due_queue=self._due_queue,
-            aftermath=self._aftermath,
+            effects=self._effects,
             context=self._context,
         )
         self._reservations = SlotReservations(slots=self.slots, context=self._context)
@@ -280,15 +243,13 @@ class Wiring:
         self.schedules = Schedules(
             self._storage_on(self._pools.front), on_changed=self._schedules_changed.set
         )
-        self.schedule_runs = self._schedule_runs_on(self._firings_on(self._pools.front))
-
-    def _firings_on(self, pool: Pool) -> Firings:
-        return Firings(self._storage_on(pool), on_promoted=self._promoted)
+        self.job_control = JobControl(jobs=self.jobs, effects=self._effects)
+        self.schedule_runs = self._schedule_runs_on(Firings(self._storage_on(self._pools.front)))
 
     def _schedule_runs_on(self, firings: Firings) -> ScheduleRuns:
         return ScheduleRuns(
-            firings=firings, schedules=self.schedules, requests=self.requests, jobs=self.jobs,
-            context=self._context,
+            firings=firings, schedules=self.schedules, requests=self.requests,
+            jobs=self.job_control, effects=self._effects, context=self._context,
         )  # fmt: skip
 
     def _build_backend(self) -> None:
@@ -297,7 +258,9 @@ class Wiring:
             processes=self.processes,
             namespaces=self.namespaces,
             gates=self.gates,
+            gate_capacities=GateCapacities(gates=self.gates, effects=self._effects),
             jobs=self.jobs,
+            job_control=self.job_control,
             schedules=self.schedules,
             schedule_runs=self.schedule_runs,
             roster=self.roster,
@@ -382,12 +345,13 @@ class Wiring:
             lease_timeout=self._config.replica.lease_timeout, called=self._called,
             context=context,
         )  # fmt: skip
+        scan = self._storage_on(self._pools.scan)
         jobs = JobScan(
-            jobs=self._jobs_on(self._pools.scan), upkeep_queue=self._upkeep_queue,
-            scanner=scanner, context=context,
+            jobs=Jobs(scan), control=JobControl(jobs=Jobs(scan), effects=self._effects),
+            upkeep_queue=self._upkeep_queue, scanner=scanner, context=context,
         )  # fmt: skip
         jobs.observed()
-        firings = self._firings_on(self._pools.scan)
+        firings = Firings(scan)
         schedules = ScheduleScan(
             firings=firings, schedule_runs=self._schedule_runs_on(firings),
             interval=scanner.interval, lease=self._config.replica.lease_timeout,
@@ -415,7 +379,7 @@ class Wiring:
         zombies = ZombieScan(
             replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
             claims=self._claims, namespaces=self.namespaces,
-            aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
+            effects=self._effects, leases=self.leases,
             replica=self._config.replica, scanner=scanner, context=self._context,
         )  # fmt: skip
         retention = RetentionScan(
@@ -426,8 +390,8 @@ class Wiring:
             scanner=scanner,
         )  # fmt: skip
         gates = GateScan(
-            gates=self._gates_on(self._pools.scan), namespaces=self.namespaces,
-            wake_ups=self._wake_ups, scanner=scanner, context=self._context,
+            gates=Gates(self._storage_on(self._pools.scan)), namespaces=self.namespaces,
+            effects=self._effects, scanner=scanner, context=self._context,
         )  # fmt: skip
         queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
         scans = {

@@ -74,7 +74,7 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 def quick_news() -> Iterator[None]:
     """Have the slow round over the waiting callers be a quick one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("progressor.runtime.core.replies._SAFETY_SECONDS", 0.1)
+        patch.setattr("progressor.runtime.effects.replies._SAFETY_SECONDS", 0.1)
         yield
 
 

@@ -195,7 +195,7 @@ class Play:
         [firing] = [it for it in await self.firings() if it.instant == instant]
         key = process_key("orders", firing.process_id or "")
         if how == "gone":
-            await store.processes.remove(key)
+            await store.writes.remove(key)
         else:
             [claimed] = await store.claim(key, firing.task_id)
             await store.settled(

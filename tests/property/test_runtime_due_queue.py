@@ -5,7 +5,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.runtime.core.due_queue import DueQueue
+from progressor.runtime.effects.due_queue import DueQueue
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 
@@ -29,7 +29,7 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
         match step:
             case (int(task_id), dt.timedelta() as ahead):
                 due_at = clock.now() + ahead
-                due_queue.add(make_due(task_id, due_at=due_at), told_at=clock.now())
+                due_queue.add(make_due(task_id, due_at=due_at), as_of=clock.now())
                 fits = ahead <= HORIZON and len(known) < SIZE_MAX and task_id not in known
                 if fits:
                     # What is overdue already is due from when it was told of.
@@ -59,7 +59,7 @@ def test_everything_that_fits_is_taken(aheads: list[dt.timedelta]) -> None:
     clock = ManualClock()
     due_queue = DueQueue(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
     for task_id, ahead in enumerate(aheads):
-        due_queue.add(make_due(task_id, due_at=START + ahead), told_at=START)
+        due_queue.add(make_due(task_id, due_at=START + ahead), as_of=START)
     clock.advance(HORIZON)
 
     taken = {due.task_id for due in due_queue.take_due(SIZE_MAX)}

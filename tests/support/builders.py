@@ -30,7 +30,7 @@ from progressor.domain.views.replica import Facts, ReplicaFacts, ReplicaView
 from progressor.storage.processes.claims import Claimed
 from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
-from progressor.storage.rows.cancelled import Cancelled
+from progressor.storage.rows.effects import Cancelled
 from tests.support.clock import START
 
 Fields = dict[str, Any]

@@ -158,6 +158,18 @@ class Gates(Protocol):
             GateNotFoundError: The gate does not exist.
         """
 
+    async def delete(self, namespace: str, gate: str) -> None:
+        """Delete a gate that has no holders and that no task names.
+
+        Raises:
+            GateNotFoundError: The gate does not exist.
+            GateInUseError: It is held, or named.
+        """
+
+
+class GateCapacities(Protocol):
+    """Sets the capacities of gates; raises `errors.StorageUnavailableError`."""
+
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> Gate:
@@ -168,17 +180,9 @@ class Gates(Protocol):
             GateChangedError: It is at another revision.
         """
 
-    async def delete(self, namespace: str, gate: str) -> None:
-        """Delete a gate that has no holders and that no task names.
-
-        Raises:
-            GateNotFoundError: The gate does not exist.
-            GateInUseError: It is held, or named.
-        """
-
 
 class Jobs(Protocol):
-    """Keeps the jobs; all raise `errors.StorageUnavailableError`, all but one JobNotFoundError."""
+    """Reads jobs; all raise StorageUnavailableError, and all but `list` JobNotFoundError."""
 
     async def read(self, key: ProcessKey, *, payloads: bool) -> JobPage:
         """Return a job with its nodes; where not `payloads`, without args and results."""
@@ -195,6 +199,10 @@ class Jobs(Protocol):
 
     async def changes(self, key: ProcessKey, after_revision: int) -> tuple[Job, tuple[Node, ...]]:
         """Return a job, and its nodes that have changed after a revision, without payloads."""
+
+
+class JobControl(Protocol):
+    """Ends and retries jobs; both raise JobNotFoundError and `errors.StorageUnavailableError`."""
 
     async def cancel(self, key: ProcessKey, reason: str) -> Job:
         """End a job.
@@ -316,7 +324,9 @@ class Backend:
     processes: Processes
     namespaces: Namespaces
     gates: Gates
+    gate_capacities: GateCapacities
     jobs: Jobs
+    job_control: JobControl
     schedules: Schedules
     schedule_runs: ScheduleRuns
     roster: Roster

@@ -56,7 +56,7 @@ class GateServicer:
         seconds_left(context)
         setting = gate_codec.set_from_wire(message)
         await self._backend().namespaces.lookup(setting.namespace)
-        gate = await self._backend().gates.set(
+        gate = await self._backend().gate_capacities.set(
             setting.namespace,
             setting.gate,
             capacity=setting.capacity,

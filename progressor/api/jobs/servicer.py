@@ -105,7 +105,7 @@ class JobServicer:
         seconds_left(context)
         cancellation = job_codec.cancel_from_wire(message)
         await self._backend().namespaces.lookup(cancellation.key.namespace)
-        job = await self._backend().jobs.cancel(cancellation.key, cancellation.reason)
+        job = await self._backend().job_control.cancel(cancellation.key, cancellation.reason)
         _log_change("job cancelled", cancellation.key, context)
         return messages.CancelJobResponse(job=job_codec.job_to_wire(job))
 
@@ -116,7 +116,7 @@ class JobServicer:
         seconds_left(context)
         retrial = job_codec.retry_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(retrial.key.namespace)
-        job, nodes = await self._backend().jobs.retry(
+        job, nodes = await self._backend().job_control.retry(
             retrial.key, deadline=retrial.deadline, timeout=retrial.timeout
         )
         _log_change("job retried", retrial.key, context, node_count=len(nodes))

@@ -20,6 +20,7 @@ class Context:
     observers: Observers = dataclasses.field(default_factory=Observers)
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     tracing: Tracing = SILENT
+    replica_id: int = 1
     step_grace: dt.timedelta = dt.timedelta(seconds=2)
     """How much longer than its step a lease lasts."""
 

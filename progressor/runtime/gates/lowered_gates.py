@@ -7,14 +7,15 @@ after the death of a replica the scan of another one continues.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from progressor import errors
-from progressor.clock import Clock
+from progressor.runtime.core.context import Context
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.gate_queue import GateQueue
 from progressor.storage.gates.gates import GaveWay
-from progressor.storage.postgres.backoff import Backoff, steady
-from progressor.storage.rows.gate_effects import LoweredGate
+from progressor.storage.postgres.backoff import Backoff
+from progressor.storage.rows.effects import Effects, LoweredGate
 
 _log = logging.getLogger(__name__)
 
@@ -22,49 +23,43 @@ _BACKOFF_SECONDS = 0.05
 _BACKOFF_SECONDS_MAX = 2.0
 
 REST = 4.0
-"""How long the rest is, in transactions."""
-
-LOWERED_MAX = 10_000
-"""Gates at once; beyond that the scan finds them."""
+"""How long the pause is, in transactions."""
 
 
 class Gates(Protocol):
-    """The operations that this needs from storage."""
+    """What is needed of storage's gates."""
 
-    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+    async def give_way(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         """Send back some surplus holders of a gate."""
 
 
 class LoweredGates:
     """Takes turns between the lowered gates."""
 
-    def __init__(self, *, gates: Gates, clock: Clock, jitter: Callable[[], float] = steady) -> None:
+    def __init__(
+        self, *, gates: Gates, queue: GateQueue, effects: EffectDispatcher, context: Context
+    ) -> None:
         self._gates = gates
-        self._clock = clock
-        self._jitter = jitter
-        # A dict for its order: whose turn it is.
-        self._lowered: dict[LoweredGate, None] = {}
-        self._news = asyncio.Event()
-
-    def heard(self, lowered: Sequence[LoweredGate]) -> None:
-        """Take gates that were lowered; at once, without waiting."""
-        for gate in lowered[: max(0, LOWERED_MAX - len(self._lowered))]:
-            self._lowered[gate] = None
-        if lowered:
-            self._news.set()
+        self._queue = queue
+        self._effects = effects
+        self._context = context
 
     async def run(self) -> None:
         """Send surplus holders back; ends only by cancellation."""
-        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
+        queue, clock = self._queue, self._context.clock
+        backoff = Backoff(
+            first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._context.jitter
+        )
         while True:
-            if not self._lowered:
-                self._news.clear()
-                await self._news.wait()
-            gate = next(iter(self._lowered))
-            del self._lowered[gate]
-            began = self._clock.monotonic()
+            if not queue.lowered:
+                queue.lowered_changed.clear()
+                await queue.lowered_changed.wait()
+            gate = next(iter(queue.lowered))
+            del queue.lowered[gate]
+            began = clock.monotonic()
             try:
-                gave_way = await self._gates.give_way(gate)
+                gave_way, effects = await self._gates.give_way(gate)
+                self._effects.apply(effects)
             except errors.StorageError as error:
                 _log.info(
                     "could not send back the holders of a gate; retrying",
@@ -72,12 +67,13 @@ class LoweredGates:
                 )
                 gave_way = GaveWay(0, is_done=False)
             if not gave_way.is_done:
-                self._lowered[gate] = None
+                queue.lowered[gate] = None
             if gave_way.count or gave_way.is_done:
                 backoff.reset()
-                await asyncio.sleep(REST * (self._clock.monotonic() - began))
+                await asyncio.sleep(REST * (clock.monotonic() - began))
             else:
-                # Those who are to go are locked; or they all run, and the next ones are looked at.
+                # The holders to send back are locked; or they all run, and the next call looks at
+                # the next ones.
                 await asyncio.sleep(backoff.pause())
 
 

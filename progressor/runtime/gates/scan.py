@@ -1,7 +1,7 @@
-"""The safety net of gates: finds what no replica has looked at, and who is to be looked at soon.
+"""The safety net of gates: finds what no replica has looked at, and what has to be looked at soon.
 
 What only this scan finds is counted as ``gates_scan_found``; in a healthy engine it stays at zero.
-Its other duty is to remember tasks whose instants were too far ahead, or whose replica is gone.
+It also remembers tasks whose instants were too far ahead, or whose replica is gone.
 """
 
 import dataclasses
@@ -11,30 +11,30 @@ from typing import Protocol
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.runtime.core.context import Context
-from progressor.runtime.gates.wake_ups import GateWakeUps
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.settings.sections import Scanner
 from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
-from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
+from progressor.storage.rows.effects import Again, Effects, LoweredGate
 
 
 class Gates(Protocol):
     """What a scan needs of storage's gates."""
 
-    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Promoted:
+    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Effects:
         """Look at tasks whose instant has come, at least `overdue` ago."""
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
-    ) -> Promoted:
+    ) -> Effects:
         """Find tasks whose instant comes within `horizon`."""
 
     async def find_idle(
         self, namespaces: Sequence[str], after: IdleUntil
     ) -> tuple[tuple[Again, ...], IdleUntil]:
-        """Find what should have been looked at, and was not, some of it at a time."""
+        """Find some of what should have been looked at and was not."""
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
-        """Find gates with holders that have to give way, and that no replica is at."""
+        """Find gates with surplus holders that no replica is sending back."""
 
 
 class Namespaces(Protocol):
@@ -50,42 +50,42 @@ class GateScan:
 
     gates: Gates
     namespaces: Namespaces
-    wake_ups: GateWakeUps
+    effects: EffectDispatcher
     scanner: Scanner
     context: Context
     _suspects: set[Again] = dataclasses.field(default_factory=set)
     """Found once: another replica may be working on them. The next scan checks them again."""
 
     _after: list[IdleUntil] = dataclasses.field(default_factory=lambda: [BEFORE_ALL])
-    """Where the next scan begins to look."""
+    """Where the next scan starts."""
 
     async def scan(self) -> None:
-        """Look ahead, and have looked at what should have been."""
+        """Look ahead, and report what should have been looked at."""
         names = [namespace.name for namespace in self.namespaces.known()]
         if not names:
             return
         upcoming = await self.gates.find_upcoming(
             names, horizon=self.scanner.horizon, limit=self.scanner.batch_max
         )
-        self.wake_ups.heard(upcoming)
+        self.effects.apply(upcoming)
         late = await self.gates.promote_due(names, overdue=self.scanner.overdue)
-        self.wake_ups.heard(late)
+        self.effects.apply(late)
         for key, task_id in late.due:
-            self._tell(key.namespace, task_id=task_id)
+            self._report(key.namespace, task_id=task_id)
         found = await self._find_idle(names)
         lowered = await self.gates.find_lowered(names)
-        self.wake_ups.heard(Promoted(again=tuple(found), lowered=lowered))
+        self.effects.apply(Effects(again=tuple(found), lowered=lowered))
         for gate in lowered:
-            self._tell(gate.namespace, what=gate)
+            self._report(gate.namespace, what=gate)
         for again in found:
-            self._tell(again.namespace, what=again)
+            self._report(again.namespace, what=again)
 
     async def _find_idle(self, names: Sequence[str]) -> set[Again]:
         [after] = self._after
         found, until = await self.gates.find_idle(names, after)
         idle = set(found)
         if self._suspects or not idle:
-            # Each of them was looked at for the second time, or there are none.
+            # They were checked for the second time, or there are none.
             confirmed = idle & self._suspects
             self._suspects.clear()
             self._after[:] = [until]
@@ -93,6 +93,6 @@ class GateScan:
         self._suspects.update(idle)
         return set()
 
-    def _tell(self, namespace: str, **facts: object) -> None:
+    def _report(self, namespace: str, **facts: object) -> None:
         self.context.metrics.gates_scan_found.add(1, (namespace,))
         self.context.observers.tell("gates_scan_found", namespace=namespace, **facts)

@@ -17,7 +17,7 @@ from progressor import errors
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessKey
 from progressor.runtime.core.context import Context
-from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
+from progressor.runtime.effects.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.storage.postgres.backoff import Backoff
@@ -33,13 +33,20 @@ _BACKOFF_SECONDS_MAX = 1.0
 
 
 class Jobs(Protocol):
-    """What a scan needs of storage's jobs; all raise `errors.StorageUnavailableError`."""
+    """What a scan reads of storage's jobs; raises `errors.StorageUnavailableError`."""
+
+    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+        """Find jobs that have waited for upkeep."""
+
+    async def count_running(self) -> tuple[RunningJobs, ...]:
+        """Count jobs that run, and their nodes."""
+
+
+class JobControl(Protocol):
+    """What a scan does to jobs; raises `errors.StorageError`."""
 
     async def tend(self, key: ProcessKey) -> Tended:
         """Do for a job what no settlement does."""
-
-    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
-        """Find jobs that have waited for that."""
 
     async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
         """Fail jobs whose deadline has passed."""
@@ -50,15 +57,13 @@ class Jobs(Protocol):
     async def recover(self) -> tuple[Found, ...] | None:
         """Do a round of recovery, if one is due."""
 
-    async def count_running(self) -> tuple[RunningJobs, ...]:
-        """Count jobs that run, and their nodes."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobScan:
     """What one replica does for jobs."""
 
     jobs: Jobs
+    control: JobControl
     upkeep_queue: UpkeepQueue
     scanner: Scanner
     context: Context
@@ -89,11 +94,11 @@ class JobScan:
     async def scan(self) -> None:
         """Do what is overdue; and, if it is this replica's turn, recover."""
         limit = self.scanner.batch_max
-        for key in await self.jobs.fail_overdue(limit=limit):
+        for key in await self.control.fail_overdue(limit=limit):
             self._count_overdue(key)
         self.upkeep_queue.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
-        await self.jobs.stop_orphans()
-        for found in await self.jobs.recover() or ():
+        await self.control.stop_orphans()
+        for found in await self.control.recover() or ():
             self.context.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))
             self.context.observers.tell("job_recovered", job=found.key, kind=found.kind)
             _log.warning(
@@ -129,7 +134,7 @@ class JobScan:
 
     async def _tend(self, key: ProcessKey) -> bool:
         """Tend a job; tell whether nothing is left."""
-        tended = await self.jobs.tend(key)
+        tended = await self.control.tend(key)
         for action, count in (("started", tended.started), ("stopped", tended.stopped)):
             if count:
                 self.context.metrics.upkeep_nodes.add(count, (key.namespace, action))

@@ -16,21 +16,19 @@ from progressor import errors
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey
-from progressor.domain.processes.reply import PROCESS_FAILED, Receipt, Reply, response_of
+from progressor.domain.processes.reply import Receipt, Reply, response_of
 from progressor.domain.processes.task import TaskError, TaskResult, TaskType
 from progressor.runtime.core.context import Context
-from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.measures import RequestMeasures
-from progressor.runtime.core.replies import Replies, Waiter
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.runtime.step.step import Namespaces
-from progressor.storage.processes.admissions import Admissions, Entry
-from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
-from progressor.storage.rows.cancelled import Cancelled
+from progressor.storage.processes.admissions import Admissions, Admitted, Entry
+from progressor.storage.processes.processes import Put, SimpleRepair
+from progressor.storage.rows.effects import Effects
 from progressor.telemetry.traces.spans import UNTRACED, Span
 
-_FAILED_PRECONDITION = 9
 _RETRY_AFTER = dt.timedelta(milliseconds=500)
 
 
@@ -44,20 +42,20 @@ class Results(Protocol):
 class Processes(Protocol):
     """What the rare writes need of storage."""
 
-    async def put(self, process: Import) -> Put:
+    async def put(self, process: Import) -> tuple[Put, Effects]:
         """Import a process."""
 
-    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+    async def remove(self, key: ProcessKey) -> Effects:
         """Delete a process."""
 
-    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+    async def halt(self, key: ProcessKey, detail: str) -> Effects:
         """Put a process into error."""
 
-    async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
+    async def simple_repair(self, key: ProcessKey) -> tuple[SimpleRepair, Effects]:
         """Bring a broken process back."""
 
-    async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
-        """Cancel a task that waits."""
+    async def cancel(self, key: ProcessKey, task: int | str) -> tuple[int, Effects]:
+        """Cancel a task that waits, and return its id."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -89,8 +87,7 @@ class Requests:
     results: Results
     processes: Processes
     namespaces: Namespaces
-    due_queue: DueQueue
-    aftermath: Aftermath
+    effects: EffectDispatcher
     context: Context
     _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """How many wait here, by namespace: one that hangs takes no room from another."""
@@ -173,22 +170,20 @@ class Requests:
     async def simple_repair(self, key: ProcessKey) -> int | None:
         """Bring a broken process back; return the timer that runs again, if any."""
         await self.namespaces.lookup(key.namespace)
-        repaired = await self.processes.simple_repair(key)
+        repaired, effects = await self.processes.simple_repair(key)
+        self.effects.apply(effects)
         if repaired.verdict is not Verdict.ACCEPTED:
             raise _refusal(key, None, Admission(verdict=repaired.verdict))
-        if repaired.due is not None:
-            self.due_queue.add(repaired.due, told_at=repaired.due.due_at)
         return repaired.task_id
 
     async def put(self, process: Import) -> Receipt:
         """Import a process; its timer is due from then on."""
         await self.namespaces.lookup(process.key.namespace)
-        put = await self.processes.put(process)
+        put, effects = await self.processes.put(process)
+        self.effects.apply(effects)
         if put.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
             admission = Admission(verdict=put.verdict)
             raise _refusal(process.key, process.idempotency_key, admission)
-        if put.due is not None:
-            self.due_queue.add(put.due, told_at=put.told_at)
         if put.verdict is Verdict.ACCEPTED:
             RequestMeasures(self.context.metrics).imported(process)
         assert put.task_id is not None, "an import has a task"
@@ -198,10 +193,8 @@ class Requests:
         """Delete a process; those who wait for its tasks get ProcessRemovedError."""
         await self.namespaces.lookup(key.namespace)
         came_at = self.context.clock.monotonic()
-        cancelled = await self.processes.remove(key)
+        self.effects.apply(await self.processes.remove(key))
         RequestMeasures(self.context.metrics).removed(key, self.context.clock.monotonic() - came_at)
-        for task in cancelled:
-            self.aftermath.cancelled(task, namespace=key.namespace, error=None, removed=True)
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
         """Put a process into error; those who wait for its tasks get ProcessFailedError.
@@ -211,9 +204,7 @@ class Requests:
             StorageUnavailableError: PostgreSQL is away.
         """
         await self.namespaces.lookup(key.namespace)
-        error = TaskError(code=_FAILED_PRECONDITION, reason=PROCESS_FAILED, message=detail)
-        for task in await self.processes.halt(key, detail):
-            self.aftermath.cancelled(task, namespace=key.namespace, error=error, removed=False)
+        self.effects.apply(await self.processes.halt(key, detail))
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
         """Cancel a task that waits, and return its id; those who wait for it get an error.
@@ -223,12 +214,9 @@ class Requests:
             StorageUnavailableError: PostgreSQL is away.
         """
         await self.namespaces.lookup(key.namespace)
-        found = await self.processes.cancel(key, task)
-        for each in found.cancelled:
-            self.aftermath.cancelled(
-                each, namespace=key.namespace, error=None, removed=found.removed
-            )
-        return found.task_id
+        task_id, effects = await self.processes.cancel(key, task)
+        self.effects.apply(effects)
+        return task_id
 
     def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
         if request.task_type is TaskType.INIT and _after(request) > 0:
@@ -265,11 +253,13 @@ class Requests:
         ticket: _Ticket,
         namespace: Namespace,
         reserved: bool,  # noqa: FBT001  bound by partial
-        future: asyncio.Future[Admission],
+        future: asyncio.Future[Admitted],
     ) -> None:
         """Carry on from an admission, whether or not its caller is still there."""
-        error = future.exception()
-        admission = None if error is not None else future.result()
+        error, admission = future.exception(), None
+        if error is None:
+            admission, effects = future.result()
+            self.effects.apply(effects)
         if ticket.span is not UNTRACED:
             _end(ticket.span, admission, error)
         if admission is not None and admission.running is not None:
@@ -277,10 +267,13 @@ class Requests:
             self.slots.start(admission.running)
         elif reserved:
             self.slots.give_back(namespace.name)
-        if admission is None:
-            assert error is not None
+        if error is not None:
             _fail(ticket, error)
-        elif admission.verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
+        elif admission is not None:
+            self._resolve(ticket, namespace, admission)
+
+    def _resolve(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
+        if admission.verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
             self._await_result(ticket, namespace, admission)
         elif admission.verdict is Verdict.GONE:
             # Removed between the attempt to create it and the look at it: it can be created now.

@@ -26,6 +26,7 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
 )
 from progressor.runtime.core.context import Context
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.schedules.runs import Done, Firings, Item, Run, fired_of
 from progressor.telemetry.traces.spans import UNTRACED, Span
 
@@ -84,12 +85,14 @@ class ScheduleRuns:
         schedules: Schedules,
         requests: Requests,
         jobs: Jobs,
+        effects: EffectDispatcher,
         context: Context,
     ) -> None:
         self._firings = firings
         self._schedules = schedules
         self._requests = requests
         self._jobs = jobs
+        self._effects = effects
         self._context = context
 
     async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
@@ -103,7 +106,8 @@ class ScheduleRuns:
             for item, span in zip(items, spans, strict=True)
         ]
         try:
-            done = await self._firings.fire(items)
+            done, effects = await self._firings.fire(items)
+            self._effects.apply(effects)
         except (errors.StorageConflictError, errors.StorageLockedError):
             # Nothing was done, and nothing is reported: spans that never end are dropped.
             raise

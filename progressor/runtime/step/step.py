@@ -31,10 +31,10 @@ from progressor.domain.processes.process import NO_OPTIONS
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.core.context import Context
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
 from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.jobs.job_steps import JobSteps
 from progressor.runtime.step.histories import StepHistories
 from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
@@ -99,7 +99,7 @@ class Steps:
     settlements: Settlements
     histories: StepHistories
     namespaces: Namespaces
-    aftermath: Aftermath
+    effects: EffectDispatcher
     job_steps: JobSteps
     leases: Leases
     context: Context
@@ -250,7 +250,7 @@ class Steps:
                 return None
             case Written():
                 self.histories.settled(entry, task, written, namespace)
-                self.aftermath.of(entry, written)
+                self.effects.settled(entry, written)
                 self.context.observers.tell(
                     "settled",
                     task_id=entry.task_id,

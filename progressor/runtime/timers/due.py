@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from progressor import errors
 from progressor.runtime.core.context import Context
-from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.effects.due_queue import DueQueue
 from progressor.runtime.timers.reservations import SlotReservations
 from progressor.settings.sections import Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -90,7 +90,7 @@ class DueScan:
             )
             for due in upcoming:
                 assert told_at is not None, "PostgreSQL tells its instant with the tasks"
-                self.due_queue.add(due, told_at=told_at)
+                self.due_queue.add(due, as_of=told_at)
             rooms = _following(rooms, upcoming)
             if not rooms:
                 return

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from progressor import errors
 from progressor.runtime.core.context import Context
-from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.effects.due_queue import DueQueue
 from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.backoff import Backoff
@@ -51,7 +51,7 @@ class Timers:
                 _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
                 await asyncio.sleep(backoff.pause())
                 for each in due:
-                    self.due_queue.add(each, told_at=each.due_at)
+                    self.due_queue.add(each, as_of=each.due_at)
             except errors.StorageRefusedError as error:
                 # What PostgreSQL has of one of them is broken: the scan tries the others again.
                 _log.error("timers not claimed", extra={"why": str(error), "count": len(due)})

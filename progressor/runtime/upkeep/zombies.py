@@ -17,9 +17,9 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import NO_OPTIONS, ProcessKey
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.runtime.core.context import Context
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.upkeep.clock_guard import ClockGuard
 from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -47,9 +47,8 @@ class ZombieScan:
     settlements: Settlements
     claims: Claims
     namespaces: Namespaces
-    aftermath: Aftermath
+    effects: EffectDispatcher
     leases: Leases
-    replica_id: Callable[[], int]
     replica: ReplicaSettings
     scanner: Scanner
     context: Context
@@ -69,7 +68,7 @@ class ZombieScan:
         jump = self.guard.jump
         answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
-            replica_id=self.replica_id(),
+            replica_id=self.context.replica_id,
             lease_timeout=self.replica.lease_timeout,
             limit=self.scanner.zombie_batch_max,
             known=self.leases.tokens(),
@@ -170,13 +169,16 @@ class ZombieScan:
         )
         end = functools.partial(self._end, zombie, entry, namespace.zombie_policy, found_at)
         future = self.settlements.submit(entry)
-        await asyncio.wait({future}, timeout=WAIT_SECONDS)
-        if future.done():
-            end(span, future)
-            return
-        span.drop()
-        self._late.add(zombie.token)
-        future.add_done_callback(functools.partial(self._end_late, zombie.token, end))
+        try:
+            await asyncio.wait({future}, timeout=WAIT_SECONDS)
+        finally:
+            # Also if this scan is cancelled: the settlement is written, and has effects.
+            if future.done():
+                end(span, future)
+            else:
+                span.drop()
+                self._late.add(zombie.token)
+                future.add_done_callback(functools.partial(self._end_late, zombie.token, end))
 
     def _end_late(
         self,
@@ -218,7 +220,7 @@ class ZombieScan:
         seconds = self.context.clock.monotonic() - found_at
         ScanMeasures(self.context.metrics).collected(zombie, settlement, seconds, policy=policy)
         _log.info("lost lease collected", extra=_facts(zombie, settlement))
-        self.aftermath.of(entry, written)
+        self.effects.settled(entry, written)
         self.context.observers.tell(
             "zombie_collected",
             task_id=zombie.task_id,

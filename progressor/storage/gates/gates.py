@@ -21,16 +21,14 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres import arrays, statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.gate_effects import (
+from progressor.storage.rows.effects import (
     BATCH_MAX,
     Again,
+    Effects,
     GateEffect,
     Later,
     LoweredGate,
-    OnPromoted,
-    Promoted,
-    ignore,
-    promoted,
+    gate_effects,
 )
 
 _SQL = statements.load("gates/gates")
@@ -114,10 +112,9 @@ class _IdleRow(NamedTuple):
 class Gates:
     """The gates of all namespaces."""
 
-    def __init__(self, context: StorageContext, *, on_promoted: OnPromoted = ignore) -> None:
+    def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._on_promoted = on_promoted
         self._promote_again = functions.call("promote_again", GateEffect)
         self._promote_due = functions.call("promote_due", GateEffect)
         self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
@@ -138,7 +135,7 @@ class Gates:
             StorageUnavailableError: PostgreSQL is away.
         """
         named = {"namespace": namespace, "gate": gate}
-        found = await self._gate(namespace, gate)
+        found = await self.read(namespace, gate)
         holders = await self._read("gate_holders", named | {"limit": HOLDERS_MAX})
         line = await self._read(
             "gate_line",
@@ -176,11 +173,11 @@ class Gates:
 
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
-    ) -> Gate:
+    ) -> Effects:
         """Set the capacity of a gate, which is made where it is not there.
 
         It takes effect at once. Surplus holders that do not run yet give way afterwards
-        (`give_way`); ``on_promoted`` gets the gate.
+        (`give_way`).
 
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
@@ -200,10 +197,8 @@ class Gates:
             raise errors.GateNotFoundError(namespace, gate)
         if found.verdict == "revision_changed":
             raise errors.GateChangedError(gate, expected_revision, found.revision)
-        if found.is_lowered:
-            self._on_promoted(Promoted(lowered=(LoweredGate(namespace, gate),)))
-        self._on_promoted(promoted(found.effects))
-        return await self._gate(namespace, gate)
+        lowered = (LoweredGate(namespace, gate),) if found.is_lowered else ()
+        return gate_effects(found.effects) | Effects(lowered=lowered)
 
     async def delete(self, namespace: str, gate: str) -> None:
         """Delete a gate that has no holders and that no task names.
@@ -219,14 +214,14 @@ class Gates:
         if found.verdict == "in_use":
             raise errors.GateInUseError(namespace, gate)
 
-    async def look_again(self, namespace: str, again: Sequence[Again]) -> Promoted:
+    async def look_again(self, namespace: str, again: Sequence[Again]) -> Effects:
         """Promote what gates, lines and orders of one namespace have places for.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        return promoted(
+        return gate_effects(
             await self._context.call(
                 self._promote_again,
                 **self._context.own_arguments(),
@@ -240,7 +235,7 @@ class Gates:
             )
         )
 
-    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+    async def give_way(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         """Send back some surplus holders of a gate that do not run yet.
 
         Safe to repeat, to cancel, and to do from several replicas at once.
@@ -258,8 +253,7 @@ class Gates:
             namespace=lowered.namespace,
             gate=lowered.gate,
         )
-        self._on_promoted(promoted(found.effects))
-        return GaveWay(found.sent_count, found.is_done)
+        return GaveWay(found.sent_count, found.is_done), gate_effects(found.effects)
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
         """Find gates with holders that have to give way, and that no replica is at.
@@ -277,13 +271,13 @@ class Gates:
 
     async def promote_due(
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()
-    ) -> Promoted:
+    ) -> Effects:
         """Look at tasks whose instant has come, at least `overdue` ago.
 
         Raises:
             StorageUnavailableError: PostgreSQL is away.
         """
-        return promoted(
+        return gate_effects(
             await self._context.call(
                 self._promote_due,
                 **self._context.own_arguments(),
@@ -295,7 +289,7 @@ class Gates:
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
-    ) -> Promoted:
+    ) -> Effects:
         """Find tasks whose instant comes within `horizon`, at most `limit` of each namespace."""
         found = await self._read(
             "find_upcoming",
@@ -306,7 +300,7 @@ class Gates:
                 "namespace": arrays.TextColumn(namespaces),
             },
         )
-        return Promoted(
+        return Effects(
             later=tuple(Later(ProcessKey(*row[:3]), row[3], max(0.0, row[4])) for row in found)
         )
 
@@ -340,7 +334,13 @@ class Gates:
             order_key=end.order_until or "",
         )
 
-    async def _gate(self, namespace: str, gate: str) -> Gate:
+    async def read(self, namespace: str, gate: str) -> Gate:
+        """Read a gate.
+
+        Raises:
+            GateNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
         found = await self._gates("get_gate", {"namespace": namespace, "gate": gate})
         if not found:
             raise errors.GateNotFoundError(namespace, gate)

@@ -5,7 +5,6 @@
 """
 
 import builtins
-import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -22,17 +21,14 @@ from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.rows import jobs as job_rows
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.cancelled import cancelled
-from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
-from progressor.storage.rows.job_effects import (
-    OnCancelled,
-    OnEnded,
-    OnUntended,
-    cancelled_of,
-    count_none,
+from progressor.storage.rows.effects import (
+    FAILED_PRECONDITION,
+    JOB_HAS_ENDED,
+    Effects,
+    cancellations,
+    cancellations_of,
+    gate_effects,
     keys_of,
-    leave_to_the_scan,
-    tell_nobody,
 )
 from progressor.storage.rows.jobs import NodeRow, OutcomeRow
 
@@ -58,19 +54,30 @@ RECOVERY_AGE = dt.timedelta(minutes=1)
 """How long a job has been quiet before recovery looks at it."""
 
 _RETRIES_MAX = 20
-_FAILED_PRECONDITION = 9
-_BEFORE_ALL = ProcessKey(-1, "", "")
-_ENDED = "its job has ended"
+BEFORE_ALL = ProcessKey(-1, "", "")
 _RETRIED = "a retry of its job begins it again"  # as halt_busy_processes says it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tended:
-    """What was done for a job; ``is_whole``: nothing is left that no settlement does."""
+    """What one transaction did for a job.
+
+    ``next_after``: the node to go on behind, None at the end; then ``is_whole`` says that nothing
+    is left that no settlement does.
+    """
 
     started: int = 0
     stopped: int = 0
+    next_after: int | None = None
     is_whole: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """The names of the nodes that begin again, and the followers that lead failed jobs."""
+
+    nodes: tuple[str, ...]
+    leaders: tuple[ProcessKey, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +100,14 @@ class Found:
     kind: str
     key: ProcessKey
     node: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What one transaction of recovery found; ``next_after``: where to go on, None at the end."""
+
+    found: tuple[Found, ...]
+    next_after: ProcessKey | None
 
 
 class _CancelledRow(NamedTuple):
@@ -149,26 +164,9 @@ class _RecoveredRow(NamedTuple):
 class Jobs:
     """The jobs of all namespaces."""
 
-    def __init__(
-        self,
-        context: StorageContext,
-        *,
-        on_promoted: OnPromoted = ignore,
-        on_cancelled: OnCancelled = tell_nobody,
-        on_untended: OnUntended = leave_to_the_scan,
-        on_ended: OnEnded = count_none,
-    ) -> None:
-        """Take what to call with effects.
-
-        ``on_promoted`` gets gates and tasks that are due, ``on_cancelled`` tasks that will never
-        run, ``on_untended`` jobs for `tend`, ``on_ended`` jobs that `cancel` or `tend` has ended.
-        """
+    def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._on_promoted = on_promoted
-        self._on_cancelled = on_cancelled
-        self._on_untended = on_untended
-        self._on_ended = on_ended
         self._cancel_job = functions.call("cancel_job", _CancelledRow)
         self._retry_job = functions.call("retry_job", _RetriedRow)
         self._tend_job = functions.call("tend_job", _TendedRow)
@@ -298,11 +296,11 @@ class Jobs:
         failed = [OutcomeRow(*row[2:]) for row in found if row[3] is not None]
         return count, missing, _ended(failed)
 
-    async def cancel(self, key: ProcessKey, reason: str) -> Job:
-        """End a job: its leader is finished, what was not started of it never will be.
+    async def cancel(self, key: ProcessKey, reason: str) -> Effects:
+        """End a job: its leader is finished, and nodes that were not started never will be.
 
-        Followers that were are stopped by `tend`, or by the settlement of the step that they have
-        in hand. If it is cancelled, whether the job was is unknown.
+        Followers that were started are stopped by `tend`, or by the settlement of the step that
+        they run. If this is cancelled, whether the job was is unknown.
 
         Raises:
             JobNotFoundError: There is none.
@@ -314,28 +312,18 @@ class Jobs:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         if found.verdict == "job_ended":
             raise job_errors.JobEndedError(key.namespace, key.process_id)
-        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FINISHED, message="")
-        for task in cancelled(found.cancelled):
-            self._on_cancelled(key, task, error)
-        self._on_promoted(promoted(found.effects))
-        self._on_untended(key)
-        job = await self.counts(key)
-        # One that is a node of another has failed, and may have been brought back by now.
-        is_cancelled = job.state is JobState.CANCELLED
-        self._on_ended(key, JobState.CANCELLED if is_cancelled else JobState.FAILED)
-        return job
+        error = TaskError(code=FAILED_PRECONDITION, reason=reply.PROCESS_FINISHED, message="")
+        ended = cancellations(key.namespace, found.cancelled, error=error)
+        return gate_effects(found.effects) | Effects(cancelled=ended, upkeep=(key,))
 
     async def retry(
         self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None
-    ) -> tuple[Job, tuple[str, ...]]:
+    ) -> tuple[Retried, Effects]:
         """Go on with a failed job from its failed nodes, in one transaction.
 
-        Followers that lead failed jobs themselves are brought back after it, each in its own; one
-        that is not, since this is cancelled, fails its node again (`recover`). At most one of
-        ``deadline`` and ``timeout`` is given; none: the job has none any more.
-
-        Returns:
-            The job, and the names of the nodes that begin again, by their ordinals.
+        Followers that lead failed jobs themselves have to be retried after it, each in its own
+        transaction; the node of one that is not fails again (`recover`). At most one of
+        ``deadline`` and ``timeout`` is given; without either, the job has no deadline any more.
 
         Raises:
             JobNotFoundError: There is none.
@@ -343,17 +331,6 @@ class Jobs:
             StorageLockedError: It kept changing, or another transaction keeps it locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        names, leading = await self._retry(key, deadline, timeout)
-        while leading:
-            below = leading.pop()
-            # Another transaction may have been faster.
-            with contextlib.suppress(job_errors.JobNotFoundError, job_errors.JobNotFailedError):
-                leading += (await self._retry(below, None, None))[1]
-        return await self.counts(key), names
-
-    async def _retry(
-        self, key: ProcessKey, deadline: dt.datetime | None, timeout: dt.timedelta | None
-    ) -> tuple[tuple[str, ...], builtins.list[ProcessKey]]:
         for _ in range(_RETRIES_MAX):
             found = await self._call(
                 self._retry_job,
@@ -369,37 +346,37 @@ class Jobs:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         if found.verdict == "job_not_failed":
             raise job_errors.JobNotFailedError(key.namespace, key.process_id)
-        self._tell(found, _RETRIED)
-        self._on_untended(key)
-        return tuple(found.node_names or ()), keys_of(found.failed_leaders)
+        error = TaskError(code=FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=_RETRIED)
+        retried = Retried(
+            nodes=tuple(found.node_names or ()), leaders=keys_of(found.failed_leaders)
+        )
+        return retried, _effects_of(found, error) | Effects(upkeep=(key,))
 
-    async def tend(self, key: ProcessKey) -> Tended:
+    async def tend(self, key: ProcessKey, *, after: int = 0) -> tuple[Tended, Effects]:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.
 
-        One that has failed as a whole fails the job in which its leader follows.
-
-        In batches, each a transaction; safe to repeat, to cancel, and to do from many replicas.
+        A job that has failed as a whole fails the job in which its leader follows. One transaction
+        looks at some nodes behind `after`; safe to repeat, to cancel, and to do from many replicas.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        started = stopped = after = 0
-        while True:
-            row = await self._call(
-                self._tend_job, **dataclasses.asdict(key), after=after, limit=TEND_MAX
-            )
-            for failed in keys_of(row.failed):
-                self._on_ended(failed, JobState.FAILED)
-                self._on_untended(failed)
-            for leader in keys_of(row.untended):
-                self._on_untended(leader)
-            self._tell(row, _ENDED)
-            started, stopped = started + row.started, stopped + row.stopped
-            if row.verdict != "more":
-                is_whole = row.verdict == "tended"
-                return Tended(started=started, stopped=stopped, is_whole=is_whole)
-            after = row.ordinal
+        row = await self._call(
+            self._tend_job, **dataclasses.asdict(key), after=after, limit=TEND_MAX
+        )
+        failed = keys_of(row.failed)
+        effects = _effects_of(row) | Effects(
+            ended=tuple((each, JobState.FAILED) for each in failed),
+            upkeep=(*failed, *keys_of(row.untended)),
+        )
+        tended = Tended(
+            started=row.started,
+            stopped=row.stopped,
+            next_after=row.ordinal if row.verdict == "more" else None,
+            is_whole=row.verdict == "tended",
+        )
+        return tended, effects
 
     async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
         """Find at most `limit` jobs that have waited for `tend` for longer than `age`."""
@@ -407,86 +384,80 @@ class Jobs:
         found = await self._rows_of("find_untended", named)
         return tuple(ProcessKey(*row) for row in found)
 
-    async def stop_orphans(self) -> int:
-        """Stop followers whose leader was removed; return how many.
+    async def stop_orphans(
+        self, *, after: ProcessKey = BEFORE_ALL
+    ) -> tuple[tuple[int, ProcessKey | None], Effects]:
+        """Stop followers whose leader was removed, some behind `after` in one transaction.
+
+        Returns:
+            How many were stopped, and where to go on, None at the end.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        count = 0
-        after = _BEFORE_ALL
-        while True:
-            row = await self._call(self._stop_orphans, limit=TEND_MAX, **dataclasses.asdict(after))
-            for leader in keys_of(row.untended):
-                self._on_untended(leader)
-            self._tell(row, _ENDED)
-            count += row.stopped
-            if not row.has_more:
-                return count
-            after = ProcessKey(row.slot, row.namespace, row.process_id)
+        row = await self._call(self._stop_orphans, limit=TEND_MAX, **dataclasses.asdict(after))
+        following = ProcessKey(row.slot, row.namespace, row.process_id) if row.has_more else None
+        effects = _effects_of(row) | Effects(upkeep=keys_of(row.untended))
+        return (row.stopped, following), effects
 
-    async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
-        """Fail at most `limit` jobs whose deadline has passed; return them.
+    async def fail_overdue(self, *, limit: int) -> tuple[tuple[ProcessKey, ...], Effects]:
+        """Fail at most `limit` jobs whose deadline has passed; return their leaders.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         row = await self._call(self._fail_overdue_jobs, limit=limit)
-        self._tell(row, _ENDED)
         failed = keys_of(row.failed)
-        for key in failed:
-            self._on_untended(key)
-        return tuple(failed)
+        return failed, _effects_of(row) | Effects(upkeep=failed)
 
-    async def recover(
-        self, *, interval: dt.timedelta = RECOVERY_INTERVAL, age: dt.timedelta = RECOVERY_AGE
-    ) -> tuple[Found, ...] | None:
-        """Do a round of recovery, if one is due: one replica at a time, each `interval`.
+    async def begin_recovery(
+        self, *, interval: dt.timedelta = RECOVERY_INTERVAL
+    ) -> dt.datetime | None:
+        """Take the round of recovery that is due; one replica has it at a time, each `interval`.
 
         Returns:
-            What was found, nothing in a healthy engine; None: no round is due, or another replica
-            has it.
+            When it was taken, for `recover`; None: no round is due, or another replica has it.
+
+        Raises:
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
+        taken = await self._rows_of("take_duty", own | {"duty": _DUTY, "interval": interval})
+        return taken[0][0] if taken else None
+
+    async def recover(
+        self,
+        taken_at: dt.datetime,
+        *,
+        after: ProcessKey = BEFORE_ALL,
+        interval: dt.timedelta = RECOVERY_INTERVAL,
+        age: dt.timedelta = RECOVERY_AGE,
+    ) -> tuple[Recovered, Effects]:
+        """Recover jobs behind `after` that have not moved for `age`, some in one transaction.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
-        own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
-        taken = await self._rows_of("take_duty", own | {"duty": _DUTY, "interval": interval})
-        if not taken:
-            return None
-        found: builtins.list[Found] = []
-        after = _BEFORE_ALL
-        while True:
-            [row] = await self._context.call(
-                self._recover_jobs,
-                **own,
-                taken_at=taken[0][0],
-                interval=interval,
-                age=age,
-                limit=RECOVER_MAX,
-                **dataclasses.asdict(after),
-            )
-            for kind, slot, namespace, process_id, node in row.finds or ():
-                key = ProcessKey(slot, namespace, process_id)
-                found.append(Found(kind, key, node))
-                if kind == "gated":
-                    self._on_untended(key)
-            self._on_promoted(promoted(row.effects))
-            if row.verdict != "more":
-                return tuple(found)
-            after = ProcessKey(row.slot, row.namespace, row.process_id)
-
-    def _tell(
-        self, row: _RetriedRow | _TendedRow | _OrphansRow | _OverdueRow, message: str
-    ) -> None:
-        """Pass on the tasks that a write has cancelled, with why, and its effects on gates."""
-        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=message)
-        for key, task in cancelled_of(row.cancelled):
-            self._on_cancelled(key, task, error)
-        self._on_promoted(promoted(row.effects))
+        [row] = await self._context.call(
+            self._recover_jobs,
+            now=self._context.clock.pinned(),
+            replica_id=self._context.replica_id,
+            taken_at=taken_at,
+            interval=interval,
+            age=age,
+            limit=RECOVER_MAX,
+            **dataclasses.asdict(after),
+        )
+        found = tuple(Found(kind, ProcessKey(*key), node) for kind, *key, node in row.finds or ())
+        following = None
+        if row.verdict == "more":
+            following = ProcessKey(row.slot, row.namespace, row.process_id)
+        gated = tuple(each.key for each in found if each.kind == "gated")
+        recovered = Recovered(found=found, next_after=following)
+        return recovered, gate_effects(row.effects) | Effects(upkeep=gated)
 
     async def _names(self, key: ProcessKey, found: Sequence[NodeRow]) -> Mapping[int, str]:
         names = {row.ordinal: row.name for row in found}
@@ -520,6 +491,14 @@ class Jobs:
     async def _call(self, function: Function[R], **named: object) -> R:
         [row] = await self._context.call(function, **self._context.own_arguments(), **named)
         return row
+
+
+def _effects_of(
+    row: _RetriedRow | _TendedRow | _OrphansRow | _OverdueRow, error: TaskError = JOB_HAS_ENDED
+) -> Effects:
+    """Return the effects on gates, and the tasks that were cancelled with `error`."""
+    ended = cancellations_of(row.cancelled, error)
+    return gate_effects(row.effects) | Effects(cancelled=ended)
 
 
 def _job(key: ProcessKey, found: Sequence[NodeRow]) -> tuple[Job, Sequence[NodeRow]]:

@@ -41,7 +41,7 @@ from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.constraints import constraints_text
-from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
+from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
 from progressor.storage.rows.job_membership import options_text, part_of
 from progressor.storage.rows.tasks import AdmittedRow, AdmittedStartRow
 
@@ -58,6 +58,9 @@ class Entry:
     run: bool
     expires_after: dt.timedelta
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
+
+
+Admitted = tuple[Admission, Effects]
 
 
 class _MissingGate(NamedTuple):
@@ -77,11 +80,9 @@ class Admissions:
         *,
         settings: Commit,
         commit: CommitContext,
-        on_promoted: OnPromoted = ignore,
     ) -> None:
         functions, statement_timeout = context.functions, context.statement_timeout
         self._context = context
-        self._on_promoted = on_promoted
         self._admit_starts = Direct(functions.call("admit_starts", AdmittedStartRow))
         self._admit_requests = Direct(functions.call("admit_requests", AdmittedRow))
         self._admit_jobs = Direct(functions.call("admit_jobs", AdmittedStartRow))
@@ -94,9 +95,9 @@ class Admissions:
 
         def group(
             name: str,
-            write: Write[Entry, Admission],
+            write: Write[Entry, Admitted],
             conflict_key: Callable[[Entry], Hashable | None] | None = None,
-        ) -> GroupCommit[Entry, Admission]:
+        ) -> GroupCommit[Entry, Admitted]:
             kind = WriteKind(
                 name=name,
                 write=write,
@@ -126,8 +127,8 @@ class Admissions:
             self._starts, self._requests, self._gated_starts, self._gated_requests, self._jobs,
         )  # fmt: skip
 
-    def submit(self, entry: Entry) -> asyncio.Future[Admission]:
-        """Put a request in line; see GroupCommit.submit."""
+    def submit(self, entry: Entry) -> asyncio.Future[Admitted]:
+        """Queue a request; see GroupCommit.submit. One admission has the effects of its batch."""
         starts = entry.request.task_type is TaskType.INIT
         if entry.request.constraints is not None:
             return (self._gated_starts if starts else self._gated_requests).submit(entry)
@@ -159,18 +160,18 @@ class Admissions:
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admission]:
+    ) -> list[Admitted]:
         with before_sending():
             arguments = self._admit_starts.bind(**self._start_arguments(batch))
         found = await self._admit_starts.execute(connection, arguments)
-        return self._started(batch, found)
+        return _complete(self._started(batch, found))
 
     async def _write_jobs(
         self,
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admission]:
+    ) -> list[Admitted]:
         results = await self._without_node_gates(connection, batch)
         places = [place for place, result in enumerate(results) if result is None]
         if not places:
@@ -202,7 +203,9 @@ class Admissions:
         }
 
     @staticmethod
-    def _started(batch: Sequence[Entry], found: Sequence[AdmittedStartRow]) -> list[Admission]:
+    def _started(
+        batch: Sequence[Entry], found: Sequence[AdmittedStartRow]
+    ) -> list[Admission | None]:
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
             assert row.item is not None, "nothing here has effects on gates"
@@ -212,14 +215,14 @@ class Admissions:
                 assert row.task_id is not None, "a lease is of a task"
                 new = _new_process(entry.request, at=row.admitted_at, init_task_id=row.task_id)
             results[row.item - 1] = _admission(entry, row, process=new, free=True)
-        return _complete(results)
+        return results
 
     async def _write_requests(
         self,
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admission]:
+    ) -> list[Admitted]:
         requests = [entry.request for entry in batch]
         with before_sending():
             _tell_sent(batch)
@@ -246,7 +249,7 @@ class Admissions:
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admission]:
+    ) -> list[Admitted]:
         results = await self._without_gates(connection, batch)
         places = [place for place, result in enumerate(results) if result is None]
         if not places:
@@ -259,20 +262,21 @@ class Admissions:
                 **self._gated_arguments(requests),
                 metadata=JsonbColumn([rows.json_text(request.metadata) for request in requests]),
             )
+        effects = NO_EFFECTS
         for row in await self._admit_gated_starts.execute(connection, arguments):
             if row.item is None:
-                self._on_promoted(promoted(row.effects))
+                effects |= gate_effects(row.effects)
                 continue
             place = places[row.item - 1]
             results[place] = _admission(batch[place], row, process=None, free=False)
-        return _complete(results)
+        return _complete(results, effects)
 
     async def _write_gated_requests(
         self,
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admission]:
+    ) -> list[Admitted]:
         results = await self._without_gates(connection, batch)
         places = [place for place, result in enumerate(results) if result is None]
         if not places:
@@ -286,14 +290,15 @@ class Admissions:
                 head=Int4Column(_heads(requests)),
                 task_type=TextColumn([request.task_type for request in requests]),
             )
+        effects = NO_EFFECTS
         for row in await self._admit_gated_requests.execute(connection, arguments):
             if row.item is None:
-                self._on_promoted(promoted(row.effects))
+                effects |= gate_effects(row.effects)
                 continue
             place = places[row.item - 1]
             process = _process(batch[place], row)
             results[place] = _admission(batch[place], row, process=process, free=False)
-        return _complete(results)
+        return _complete(results, effects)
 
     def _gated_arguments(self, requests: Sequence[Request]) -> dict[str, Any]:
         return {
@@ -490,7 +495,10 @@ def _admission(
     return Admission(verdict=verdict, task_id=task_id, running=running)
 
 
-def _complete(results: Sequence[Admission | None]) -> list[Admission]:
-    complete = [result for result in results if result is not None]
+def _complete(results: Sequence[Admission | None], effects: Effects = NO_EFFECTS) -> list[Admitted]:
+    """Return all results of a batch; the first one has its effects."""
+    complete = [(result, NO_EFFECTS) for result in results if result is not None]
     assert len(complete) == len(results), "a batch came back with items missing"
+    if effects is not NO_EFFECTS:
+        complete[0] = (complete[0][0], effects)
     return complete

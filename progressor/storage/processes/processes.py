@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from psycopg.types.json import Json, Jsonb
 
 from progressor import errors
+from progressor.domain.processes import reply
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NO_HISTORY, Direction, HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey
-from progressor.domain.processes.task import TaskType
+from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     HistoryPage,
@@ -30,12 +31,16 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.reads.histories import Histories
 from progressor.storage.processes.reads.listings import Listings
 from progressor.storage.processes.reads.traces import Traces
-from progressor.storage.processes.settlements import Due
 from progressor.storage.replicas.status import Watch
 from progressor.storage.rows import processes as views
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.cancelled import Cancelled, cancelled
-from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
+from progressor.storage.rows.effects import (
+    FAILED_PRECONDITION,
+    Effects,
+    Later,
+    cancellations,
+    gate_effects,
+)
 
 _SQL = statements.load("processes/processes")
 
@@ -56,36 +61,18 @@ _NO_BOUND = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """What became of an import; ``due`` is its timer, as of PostgreSQL's instant `told_at`."""
+    """What became of an import; ``task_id`` is its init task."""
 
     verdict: Verdict
     task_id: int | None
-    due: Due | None
-    told_at: dt.datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRepair:
-    """What became of a simple repair; ``task_id`` is the timer that runs again.
-
-    ``due``: it is due now; None where it has constraints, or where there is none.
-    """
+    """What became of a simple repair; ``task_id`` is the timer that runs again."""
 
     verdict: Verdict
     task_id: int | None
-    due: Due | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CancelledByRequest:
-    """A task that was cancelled, and all that will never run because of it.
-
-    ``removed``: it was the init task, and its process is gone with it.
-    """
-
-    task_id: int
-    removed: bool
-    cancelled: tuple[Cancelled, ...]
 
 
 class _PutRow(NamedTuple):
@@ -140,11 +127,9 @@ class Processes:
         *,
         namespaces: Namespaces,
         watch: Watch,
-        on_promoted: OnPromoted = ignore,
     ) -> None:
         functions = context.functions
         self._context = context
-        self._on_promoted = on_promoted
         self._histories = Histories(context)
         self._namespaces = namespaces
         self._watch = watch
@@ -280,21 +265,26 @@ class Processes:
         """Read tasks of a process with their events; see Traces.read."""
         return await self._traces.read(key, after=after, limit=limit)
 
-    async def put(self, process: Import) -> Put:
-        """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
+    async def put(self, process: Import) -> tuple[Put, Effects]:
+        """Import a process in one transaction.
+
+        Raises:
+            StorageUnavailableError: PostgreSQL is away.
+        """
         [row] = await self._context.call(
             self._put_process,
             now=self._context.clock.pinned(),
             replica_id=self._context.replica_id,
             **_import_arguments(process),
         )
-        due = None
+        effects = Effects()
         if row.timer_task_id is not None:
-            due = Due(key=process.key, task_id=row.timer_task_id, due_at=row.timer_due_at)
-        return Put(verdict=Verdict(row.verdict), task_id=row.task_id, due=due, told_at=row.told_at)
+            seconds = (row.timer_due_at - row.told_at).total_seconds()
+            effects = Effects(upcoming=(Later(process.key, row.timer_task_id, seconds),))
+        return Put(verdict=Verdict(row.verdict), task_id=row.task_id), effects
 
-    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
-        """Delete a process with all its rows; return its unfinished tasks.
+    async def remove(self, key: ProcessKey) -> Effects:
+        """Delete a process with all its rows.
 
         If it is cancelled, whether this process was deleted is unknown; a later one is not.
 
@@ -314,16 +304,16 @@ class Processes:
                 **dataclasses.asdict(key),
                 init_task_id=init_task[0],
             )
-        self._on_promoted(promoted(removed.effects))
         if not removed.existed:
             # Another transaction was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        return cancelled(removed.cancelled)
+        ended = cancellations(key.namespace, removed.cancelled, removed=True)
+        return gate_effects(removed.effects) | Effects(cancelled=ended)
 
-    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
-        """Put a process that has not ended into error; return its unfinished tasks.
+    async def halt(self, key: ProcessKey, detail: str) -> Effects:
+        """Put a process that has not ended into error.
 
-        A step in hand loses its lease. If this is cancelled, whether it was done is unknown.
+        A running step loses its lease. If this is cancelled, whether it was done is unknown.
 
         Raises:
             ProcessNotFoundError: There is none.
@@ -336,15 +326,18 @@ class Processes:
             **dataclasses.asdict(key),
             detail=detail,
         )
-        self._on_promoted(promoted(halted.effects))
         if halted.verdict == "process_not_found":
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         if halted.verdict == "process_has_ended":
             raise errors.ProcessFinishedError(key.process_id)
-        return cancelled(halted.cancelled)
+        error = TaskError(code=FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=detail)
+        ended = cancellations(key.namespace, halted.cancelled, error=error)
+        return gate_effects(halted.effects) | Effects(cancelled=ended)
 
-    async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
-        """Cancel a task that waits, known by its id or idempotency key.
+    async def cancel(self, key: ProcessKey, task: int | str) -> tuple[int, Effects]:
+        """Cancel a task that waits, given its id or idempotency key, and return its id.
+
+        With an init task its process is deleted.
 
         Raises:
             ProcessNotFoundError: There is no such process.
@@ -364,23 +357,20 @@ class Processes:
         refusal = _refusal_to_cancel(found.verdict, key, task, found.task_id)
         if refusal is not None:
             raise refusal
-        self._on_promoted(promoted(found.effects))
-        return CancelledByRequest(
-            task_id=found.task_id,
-            removed=TaskType(found.task_type) is TaskType.INIT,
-            cancelled=cancelled(found.cancelled),
-        )
+        removed = TaskType(found.task_type) is TaskType.INIT
+        ended = cancellations(key.namespace, found.cancelled, removed=removed)
+        return found.task_id, gate_effects(found.effects) | Effects(cancelled=ended)
 
-    async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
+    async def simple_repair(self, key: ProcessKey) -> tuple[SimpleRepair, Effects]:
         """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
-        [repaired] = await self._context.call(
+        [found] = await self._context.call(
             self._simple_repair, **self._context.own_arguments(), **dataclasses.asdict(key)
         )
-        self._on_promoted(promoted(repaired.effects))
-        due = None
-        if repaired.due_at is not None:
-            due = Due(key=key, task_id=repaired.task_id, due_at=repaired.due_at)
-        return SimpleRepair(verdict=Verdict(repaired.verdict), task_id=repaired.task_id, due=due)
+        effects = gate_effects(found.effects)
+        if found.due_at is not None:
+            # It has no constraints, and is due now.
+            effects |= Effects(due=((key, found.task_id),))
+        return SimpleRepair(verdict=Verdict(found.verdict), task_id=found.task_id), effects
 
 
 def _refusal_to_cancel(

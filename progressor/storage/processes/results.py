@@ -174,7 +174,7 @@ async def listen(
     """Yield each notification, on a connection of its own, until it breaks; an empty word first.
 
     Where a transaction-mode pooler stands in between, none ever comes: the slow round of
-    ``runtime/core/replies`` finds all answers, up to a second later.
+    ``runtime/effects/replies`` finds all answers, up to a second later.
 
     Raises:
         StorageUnavailableError: The connection broke, or there was none.

@@ -34,9 +34,14 @@ from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.processes.payloads import Payloads
 from progressor.storage.rows import job_columns, settlement_columns
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.cancelled import Cancelled, cancelled
-from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
-from progressor.storage.rows.job_effects import OnJobs, job_news, tell_no_job
+from progressor.storage.rows.effects import (
+    NO_EFFECTS,
+    Cancelled,
+    Effects,
+    cancelled,
+    gate_effects,
+    job_effects,
+)
 from progressor.storage.rows.job_membership import part_of
 from progressor.storage.rows.tasks import SettledRow
 from progressor.telemetry.metrics.registry import Metrics
@@ -87,7 +92,8 @@ class Written:
     ``next`` continues in the same worker: on the same process or, where that was a node of a job
     and has ended, on another node of it. ``due`` is what the process waits for if nothing runs.
     ``process`` is as the settlement left it, None after a removal or for a zombie. ``reply_to`` are
-    the replicas where callers wait for this task, ``cancelled`` the tasks that will never run.
+    the replicas where callers wait for this task, ``cancelled`` the tasks of the process that will
+    never run. ``effects`` are those of the whole batch, with one of its settlements.
     """
 
     settled_at: dt.datetime
@@ -96,6 +102,7 @@ class Written:
     due: Due | None
     reply_to: tuple[int, ...]
     cancelled: tuple[Cancelled, ...]
+    effects: Effects = NO_EFFECTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ Outcome = Written | LeaseLost
 class Settlements:
     """The group commit of settlements."""
 
-    def __init__(  # noqa: PLR0913  until effects are values
+    def __init__(
         self,
         context: StorageContext,
         *,
@@ -117,15 +124,11 @@ class Settlements:
         commit: CommitContext,
         step_grace: dt.timedelta,
         metrics: Metrics | None = None,
-        on_promoted: OnPromoted = ignore,
-        on_jobs: OnJobs = tell_no_job,
     ) -> None:
         functions, statement_timeout = context.functions, context.statement_timeout
         self._context = context
         self._payloads = Payloads(metrics or Metrics())
         self._step_grace = step_grace.total_seconds()
-        self._on_promoted = on_promoted
-        self._on_jobs = on_jobs
         self._settle_tasks = Direct(functions.call("settle_tasks", SettledRow))
         self._settle_job_tasks = Direct(functions.call("settle_job_tasks", SettledRow))
 
@@ -192,7 +195,8 @@ class Settlements:
         with before_sending():
             arguments = self._settle_tasks.bind(**self._arguments(batch))
         found = await self._settle_tasks.execute(connection, arguments)
-        return await self._outcomes(connection, batch, found, again=again)
+        results, effects = await self._outcomes(connection, batch, found, again=again)
+        return _with_effects(results, effects)
 
     async def _write_of_jobs(
         self,
@@ -206,10 +210,10 @@ class Settlements:
             )
         found = await self._settle_job_tasks.execute(connection, arguments)
         of_tasks = [row for row in found if row.started is None and row.job_effects is None]
-        results = await self._outcomes(connection, batch, of_tasks, again=again)
+        results, effects = await self._outcomes(connection, batch, of_tasks, again=again)
         for row in found:
             if row.job_effects is not None:
-                self._on_jobs(job_news(row.settled_at, row.job_effects))
+                effects |= job_effects(row.job_effects)
             if row.started is None:
                 continue
             assert row.item is not None, "a follower is started for the worker of an item"
@@ -224,7 +228,7 @@ class Settlements:
                 reply_to=written.reply_to,
                 cancelled=written.cancelled,
             )
-        return results
+        return _with_effects(results, effects)
 
     def _arguments(self, batch: Sequence[Entry]) -> dict[str, Any]:
         for entry in batch:
@@ -246,11 +250,12 @@ class Settlements:
         found: Sequence[SettledRow],
         *,
         again: bool,
-    ) -> list[Outcome]:
+    ) -> tuple[list[Outcome], Effects]:
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
+        effects = NO_EFFECTS
         for row in found:
             if row.item is None:
-                self._on_promoted(promoted(row.effects))
+                effects |= gate_effects(row.effects)
                 continue
             position = row.item - 1
             results[position] = _written(batch[position], row)
@@ -261,7 +266,7 @@ class Settlements:
             for entry, result in zip(batch, results, strict=True)
             if result is not _LEASE_LOST
         )
-        return results
+        return results, effects
 
     async def _recall(
         self, connection: Connection, batch: Sequence[Entry], results: list[Outcome]
@@ -282,6 +287,16 @@ class Settlements:
             row = await cursor.fetchone()
             if row is not None:
                 results[position] = _recalled(entry, row)
+
+
+def _with_effects(results: list[Outcome], effects: Effects) -> list[Outcome]:
+    """Give the effects of a batch to one of its settlements; without one there are none."""
+    if effects is not NO_EFFECTS:
+        for position, result in enumerate(results):
+            if isinstance(result, Written):
+                results[position] = dataclasses.replace(result, effects=effects)
+                break
+    return results
 
 
 def _bytes_of(entry: Entry) -> int:

@@ -39,7 +39,7 @@ from progressor.storage.postgres.arrays import (
 )
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.gate_effects import OnPromoted, Promoted, ignore, promoted
+from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
 from progressor.storage.rows.schedules import JOB, START, DueScheduleRow, timing_of
 
 _SQL = statements.load("schedules/schedules")
@@ -241,10 +241,9 @@ class _DeletedRow(NamedTuple):
 class Firings:
     """Claims, fires and reads what schedules fire."""
 
-    def __init__(self, context: StorageContext, *, on_promoted: OnPromoted = ignore) -> None:
+    def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._on_promoted = on_promoted
         self._claim_schedules = functions.call("claim_schedules", DueScheduleRow)
         self._fire_schedules = functions.call("fire_schedules", _FiredRow)
         self._find_queued_firings = functions.call("find_queued_firings", _QueuedRow)
@@ -281,7 +280,7 @@ class Firings:
         )
         return tuple(map(_queued_of, found))
 
-    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
+    async def fire(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
         """Fire what is due, all of one kind, and return what became of each, in their order.
 
         Raises:
@@ -299,9 +298,10 @@ class Firings:
         )
         results: list[Done | None] = [None] * len(items)
         due: list[tuple[ProcessKey, int]] = []
+        effects = NO_EFFECTS
         for row in found:
             if row.item is None:
-                self._on_promoted(promoted(row.effects))
+                effects |= gate_effects(row.effects)
                 continue
             item = items[row.item - 1]
             results[row.item - 1] = Done(
@@ -313,11 +313,9 @@ class Firings:
             )
             if row.is_due:
                 due.append((item.fired.process_at(item.upcoming.instant), row.task_id))
-        if due:
-            self._on_promoted(Promoted(due=tuple(due)))
         done = tuple(result for result in results if result is not None)
         assert len(done) == len(items), "a batch came back with items missing"
-        return done
+        return done, effects | Effects(due=tuple(due))
 
     async def by_key(self, key: ScheduleKey, idempotency_key: str) -> Firing | None:
         """Return the firing of the trigger that came with a key before."""

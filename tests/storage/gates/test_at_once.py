@@ -15,7 +15,7 @@ from progressor import errors
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.task import TaskType
-from progressor.storage.rows.gate_effects import LoweredGate
+from progressor.storage.rows.effects import LoweredGate
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.gates import STORES_COUNT, GatedStorage, key_of, opened
 from tests.support.storage.store import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
@@ -85,27 +85,27 @@ class Party:
     async def cancel(self) -> None:
         if self.admitted:
             process_id, task_id = self.admitted.pop(self.random.randrange(len(self.admitted)))
-            await self.store.processes.cancel(key_of(process_id), task_id)
+            await self.store.writes.cancel(key_of(process_id), task_id)
 
     async def set_gate(self) -> None:
         capacity = self.random.choice([0, 1, 1, 2, 3])
-        await self.store.gates.set(
+        await self.store.writes.set_gate(
             NAMESPACE.name,
             gate := self.random.choice(GATES),
             capacity=capacity,
             expected_revision=0,
         )
-        await self.store.gates.give_way(LoweredGate(NAMESPACE.name, gate))
+        await self.store.writes.give_way(LoweredGate(NAMESPACE.name, gate))
 
     async def renew(self) -> None:
         process_id = self.random.choice(PROCESSES)
         with contextlib.suppress(errors.ProcessNotFoundError):
-            await self.store.processes.remove(key_of(process_id))
+            await self.store.writes.remove(key_of(process_id))
         request = a_request(key_of(process_id), TaskType.INIT, constraints=self.constraints())
         await self.storage.admit(request, self.number, run=True)
 
     async def simple_repair(self) -> None:
-        repaired = await self.store.processes.simple_repair(key_of(self.random.choice(PROCESSES)))
+        repaired = await self.store.writes.simple_repair(key_of(self.random.choice(PROCESSES)))
         if repaired.due is not None:
             due = repaired.due
             self.storage.note_due(due.key, due.task_id, due.due_at)

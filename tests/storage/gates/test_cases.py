@@ -13,7 +13,8 @@ from progressor.domain.processes.admission import Admission
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
-from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
+from progressor.storage.rows.effects import BATCH_MAX, Again
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -121,7 +122,7 @@ async def test_more_than_a_statement_promotes_are_all_told(store: Store) -> None
         await call(store, await started(store), gates("a"))
     assert told(store) == []
 
-    await store.gates.set(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
+    await store.writes.set_gate(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
     again = [it for promoted in store.told for it in promoted.again]
     first = told(store)
     promoted = await store.gates.look_again(NAMESPACE.name, again)
@@ -198,7 +199,7 @@ async def test_a_gate_that_two_tasks_of_a_process_share_is_held_until_both_have_
     mine, blocker = await started(store), await running(store, await started(store), gates("b"))
     await call(store, mine, gates("a", "b"))
     step = await running(store, mine, gates("a"))
-    store.clock.advance(PATIENCE)
+    store.clock.advance(STARVATION_TIMEOUT)
     # It is old, and comes next behind the step that holds the gate a.
     await store.settled(blocker)
     await call(store, await started(store), gates("a"))
@@ -217,7 +218,7 @@ async def test_who_waits_for_its_retry_keeps_its_turn_and_who_is_behind_it_no_ga
     mine, holder = await started(store), await running(store, await started(store), gates("a"))
     old = await call(store, mine, gates("a"))
     step = await store.run_task(a_request(mine))
-    store.clock.advance(PATIENCE)
+    store.clock.advance(STARVATION_TIMEOUT)
     await store.settled(holder)
     assert await store.task_status(mine, old.task_id or 0) is TaskStatus.AVAILABLE
     assert (await store.gates.get(NAMESPACE.name, "a")).gate.held == 1
@@ -254,7 +255,7 @@ async def old_behind_a_step(store: Store) -> RunningTask:
     key, holder = await started(store), await running(store, await started(store), gates("a"))
     await call(store, key, gates("a"))
     step = await store.run_task(a_request(key))
-    store.clock.advance(PATIENCE)
+    store.clock.advance(STARVATION_TIMEOUT)
     await store.settled(holder)
     return step
 
@@ -272,13 +273,13 @@ async def test_a_timer_that_a_cancelled_call_kept_waiting_is_told_with_its_insta
 ) -> None:
     key = await started(store)
     if is_gated:
-        await call(store, key, Constraints(run_at=store.clock.now() + PATIENCE))
+        await call(store, key, Constraints(run_at=store.clock.now() + STARVATION_TIMEOUT))
     step = await store.run_task(a_request(key))
     behind = await call(store, key)
     await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
     store.told.clear()
 
-    await store.processes.cancel(key, behind.task_id or 0)
+    await store.writes.cancel(key, behind.task_id or 0)
 
     assert instants(store) == {(key, 0.5)}
 
@@ -314,7 +315,7 @@ async def test_who_has_only_reserved_a_gate_gives_way_first(store: Store) -> Non
     first = await running(store, await started(store), gates("a"))
     await running(store, await started(store), gates("b"))
     await call(store, await started(store), gates("a", "b"))
-    store.clock.advance(PATIENCE)
+    store.clock.advance(STARVATION_TIMEOUT)
     await store.settled(first)
     assert [it.is_reserved for it in (await store.gates.get(NAMESPACE.name, "a")).holders] == [
         False,
@@ -334,7 +335,7 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store)
     [task] = await claim_told(store)
     await store.settled(task, BROKEN)
     holder = await running(store, await started(store), gates("a"))
-    await store.processes.simple_repair(key)
+    await store.writes.simple_repair(key)
     repair = await store.run_task(a_request(key, TaskType.REPAIR))
     await store.settled(repair)
     await store.settled(holder)
@@ -358,13 +359,13 @@ async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
     await store.settled(await store.start(key), success(timer))
     [task] = await claim_told(store)
     await store.settled(task, BROKEN)
-    await store.processes.simple_repair(key)
+    await store.writes.simple_repair(key)
     [again] = await claim_told(store)
     repair = await store.admit(a_request(key, TaskType.REPAIR), run=False)
     await call(store, other, gates("a"))
     assert repair.task_id is not None
 
-    await store.processes.cancel(key, repair.task_id)
+    await store.writes.cancel(key, repair.task_id)
 
     assert told(store) == []
     [holder] = (await store.gates.get(NAMESPACE.name, "a")).holders
@@ -385,7 +386,7 @@ async def test_the_next_version_is_told_by_its_order_while_its_process_is_locked
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR NO KEY UPDATE",
                 (second.process_id,),
             )
-            await new.processes.cancel(first, smaller.task_id or 0)
+            await new.writes.cancel(first, smaller.task_id or 0)
         again = [it for promoted in new.told for it in promoted.again]
         promoted = await new.gates.look_again(NAMESPACE.name, again)
 

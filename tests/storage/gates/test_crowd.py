@@ -78,7 +78,7 @@ async def one_more_comes(crowd: Crowd, store: Store) -> None:
 
 
 async def one_of_them_is_cancelled(crowd: Crowd, store: Store) -> None:
-    await store.processes.cancel(CROWDED, crowd.last_id)
+    await store.writes.cancel(CROWDED, crowd.last_id)
 
 
 WORK: tuple[Callable[[Crowd, Store], Awaitable[None]], ...] = (
@@ -127,6 +127,7 @@ async def _crowd(store: Store, connection: Connection, count: int) -> Crowd:
 async def _settle(crowd: Crowd, store: Store, task: RunningTask) -> None:
     [settled] = await store.settlements._write(crowd.connection, [store.entry(task)], False)
     assert isinstance(settled, Written)
+    store.effects.apply(settled.effects)
 
 
 def _due(store: Store) -> list[tuple[ProcessKey, int]]:

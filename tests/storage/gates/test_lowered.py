@@ -14,7 +14,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
-from progressor.storage.rows.gate_effects import LoweredGate, Promoted
+from progressor.storage.rows.effects import Effects, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.doctor.invariants import broken_invariants
@@ -61,7 +61,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def holders(store: Store, count: int, *others: str) -> list[ProcessKey]:
     """Return processes whose init tasks are available through the gate, the oldest first."""
-    await store.gates.set(*_gate(), capacity=2000, expected_revision=0)
+    await store.writes.set_gate(*_gate(), capacity=2000, expected_revision=0)
     return [await wanting(store, *others) for _ in range(count)]
 
 
@@ -77,14 +77,14 @@ async def wanting(store: Store, *others: str) -> ProcessKey:
 
 async def lower(store: Store, capacity: int) -> None:
     store.told.clear()
-    await store.gates.set(*_gate(), capacity=capacity, expected_revision=0)
+    await store.writes.set_gate(*_gate(), capacity=capacity, expected_revision=0)
 
 
 async def sent_back(store: Store) -> list[int]:
     """Send back all who have to go, and return how many went in each transaction."""
     counts = []
     while True:
-        gave_way = await store.gates.give_way(GATE)
+        gave_way = await store.writes.give_way(GATE)
         counts.append(gave_way.count)
         if gave_way.is_done:
             return counts
@@ -116,7 +116,7 @@ async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(store: Stor
 
     gate = (await store.gates.get(*_gate())).gate
     assert (gate.capacity, gate.held) == (2, 5)
-    assert store.told == [Promoted(lowered=(GATE,)), Promoted()]
+    assert store.told == [Effects(lowered=(GATE,))]
     assert await store.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
     last = await wanting(store)
     assert last.process_id not in await held_by(store)
@@ -132,7 +132,7 @@ async def test_to_lower_a_capacity_waits_for_no_holder(store: Store, database: s
         )
 
         await lower(store, 0)
-        gave_way = await store.gates.give_way(GATE)
+        gave_way = await store.writes.give_way(GATE)
         other.rollback()
 
     assert gave_way == GaveWay(0, is_done=False)
@@ -170,7 +170,7 @@ async def test_locked_holders_stay_and_the_others_give_way(store: Store, databas
             "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
             [keys[4].process_id],
         )
-        counts = [(await store.gates.give_way(GATE)).count for _ in range(3)]
+        counts = [(await store.writes.give_way(GATE)).count for _ in range(3)]
         other.rollback()
 
     assert counts == [2, 2, 0]
@@ -184,10 +184,10 @@ async def test_tasks_behind_do_not_pass_before_those_sent_back(store: Store) -> 
     behind = [await wanting(store, "y") for _ in range(2)]
     await lower(store, 2)
     behind.append(await wanting(store, "y"))
-    assert (await store.gates.give_way(GATE)).count == 3
+    assert (await store.writes.give_way(GATE)).count == 3
 
     # In the middle of it there is room again, for two more than hold the gate.
-    await store.gates.set(*_gate(), capacity=9, expected_revision=0)
+    await store.writes.set_gate(*_gate(), capacity=9, expected_revision=0)
 
     assert await sent_back(store) == [0]
     assert await held_by(store) == ids(keys + behind[:2])
@@ -202,7 +202,7 @@ async def test_another_replica_goes_on_where_one_has_died(
     names = [NAMESPACE.name]
     keys = await holders(dead, 8)
     await lower(dead, 1)
-    await dead.gates.give_way(GATE)
+    await dead.writes.give_way(GATE)
     dead.clock.advance(LEFT_ALONE - dt.timedelta(microseconds=1))
     assert await other.gates.find_lowered(names) == ()
     dead.clock.advance(dt.timedelta(microseconds=1))
@@ -222,8 +222,8 @@ async def test_no_holder_gives_way_once_the_capacity_suffices_again(store: Store
     await store.settled(first)
 
     assert await sent_back(store) == [0]
-    assert await store.gates.give_way(GATE) == GaveWay(0, is_done=True)
-    assert await store.gates.give_way(LoweredGate("orders", "nowhere")) == GaveWay(0, is_done=True)
+    assert await store.writes.give_way(GATE) == GaveWay(0, is_done=True)
+    assert await store.writes.give_way(LoweredGate("orders", "nowhere")) == GaveWay(0, is_done=True)
     assert await held_by(store) == ids(keys[1:])
 
 
@@ -232,7 +232,7 @@ async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store
     alone, crowded = await holders(store, 2)
     [other] = await holders(store, 1, "y")
     behind = (await store.admit(a_request(crowded), run=False)).task_id
-    await store.gates.set("orders", "z", capacity=1, expected_revision=0)
+    await store.writes.set_gate("orders", "z", capacity=1, expected_revision=0)
     z = Constraints(gates={"z": None})
     await store.admit(a_request(alone, constraints=z), run=False)
     await lower(store, 0)
@@ -240,7 +240,7 @@ async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store
     assert await sent_back(store) == [3]
     assert [each for told in store.told for each in told.due] == []
     assert (await store.gates.get("orders", "y")).gate.held == 0
-    await store.gates.set(*_gate(), capacity=3, expected_revision=0)
+    await store.writes.set_gate(*_gate(), capacity=3, expected_revision=0)
     due = {key for told in store.told for key, _ in told.due}
     assert due == {alone, crowded, other}
     assert behind is not None
@@ -256,7 +256,7 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
             await holders(store, count)
             await lower(store, 0)
             observer.execute("ANALYZE")
-            reads = await reads_of(connection, store.clock, lambda it: it.gates.give_way(GATE))
+            reads = await reads_of(connection, store.clock, lambda it: it.writes.give_way(GATE))
             found.append(reads["gate_holders"].by_index + reads["schedule"].by_index)
             await sent_back(store)
 
@@ -270,7 +270,7 @@ async def test_a_gate_that_stays_locked_is_reported_as_locked(store: Store, data
         other.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
 
         with pytest.raises(errors.StorageLockedError):
-            await store.gates.give_way(GATE)
+            await store.writes.give_way(GATE)
         other.rollback()
 
     assert await sent_back(store) == [2]

@@ -14,7 +14,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL
-from progressor.storage.rows.gate_effects import Again
+from progressor.storage.rows.effects import Again
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -90,11 +90,11 @@ async def test_an_order_goes_with_a_task_that_never_ran(
         assert task_id is not None
         match how:
             case "cancel":
-                await store.processes.cancel(key, task_id)
+                await store.writes.cancel(key, task_id)
             case "remove":
-                await store.processes.remove(key)
+                await store.writes.remove(key)
             case _:
-                await store.processes.halt(key, "halted")
+                await store.writes.halt(key, "halted")
 
     assert orders(observer) == []
     assert broken_invariants(observer, now=store.clock.now()) == {}

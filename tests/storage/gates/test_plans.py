@@ -16,7 +16,7 @@ from progressor.storage.gates.gates import IDLE_WINDOW, GaveWay
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
-from progressor.storage.rows.gate_effects import BATCH_MAX, Again, LoweredGate
+from progressor.storage.rows.effects import BATCH_MAX, Again, LoweredGate
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of
@@ -85,8 +85,9 @@ async def leave_gates(store: Store) -> None:
         )
         for number in range(1, GATES_COUNT, GATES_COUNT // BATCH)
     ]
-    await store.settlements._write(_connection(store), entries, False)
-    assert sum(len(promoted.due) for promoted in store.told) >= BATCH
+    written, *_ = await store.settlements._write(_connection(store), entries, False)
+    assert isinstance(written, settlements.Written)
+    assert len(written.effects.due) >= BATCH
 
 
 async def come_into_lines(store: Store) -> None:
@@ -124,7 +125,7 @@ async def lower_a_capacity(store: Store) -> None:
     await raise_a_capacity(store)
     found = await _set_capacity(store, 1)
     assert (found.verdict, found.is_lowered) == ("changed", True)
-    gave_way = await store.gates.give_way(LoweredGate(NAMESPACE.name, gate(1)))
+    gave_way = await store.writes.give_way(LoweredGate(NAMESPACE.name, gate(1)))
     assert gave_way == GaveWay(ROOM, is_done=True)
 
 
@@ -143,7 +144,7 @@ async def _set_capacity(store: Store, capacity: int) -> Any:
 
 async def cancel(store: Store) -> None:
     for number in range(FEW // 2, FEW // 2 + BATCH):
-        await store.processes.cancel(waiting_key(number), waiting_task(number))
+        await store.writes.cancel(waiting_key(number), waiting_task(number))
 
 
 async def find_what_is_idle(store: Store) -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
-from progressor.storage.rows.gate_effects import PATIENCE
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     NAMESPACE,
@@ -114,7 +114,7 @@ async def test_one_of_low_priority_that_wants_two_busy_gates_gets_through_once_i
     await _rounds(crowd, range(ROUNDS))
     assert set(crowd.running) == {f"a{ROUNDS}", f"b{ROUNDS}"}
 
-    clock.advance(PATIENCE)
+    clock.advance(STARVATION_TIMEOUT)
     await _rounds(crowd, range(ROUNDS, 2 * ROUNDS))
     assert await crowd.reserved() == {("a", "patient")}
     assert set(crowd.running) == {f"b{ROUNDS}"}
@@ -133,9 +133,9 @@ async def test_the_oldest_goes_first_among_the_old_whatever_their_priority(
     crowd = Crowd(store)
     await crowd.want("first", "a")
     await crowd.want("oldest", "a", priority=5)
-    clock.advance(PATIENCE / 2)
+    clock.advance(STARVATION_TIMEOUT / 2)
     await crowd.want("younger", "a", priority=4)
-    clock.advance(PATIENCE)
+    clock.advance(STARVATION_TIMEOUT)
     await crowd.want("urgent", "a", priority=1)
 
     order = []
@@ -159,7 +159,7 @@ async def test_who_comes_into_a_line_later_but_is_older_takes_over_what_is_reser
     await crowd.want("a", "a")
     await crowd.want("b", "b")
     await crowd.want("old", "ab")
-    clock.advance(PATIENCE)
+    clock.advance(STARVATION_TIMEOUT)
     await crowd.end("a")
     assert await crowd.reserved() == {("a", "old")}
 
@@ -181,13 +181,13 @@ async def test_what_was_reserved_for_one_who_is_cancelled_goes_to_others(
     await crowd.want("a", "a")
     await crowd.want("b", "b")
     await crowd.want("old", "ab", key=key)
-    clock.advance(PATIENCE)
+    clock.advance(STARVATION_TIMEOUT)
     await crowd.end("a")
     await crowd.want("young", "a")
     assert set(crowd.running) == {"b"}
 
     [task_id] = [it for it, name in crowd.names.items() if name == "old"]
-    await store.processes.cancel(key, task_id)
+    await store.writes.cancel(key, task_id)
     await crowd.begin()
 
     assert set(crowd.running) == {"b", "young"}
@@ -203,7 +203,7 @@ async def test_two_that_are_old_never_wait_for_each_other(
         await crowd.want(gate, gate)
     for name, gates in zip(("one", "other"), wishes, strict=True):
         await crowd.want(name, gates, priority=5)
-    clock.advance(PATIENCE)
+    clock.advance(STARVATION_TIMEOUT)
     # Others keep coming, and want one gate each.
     for gate in "abc":
         await crowd.want(f"young {gate}", gate, priority=1)

@@ -27,7 +27,7 @@ async def test_a_cancelled_job_starts_nothing_more(
 ) -> None:
     leader = await begun(jobs)
 
-    job = await jobs.jobs.cancel(leader, "not needed")
+    job = await jobs.control.cancel(leader, "not needed")
 
     assert (job.state, job.detail, job.ended_at) == (
         JobState.CANCELLED, "not needed", clock.now(),
@@ -36,7 +36,7 @@ async def test_a_cancelled_job_starts_nothing_more(
     view = await jobs.store.processes.get(leader)
     assert view.process.status is ProcessStatus.FINISHED
     with pytest.raises(job_errors.JobEndedError):
-        await jobs.jobs.cancel(leader, "again")
+        await jobs.control.cancel(leader, "again")
     assert broken_invariants(observer, now=clock.now()) == {}
 
 
@@ -44,10 +44,10 @@ async def test_a_follower_without_a_step_in_hand_is_stopped(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs)
-    await jobs.jobs.cancel(leader, "why")
+    await jobs.control.cancel(leader, "why")
 
-    tended = await jobs.jobs.tend(leader)
-    again = await jobs.jobs.tend(leader)
+    tended = await jobs.control.tend(leader)
+    again = await jobs.control.tend(leader)
 
     assert (tended.stopped, tended.is_whole) == (1, True)
     assert again.stopped == 0
@@ -69,8 +69,8 @@ async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
 ) -> None:
     leader = await begun(jobs)
     tasks = await jobs.claim()
-    await jobs.jobs.cancel(leader, "why")
-    tended = await jobs.jobs.tend(leader)
+    await jobs.control.cancel(leader, "why")
+    tended = await jobs.control.tend(leader)
     before = await jobs.states(leader)
 
     written = await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
@@ -86,7 +86,7 @@ async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
 async def test_a_follower_that_completes_after_all_is_done(jobs: JobStore) -> None:
     leader = await begun(jobs)
     tasks = await jobs.claim()
-    await jobs.jobs.cancel(leader, "why")
+    await jobs.control.cancel(leader, "why")
 
     await jobs.settled(tasks["a"], DONE)
 
@@ -99,7 +99,7 @@ async def test_a_step_of_the_leader_is_fenced_off(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a")
     [join] = (await jobs.claim()).values()
 
-    await jobs.jobs.cancel(leader, "")
+    await jobs.control.cancel(leader, "")
 
     assert not hasattr(await jobs.settle(join, DONE), "settled_at")
     assert await jobs.job_state(leader) == "cancelled"
@@ -109,10 +109,10 @@ async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g1": 1}))
-    await jobs.jobs.tend(leader)
-    await jobs.jobs.cancel(leader, "")
+    await jobs.control.tend(leader)
+    await jobs.control.cancel(leader, "")
 
-    tended = await jobs.jobs.tend(leader)
+    tended = await jobs.control.tend(leader)
 
     assert tended.stopped == 2
     gate = await jobs.store.gates.get("orders", "g1")

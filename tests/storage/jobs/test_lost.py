@@ -42,7 +42,7 @@ async def at_work(jobs: JobStore) -> tuple[ProcessKey, dict[str, RunningTask]]:
 
 async def lose(jobs: JobStore, clock: ManualClock, task: RunningTask) -> None:
     """Collect a lease whose replica was lost."""
-    await jobs.store.settlements.submit(collecting(task, clock.now()))
+    await jobs.store.write(collecting(task, clock.now()))
 
 
 async def test_the_job_and_all_that_was_not_started_fail_at_once(
@@ -126,8 +126,8 @@ async def test_a_node_that_completes_in_the_same_batch_starts_no_other(
     done = await jobs.entry(tasks["busy"], DONE)
 
     await asyncio.gather(
-        jobs.store.settlements.submit(done),
-        jobs.store.settlements.submit(collecting(tasks["lost"], clock.now())),
+        jobs.store.write(done),
+        jobs.store.write(collecting(tasks["lost"], clock.now())),
     )
 
     states = await jobs.states(leader)
@@ -225,7 +225,7 @@ async def test_it_can_be_retried(
     await jobs.settled(tasks["busy"], DONE)
     await jobs.tend(leader)
 
-    await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    await jobs.control.retry(leader, deadline=None, timeout=None)
 
     assert await jobs.job_state(leader) == "running"
     assert await jobs.states(leader) == {

@@ -21,25 +21,25 @@ End = Callable[[JobStore, ProcessKey], Awaitable[object]]
 
 
 async def cancel(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.jobs.cancel(key, "why")
+    await jobs.control.cancel(key, "why")
 
 
 async def run_late(jobs: JobStore, key: ProcessKey) -> None:
     del key
-    await jobs.jobs.fail_overdue(limit=10)
+    await jobs.control.fail_overdue(limit=10)
 
 
 async def halt(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.processes.halt(key, "why")
+    await jobs.store.writes.halt(key, "why")
 
 
 async def remove(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.processes.remove(key)
+    await jobs.store.writes.remove(key)
 
 
 async def cancel_init(jobs: JobStore, key: ProcessKey) -> None:
     view = await jobs.store.processes.get(key)
-    await jobs.store.processes.cancel(key, view.process.init_task_id)
+    await jobs.store.writes.cancel(key, view.process.init_task_id)
 
 
 async def inner_job(jobs: JobStore) -> ProcessKey:
@@ -66,7 +66,8 @@ async def test_a_leader_is_told_when_a_job_within_its_own_has_ended(
     await end(jobs, inner)
 
     assert told(jobs) == [leader]
-    claimed = await jobs.store.claim(leader, jobs.store.told[-1].due[0][1])
+    [task_id] = [task_id for each in jobs.store.told for _, task_id in each.due]
+    claimed = await jobs.store.claim(leader, task_id)
     assert [each.task.task_type for each in claimed] == [TaskType.JOIN]
 
 
@@ -109,11 +110,11 @@ async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobStore) -> 
 
 
 async def retry(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.jobs.retry(key, deadline=None, timeout=None)
+    await jobs.control.retry(key, deadline=None, timeout=None)
 
 
 async def simple_repair(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.processes.simple_repair(key)
+    await jobs.store.writes.simple_repair(key)
 
 
 @pytest.mark.parametrize("bring_back", [retry, simple_repair])

@@ -98,8 +98,8 @@ async def test_what_leads_no_job_is_none(jobs: JobStore) -> None:
     await jobs.store.started(key)
     reads = (
         lambda: jobs.jobs.read(key, payloads=True), lambda: jobs.jobs.counts(key),
-        lambda: jobs.jobs.changes(key, 0), lambda: jobs.jobs.cancel(key, "why"),
-        lambda: jobs.jobs.retry(key, deadline=None, timeout=None),
+        lambda: jobs.jobs.changes(key, 0), lambda: jobs.control.cancel(key, "why"),
+        lambda: jobs.control.retry(key, deadline=None, timeout=None),
     )  # fmt: skip
 
     for read in reads:
@@ -133,7 +133,7 @@ async def test_a_list_pages_from_the_youngest(jobs: JobStore, clock: ManualClock
     for _ in range(3):
         keys.append(await begun(jobs, {"a": ()}))
         clock.advance(dt.timedelta(seconds=1))
-    await jobs.jobs.cancel(keys[0], "")
+    await jobs.control.cancel(keys[0], "")
 
     first = await jobs.jobs.list("orders", JobFilter(), after=None, limit=2)
     last = first[-1]
@@ -171,7 +171,7 @@ async def test_outcomes_are_told_up_to_so_many_bytes(jobs: JobStore) -> None:
 
 async def test_running_jobs_are_counted(jobs: JobStore) -> None:
     await begun(jobs)
-    await jobs.jobs.cancel(await begun(jobs), "")
+    await jobs.control.cancel(await begun(jobs), "")
 
     [counted] = await jobs.jobs.count_running()
 

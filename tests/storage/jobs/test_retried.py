@@ -45,7 +45,7 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     leader = await failed(jobs, fails="b")
     before = await jobs.states(leader)
 
-    job, names = await jobs.jobs.retry(leader, deadline=None, timeout=HOUR)
+    job, names = await jobs.control.retry(leader, deadline=None, timeout=HOUR)
 
     assert before == {"a": "done", "b": "failed", "c": "done", "d": "skipped"}
     assert names == ("b",)
@@ -70,7 +70,7 @@ async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:
     leader = await begun(jobs)
 
     with pytest.raises(job_errors.JobNotFailedError):
-        await jobs.jobs.retry(leader, deadline=None, timeout=None)
+        await jobs.control.retry(leader, deadline=None, timeout=None)
 
 
 async def test_a_follower_that_began_and_broke_runs_on(
@@ -84,7 +84,7 @@ async def test_a_follower_that_began_and_broke_runs_on(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, BROKEN)
 
-    await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    await jobs.control.retry(leader, deadline=None, timeout=None)
 
     view = await jobs.store.processes.get(task.key)
     assert view.process.status is ProcessStatus.RUNNING
@@ -104,7 +104,7 @@ async def test_a_timer_that_broke_a_follower_runs_again(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, BROKEN)
 
-    await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    await jobs.control.retry(leader, deadline=None, timeout=None)
 
     assert broken_invariants(observer, now=clock.now()) == {}
     [again] = (await jobs.claim()).values()
@@ -119,9 +119,9 @@ async def test_a_follower_that_is_gone_is_started_anew(
 ) -> None:
     leader = await failed(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    await jobs.store.processes.remove(node.follower)
+    await jobs.store.writes.remove(node.follower)
 
-    await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    await jobs.control.retry(leader, deadline=None, timeout=None)
 
     assert await jobs.states(leader) == {"a": "running"}
     assert list(await jobs.claim()) == ["a"]
@@ -132,14 +132,14 @@ async def test_a_gated_node_begins_again_by_tending(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"g4": 1}))
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, BROKEN)
-    await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    await jobs.control.retry(leader, deadline=None, timeout=None)
     before = await jobs.states(leader)
 
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
 
     assert before == {"a": "ready"}
     assert broken_invariants(observer, now=clock.now()) == {}
@@ -153,11 +153,11 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
 ) -> None:
     leader = await begun(jobs)
     observer.execute("UPDATE progressor.jobs SET deadline_at = %s", [clock.now()])
-    await jobs.jobs.fail_overdue(limit=10)
-    await jobs.jobs.tend(leader)
+    await jobs.control.fail_overdue(limit=10)
+    await jobs.control.tend(leader)
     before = await jobs.states(leader)
 
-    _, names = await jobs.jobs.retry(leader, deadline=None, timeout=None)
+    _, names = await jobs.control.retry(leader, deadline=None, timeout=None)
 
     assert set(before.values()) == {"cancelled"}
     assert names == ()

@@ -29,7 +29,7 @@ async def test_nodes_with_constraints_are_started_by_tending(
     before = await jobs.states(leader)
     jobs.store.told.clear()
 
-    tended = await jobs.jobs.tend(leader)
+    tended = await jobs.control.tend(leader)
 
     assert before == {"a": "ready", "b": "ready"}
     assert (tended.started, tended.is_whole) == (2, True)
@@ -47,7 +47,7 @@ async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobStore)
     gated = Constraints(gates={"g3": 1})
     await jobs.submit(leader, (NodeSpec(name="a", process_id=taken.process_id, constraints=gated),))
 
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
 
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert (node.state, node.error and node.error.reason) == (
@@ -57,11 +57,11 @@ async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobStore)
 
 async def test_what_is_untended_for_long_is_found(jobs: JobStore) -> None:
     leader = await begun(jobs)
-    await jobs.jobs.cancel(leader, "")
+    await jobs.control.cancel(leader, "")
 
     young = await jobs.jobs.find_untended(age=HOUR, limit=10)
     old = await jobs.jobs.find_untended(age=NO_TIME, limit=10)
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
 
     assert (young, old) == ((), (leader,))
     assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()

@@ -45,9 +45,9 @@ async def details_of(jobs: JobStore, leader: ProcessKey) -> tuple[str | None, st
 @pytest.mark.parametrize(("reason", "told"), [("why", "why"), ("", "the job has ended")])
 async def test_a_node_that_is_stopped_says_why(jobs: JobStore, reason: str, told: str) -> None:
     leader = await begun(jobs, ALONE)
-    await jobs.jobs.cancel(leader, reason)
+    await jobs.control.cancel(leader, reason)
 
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
 
     assert await error_of(jobs, leader) == TaskError(code=10, reason="JOB_CANCELLED", message=told)
     assert await details_of(jobs, leader) == (reason, f"JOB_CANCELLED: {told}")
@@ -56,7 +56,7 @@ async def test_a_node_that_is_stopped_says_why(jobs: JobStore, reason: str, told
 async def test_a_node_that_is_stopped_after_a_step_says_why(jobs: JobStore) -> None:
     leader = await begun(jobs, ALONE)
     tasks = await jobs.claim()
-    await jobs.jobs.cancel(leader, "why")
+    await jobs.control.cancel(leader, "why")
 
     await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)))
 
@@ -70,9 +70,9 @@ async def test_a_node_that_is_stopped_at_the_deadline_says_so(
     leader = fresh_key()
     await jobs.submit(leader, specs(ALONE), timeout=MINUTE)
     clock.advance(MINUTE)
-    await jobs.jobs.fail_overdue(limit=10)
+    await jobs.control.fail_overdue(limit=10)
 
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
 
     late = "DEADLINE_EXCEEDED"
     assert await error_of(jobs, leader) == TaskError(code=10, reason="JOB_CANCELLED", message=late)
@@ -81,10 +81,10 @@ async def test_a_node_that_is_stopped_at_the_deadline_says_so(
 
 async def test_jobs_within_a_cancelled_one_say_why_at_every_depth(jobs: JobStore) -> None:
     outer, middle, inner = leaders = await nested(jobs, "a", "b", "c")
-    await jobs.jobs.cancel(outer, "why")
+    await jobs.control.cancel(outer, "why")
 
     for leader in leaders:
-        await jobs.jobs.tend(leader)
+        await jobs.control.tend(leader)
 
     assert [await error_of(jobs, each) for each in leaders] == [WHY] * 3
     assert await details_of(jobs, outer) == ("why", "JOB_CANCELLED: why")
@@ -98,8 +98,8 @@ async def test_a_job_that_is_cancelled_within_another_says_why_up_and_down(
 ) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
-    await jobs.jobs.cancel(inner, reason)
-    await jobs.jobs.tend(inner)
+    await jobs.control.cancel(inner, reason)
+    await jobs.control.tend(inner)
 
     up = TaskError(code=9, reason="JOB_CANCELLED", message=told)
     assert await error_of(jobs, outer) == up
@@ -115,8 +115,8 @@ async def test_a_job_that_is_late_within_another_says_so_up_and_down(
     await jobs.settled(init, success(StartNodes(nodes=specs({"b": ()}), timeout=MINUTE)))
     clock.advance(MINUTE)
 
-    await jobs.jobs.fail_overdue(limit=10)
-    await jobs.jobs.tend(init.key)
+    await jobs.control.fail_overdue(limit=10)
+    await jobs.control.tend(init.key)
 
     late = "DEADLINE_EXCEEDED"
     up, down = await error_of(jobs, outer), await error_of(jobs, init.key)
@@ -127,10 +127,10 @@ async def test_a_job_that_is_late_within_another_says_so_up_and_down(
 
 async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
-    await jobs.store.processes.remove(outer)
+    await jobs.store.writes.remove(outer)
 
-    await jobs.jobs.stop_orphans()
-    await jobs.jobs.tend(inner)
+    await jobs.control.stop_orphans()
+    await jobs.control.tend(inner)
 
     gone = "its leader was removed"
     assert await error_of(jobs, inner) == TaskError(code=10, reason="JOB_CANCELLED", message=gone)
@@ -140,8 +140,8 @@ async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
 async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
-    await jobs.store.processes.halt(inner, "JOB_CANCELLED: why")
-    await jobs.jobs.tend(inner)
+    await jobs.store.writes.halt(inner, "JOB_CANCELLED: why")
+    await jobs.control.tend(inner)
 
     up = TaskError(code=9, reason="PROCESS_FAILED", message="JOB_CANCELLED: why")
     assert await error_of(jobs, outer) == up
@@ -152,7 +152,7 @@ async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
 async def test_a_node_that_is_done_after_all_says_nothing(jobs: JobStore) -> None:
     leader = await begun(jobs, ALONE)
     tasks = await jobs.claim()
-    await jobs.jobs.cancel(leader, "why")
+    await jobs.control.cancel(leader, "why")
 
     await jobs.settled(tasks["a"], DONE)
 

@@ -26,7 +26,7 @@ from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
-from progressor.storage.rows.gate_effects import Again, LoweredGate
+from progressor.storage.rows.effects import Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -146,17 +146,17 @@ async def claim_due(party: Party) -> None:
 
 async def remove_process(party: Party) -> None:
     with contextlib.suppress(errors.ProcessNotFoundError):
-        await party.store.processes.remove(party.one())
+        await party.store.writes.remove(party.one())
 
 
 async def put_process(party: Party) -> None:
     status = party.random.choice([ProcessStatus.RUNNING, ProcessStatus.FINISHED])
     timer = SetTimer(after=NO_TIME) if status is ProcessStatus.RUNNING else None
-    await party.store.processes.put(Import(key=party.one(), status=status, timer=timer))
+    await party.store.writes.put(Import(key=party.one(), status=status, timer=timer))
 
 
 async def simple_repair(party: Party) -> None:
-    await party.store.processes.simple_repair(party.one())
+    await party.store.writes.simple_repair(party.one())
 
 
 async def await_task(party: Party) -> None:
@@ -201,13 +201,13 @@ async def cancel_task(party: Party) -> None:
     )
     for row in party.random.sample(found := await cursor.fetchall(), min(3, len(found))):
         with contextlib.suppress(errors.RequestError):
-            await party.store.processes.cancel(ProcessKey(*row[:3]), row[3])
+            await party.store.writes.cancel(ProcessKey(*row[:3]), row[3])
 
 
 async def set_gate(party: Party) -> None:
     gate, capacity = party.random.choice(GATES), party.random.randrange(4)
-    await party.store.gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
-    await party.store.gates.give_way(LoweredGate(NAMESPACE.name, gate))
+    await party.store.writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
+    await party.store.writes.give_way(LoweredGate(NAMESPACE.name, gate))
 
 
 async def look_again(party: Party) -> None:

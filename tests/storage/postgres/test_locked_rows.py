@@ -183,7 +183,7 @@ async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
         later = await _seconds(_submit(jobs, others, steps=False))
     async with asyncio.timeout(MANY_SECONDS):
         written = [await each for each in waiting]
-        verdicts = [(await each).verdict for each in admitted]
+        verdicts = [(await each)[0].verdict for each in admitted]
 
     assert all(isinstance(each, Written) for each in written)
     assert set(verdicts) == {Verdict.ACCEPTED}

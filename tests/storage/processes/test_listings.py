@@ -91,7 +91,7 @@ class TestHistory:
             status=ProcessStatus.RUNNING,
             history=(NewEvent(payload=b""),) * 2001,
         )
-        await store.processes.put(put)
+        await store.writes.put(put)
 
         for direction in Direction:
             page = await store.processes.history(
@@ -156,7 +156,7 @@ class TestTrace:
         read_events = store.processes._traces._events
 
         async def too_late(*arguments: Any) -> Any:
-            await store.processes.remove(key)
+            await store.writes.remove(key)
             return await read_events(*arguments)
 
         monkeypatch.setattr(store.processes._traces, "_events", too_late)
@@ -195,7 +195,7 @@ class TestList:
         for number, key in enumerate(keys):
             # Several of one instant, in several namespaces.
             clock.advance(SECOND if number % 4 == 0 else NO_TIME)
-            await store.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+            await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
         seen: list[Any] = []
         query = ProcessQuery(namespace="", page_size=2)
         while page := await store.processes.list(query):

@@ -123,13 +123,14 @@ def keys_of(how: str) -> list[ProcessKey]:
 
 
 async def admit(store: Store, batches: Sequence[Sequence[Entry]]) -> list[Admission]:
-    """Write batches on one connection, past the lanes."""
+    """Write batches on one connection, past the shards."""
     async with store.pool.connection() as connection:
         return [each for batch in batches for each in await _write(store, connection, batch)]
 
 
 async def _write(store: Store, connection: Connection, batch: Sequence[Entry]) -> list[Admission]:
-    return await store.admissions._write_requests(connection, batch, False)
+    admitted = await store.admissions._write_requests(connection, batch, False)
+    return [admission for admission, _ in admitted]
 
 
 def told(admissions: Sequence[Admission], ranks: dict[int, int]) -> list[tuple[Any, ...]]:

@@ -64,7 +64,7 @@ class TestPut:
             timer=SetTimer(after=HOUR, args=b"t", step_timeout=SECOND),
         )
 
-        done = await store.processes.put(put)
+        done = await store.writes.put(put)
 
         assert done.verdict is Verdict.ACCEPTED
         view = await store.processes.get(put.key)
@@ -78,9 +78,10 @@ class TestPut:
         assert [(e.event_id, e.payload, e.occurred_at) for e in page.events] == [
             (1, b"1", long_ago), (2, b"2", clock.now()),
         ]  # fmt: skip
-        assert done.due is not None
         assert view.timer is not None
-        assert (view.timer.task_id, view.timer.due_at) == (done.due.task_id, clock.now() + HOUR)
+        [timer] = store.told[-1].upcoming
+        assert (timer.task_id, timer.seconds) == (view.timer.task_id, HOUR.total_seconds())
+        assert view.timer.due_at == clock.now() + HOUR
         assert broken_invariants(observer) == {}
 
     async def test_brings_a_timer_at_an_instant_that_a_claim_finds(
@@ -89,7 +90,7 @@ class TestPut:
         timer = SetTimer(at=clock.now() - HOUR, remove=True)
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer)
 
-        await store.processes.put(put)
+        await store.writes.put(put)
 
         [claimed] = await store.claim_due()
         assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
@@ -104,7 +105,7 @@ class TestPut:
             trace_context=TRACED,
         )
 
-        await store.processes.put(put)
+        await store.writes.put(put)
 
         [claimed] = await store.claim_due()
         assert claimed.task.trace_context == TRACED
@@ -116,7 +117,7 @@ class TestPut:
         put = Import(
             key=fresh_key(), status=ProcessStatus.ERROR, detail="", corrupted_by_type=task_type
         )
-        await store.processes.put(put)
+        await store.writes.put(put)
         assert broken_invariants(observer) == {}
 
         repair = await store.run_task(a_request(put.key, TaskType.REPAIR))
@@ -127,7 +128,7 @@ class TestPut:
     async def test_brings_a_finished_process_with_its_result(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.FINISHED, result=b"r")
 
-        await store.processes.put(put)
+        await store.writes.put(put)
 
         assert (await store.processes.get(put.key)).process.result == b"r"
 
@@ -138,17 +139,17 @@ class TestPut:
         await store.started(key)
         before = dump(observer)
 
-        done = await store.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+        done = await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
 
         assert (done.verdict, done.task_id) == (Verdict.PROCESS_ALREADY_EXISTS, None)
         assert dump(observer) == before
 
     async def test_is_known_again_by_its_key(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, idempotency_key="once")
-        first = await store.processes.put(put)
+        first = await store.writes.put(put)
 
-        again = await store.processes.put(put)
-        other = await store.processes.put(dataclasses.replace(put, aux_state=b"other"))
+        again = await store.writes.put(put)
+        other = await store.writes.put(dataclasses.replace(put, aux_state=b"other"))
 
         assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, first.task_id)
         assert other.verdict is Verdict.KEY_REUSED
@@ -158,12 +159,12 @@ class TestPut:
         await store.start(key, idempotency_key="once")
         put = Import(key=key, status=ProcessStatus.RUNNING, idempotency_key="once")
 
-        assert (await store.processes.put(put)).verdict is Verdict.KEY_REUSED
+        assert (await store.writes.put(put)).verdict is Verdict.KEY_REUSED
 
     async def test_is_refused_for_a_namespace_that_is_not_there(self, store: Store) -> None:
         put = Import(key=fresh_key("nowhere"), status=ProcessStatus.RUNNING)
 
-        assert (await store.processes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
+        assert (await store.writes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
 
 
 class TestRemove:
@@ -176,7 +177,7 @@ class TestRemove:
         call = await store.run_task(a_request(key))
         waiting = await other.admit(a_request(key))
 
-        cancelled = await store.processes.remove(key)
+        cancelled = await store.writes.remove(key)
 
         assert {each.task_id: set(each.reply_to) for each in cancelled if each.reply_to} == {
             call.task_id: {store.replica_id},
@@ -188,7 +189,7 @@ class TestRemove:
 
     async def test_is_refused_where_there_is_nothing(self, store: Store) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
-            await store.processes.remove(fresh_key())
+            await store.writes.remove(fresh_key())
 
     async def test_that_is_held_up_on_its_way_does_not_meet_a_later_process_of_the_id(
         self, store: Store, database: str, observer: psycopg.Connection[Any]
@@ -200,7 +201,7 @@ class TestRemove:
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
                 [key.process_id],
             )
-            removing = asyncio.ensure_future(store.processes.remove(key))
+            removing = asyncio.ensure_future(store.writes.remove(key))
             await until_blocked(observer)
             holder.execute(
                 "UPDATE progressor.processes SET init_task_id = init_task_id + 1"
@@ -221,7 +222,7 @@ class TestRemove:
         key = fresh_key()
         await store.started(key, answer)
 
-        await store.processes.remove(key)
+        await store.writes.remove(key)
 
         with pytest.raises(errors.ProcessNotFoundError):
             await store.processes.get(key)
@@ -234,7 +235,7 @@ class TestSimpleRepair:
         key = fresh_key()
         await store.broken(key)
 
-        repaired = await store.processes.simple_repair(key)
+        repaired = await store.writes.simple_repair(key)
 
         assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
         process = (await store.processes.get(key)).process
@@ -246,7 +247,7 @@ class TestSimpleRepair:
     ) -> None:
         key = await broken_by_timer(store, args=b"t", step_timeout=SECOND)
 
-        repaired = await store.processes.simple_repair(key)
+        repaired = await store.writes.simple_repair(key)
 
         assert repaired.due is not None
         assert repaired.due.due_at == clock.now()
@@ -259,9 +260,9 @@ class TestSimpleRepair:
 
     async def test_twice_runs_it_once(self, store: Store) -> None:
         key = await broken_by_timer(store)
-        await store.processes.simple_repair(key)
+        await store.writes.simple_repair(key)
 
-        again = await store.processes.simple_repair(key)
+        again = await store.writes.simple_repair(key)
 
         assert again.verdict is Verdict.PROCESS_IS_RUNNING
         assert len(await store.claim_due()) == 1
@@ -271,7 +272,7 @@ class TestSimpleRepair:
         await store.broken(key)
         await store.run_task(a_request(key, TaskType.REPAIR))
 
-        assert (await store.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.writes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
 
     @pytest.mark.parametrize(
         ("answer", "verdict"),
@@ -286,10 +287,10 @@ class TestSimpleRepair:
     ) -> None:
         key = fresh_key()
         init = await store.start(key)
-        assert (await store.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.writes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
         await store.settled(init, answer)
 
-        assert (await store.processes.simple_repair(key)).verdict is verdict
+        assert (await store.writes.simple_repair(key)).verdict is verdict
 
 
 class TestGet:

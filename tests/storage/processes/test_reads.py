@@ -37,7 +37,7 @@ async def put(
     imported = Import(
         key=key, status=ProcessStatus.RUNNING, history=tuple(events), aux_state=aux_state
     )
-    await store.processes.put(imported)
+    await store.writes.put(imported)
     return key
 
 

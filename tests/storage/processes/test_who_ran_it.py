@@ -106,7 +106,7 @@ class TestANode:
         await jobs.submit(leader, specs({"a": ()}))
         task = (await there.claim())["a"]
         for _ in range(3):
-            await jobs.store.settlements.submit(collecting(task, clock.now()))
+            await jobs.store.write(collecting(task, clock.now()))
             task = next(iter((await there.claim()).values()), task)
 
         [a] = (await jobs.jobs.read(leader, payloads=False)).nodes
@@ -121,7 +121,7 @@ class TestANode:
         await jobs.settled(join, BROKEN)
         clock.advance(HOUR)
 
-        await jobs.jobs.retry(leader, deadline=None, timeout=None)
+        await jobs.control.retry(leader, deadline=None, timeout=None)
 
         updated = {node.updated_at for node in (await jobs.jobs.read(leader, payloads=False)).nodes}
         assert updated == {clock.now()}

@@ -175,7 +175,7 @@ class TestADeletion:
 
         with pytest.raises(errors.NamespaceNotEmptyError):
             await store.namespaces.delete("busy")
-        await store.processes.remove(key)
+        await store.writes.remove(key)
         await store.namespaces.delete("busy")
 
         assert (await store.admit(a_request(key))).verdict == "namespace_not_found"

@@ -183,10 +183,10 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
     else:
         await store.started(key)
     writes: dict[str, Callable[[], Awaitable[object]]] = {
-        "remove": lambda: store.processes.remove(key),
-        "repair": lambda: store.processes.simple_repair(key),
-        "break": lambda: store.processes.halt(key, "stopped"),
-        "set a gate": lambda: store.gates.set(
+        "remove": lambda: store.writes.remove(key),
+        "repair": lambda: store.writes.simple_repair(key),
+        "break": lambda: store.writes.halt(key, "stopped"),
+        "set a gate": lambda: store.writes.set_gate(
             key.namespace, "new", capacity=1, expected_revision=0
         ),
         "delete a namespace": lambda: store.namespaces.delete("empty"),

@@ -127,7 +127,7 @@ async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
     clock.advance(2 * LEASE)
     assert await rival.fire_due() == ["started"]
     [firing] = await rival.last(schedule)
-    await rival.store.processes.remove(process_of(firing))
+    await rival.store.writes.remove(process_of(firing))
     observer.execute("DELETE FROM progressor.firings")
 
     item = timetable.scan.planned(claimed)
@@ -258,7 +258,7 @@ async def test_a_firing_starts_once_the_one_before_has_ended(
     schedule = await timetable.create(a_spec(overlap_policy=policy))
     firing = await fired(timetable, clock, schedule)
     if how == "gone":
-        await store.processes.remove(process_of(firing))
+        await store.writes.remove(process_of(firing))
     else:
         await end(store, firing, well=how == "done")
     [seen] = await timetable.last(schedule)
@@ -320,7 +320,7 @@ async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
     await timetable.fire_due()
     for schedule in made:
         first = (await timetable.last(schedule))[0]
-        await timetable.store.processes.remove(process_of(first))
+        await timetable.store.writes.remove(process_of(first))
 
     started = [len(await timetable.look_at_queue()) for _ in range(4)]
 

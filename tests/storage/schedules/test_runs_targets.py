@@ -184,7 +184,7 @@ async def test_a_long_detail_of_a_process_is_told_in_part(
 ) -> None:
     key = fresh_key()
     await store.started(key)
-    await store.processes.halt(key, "x" * 1000)
+    await store.writes.halt(key, "x" * 1000)
     schedule = await timetable.create(
         a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
     )

@@ -163,7 +163,7 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
     if has_queued:
         assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is FiringState.QUEUED
     if not is_at_work:
-        await timetable.store.processes.remove(process_key("orders", first.process_id or ""))
+        await timetable.store.writes.remove(process_key("orders", first.process_id or ""))
 
     firing = await trigger(policy)
 

@@ -295,7 +295,7 @@ async def test_a_backfill_in_a_queue_goes_one_after_the_other(
         running = [it for it in await timetable.last(schedule) if it.state is FiringState.RUNNING]
         assert len(running) == 1
         order.append(running[0].instant)
-        await store.processes.remove(process_key("orders", running[0].process_id or ""))
+        await store.writes.remove(process_key("orders", running[0].process_id or ""))
 
     assert order == instants[::-1]
 
@@ -361,7 +361,7 @@ async def ended(timetable: ScheduleStore, schedule: Schedule) -> None:
     """Remove all that was started."""
     for firing in await timetable.last(schedule):
         if firing.process_id is not None:
-            await timetable.store.processes.remove(process_key("orders", firing.process_id))
+            await timetable.store.writes.remove(process_key("orders", firing.process_id))
 
 
 @pytest.mark.parametrize("limit", [1000, 10, 3, 1])

@@ -47,7 +47,7 @@ async def admit_together(store: Store, *requests: Any) -> list[Any]:
     entries = [admissions.Entry(request, True, EXPIRES_AFTER) for request in requests]
     futures = [store.admissions.submit(entry) for entry in entries]
     await asyncio.wait(futures)
-    return [future.exception() or future.result() for future in futures]
+    return [future.exception() or future.result()[0] for future in futures]
 
 
 def verdicts(results: list[Any]) -> list[Any]:
@@ -59,7 +59,7 @@ class TestABatch:
         tasks = [await store.start(fresh_key()) for _ in range(128)]
         gone = tasks[::8]
         for task in gone:
-            await store.processes.remove(task.key)
+            await store.writes.remove(task.key)
         outcomes = (
             success(events=3), success(SetTimer(after=NO_TIME)), success(UnsetTimer()),
             success(Complete()), success(RemoveProcess()), BROKEN, UNREACHABLE, success(),

@@ -78,7 +78,7 @@ class TestByTheirIds:
     async def test_a_task_that_is_gone_is_left_out(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME)
         kept, kept_timer = await store.timed(NO_TIME)
-        await store.processes.remove(key)
+        await store.writes.remove(key)
 
         claimed = await store.claims.claim_tasks(
             store.pool,

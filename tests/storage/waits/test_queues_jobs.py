@@ -29,7 +29,7 @@ async def counted(store: Store, *fields: str, count_max: int = 10_000) -> tuple[
 async def test_jobs_that_run_are_counted_with_their_nodes(store: Store, jobs: JobStore) -> None:
     await begun(jobs)
     await begun(jobs)
-    await jobs.jobs.cancel(await begun(jobs), "")
+    await jobs.control.cancel(await begun(jobs), "")
 
     assert await counted(store, *JOBS) == (2, 6, 0, 2, 0)
 

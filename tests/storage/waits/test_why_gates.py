@@ -26,8 +26,8 @@ from progressor.domain.views.wait import (
     TimeSpent,
     Wait,
 )
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from progressor.storage.processes.reads import listings
-from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
 from tests.support.storage.constrained import on
 from tests.support.storage.store import UNREACHABLE, Store, a_request, fresh_key, success
@@ -148,7 +148,7 @@ class TestACauseAlone:
     async def test_is_a_gate_that_lets_nobody_pass(self, store: Store) -> None:
         key, _ = await admitted(store, on("shut", capacity=0))
         waiting = await wait_of(store, key)
-        await store.gates.set("orders", "shut", capacity=1, expected_revision=0)
+        await store.writes.set_gate("orders", "shut", capacity=1, expected_revision=0)
 
         passed = await wait_of(store, key)
 
@@ -280,7 +280,7 @@ class TestTheOrder:
         names = {}
         for name, gates, priority, pause in (
             ("oldest", ("g",), 4, SECOND),
-            ("older", ("f", "g"), 5, PATIENCE),
+            ("older", ("f", "g"), 5, STARVATION_TIMEOUT),
             ("low", ("g",), 4, SECOND),
             ("high", ("f", "g"), 2, SECOND),
             ("same", ("g",), 2, SECOND),
@@ -308,7 +308,7 @@ class TestTheOrder:
             constraints = on("g", *extra, priority=chosen.randrange(1, 6))
             key, task_id = await admitted(store, constraints)
             waiting[task_id] = key
-            clock.advance(chosen.choice((SECOND, PATIENCE / 6)))
+            clock.advance(chosen.choice((SECOND, STARVATION_TIMEOUT / 6)))
         while waiting:
             places = {
                 task_id: gates_of(await wait_of(store, key))["g"].position
@@ -334,7 +334,7 @@ class TestWhatIsAvailable:
         key = fresh_key()
         await store.started(key)
         _, task_id = await admitted(store, on("g"), key=key, call=True)
-        clock.advance(PATIENCE)
+        clock.advance(STARVATION_TIMEOUT)
         running = await store.run_task(a_request(key))
         await store.settled(holder, continues=False)
 

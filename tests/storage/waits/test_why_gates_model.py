@@ -25,7 +25,7 @@ from progressor.domain.views.wait import (
     TimerNotDue,
     Wait,
 )
-from progressor.storage.rows.gate_effects import PATIENCE
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from tests.support.clock import ManualClock
 from tests.support.storage.constrained import on, whole
 from tests.support.storage.store import UNREACHABLE, Store, a_request, fresh_key, success
@@ -94,7 +94,9 @@ class Walk:
         await self.store.settled(task, outcome, continues=False)
 
     async def tick(self) -> None:
-        self.clock.advance(self.random.choice((SECOND / 7, SECOND, 20 * SECOND, PATIENCE)))
+        self.clock.advance(
+            self.random.choice((SECOND / 7, SECOND, 20 * SECOND, STARVATION_TIMEOUT))
+        )
         await self.store.gates.promote_due(["orders"])
 
     async def cancel(self) -> None:
@@ -105,7 +107,7 @@ class Walk:
         ).fetchall()
         if rows and self.random.random() < 0.3:
             *key, task_id = self.random.choice(rows)
-            await self.store.processes.cancel(ProcessKey(*key), task_id)
+            await self.store.writes.cancel(ProcessKey(*key), task_id)
 
     async def look(self) -> int:
         """Compare the reported reasons with the tables; return how many have ended."""

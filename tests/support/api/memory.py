@@ -356,12 +356,15 @@ def memory_backend(
     roster: MemoryRoster | None = None,
 ) -> Backend:
     schedules = schedules or MemorySchedules()
+    jobs, gates = jobs or MemoryJobs(), MemoryGates()
     return Backend(
         requests=requests or MemoryRequests(),
         processes=processes or MemoryProcesses(),
         namespaces=namespaces or MemoryNamespaces(),
-        gates=MemoryGates(),
-        jobs=jobs or MemoryJobs(),
+        gates=gates,
+        gate_capacities=gates,
+        jobs=jobs,
+        job_control=jobs,
         schedules=schedules,
         schedule_runs=MemoryScheduleRuns(schedules),
         roster=roster or MemoryRoster(),

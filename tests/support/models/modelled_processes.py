@@ -140,7 +140,7 @@ class ModelledStorage:
         """Bring a process back without asking its processor."""
         expected = self.model.simple_repair(process_id, self.clock.now())
 
-        repaired = self.do(self.stores[store].processes.simple_repair(key_of(process_id)))
+        repaired = self.do(self.stores[store].writes.simple_repair(key_of(process_id)))
 
         assert repaired.verdict is expected
         if repaired.due is not None:
@@ -159,7 +159,7 @@ class ModelledStorage:
         """Import a process."""
         is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
         put = self.do(
-            self.stores[0].processes.put(
+            self.stores[0].writes.put(
                 Import(
                     key=key_of(process_id),
                     status=status,
@@ -205,7 +205,7 @@ class ModelledStorage:
             self.lose(process.running)
 
         try:
-            cancelled = self.do(self.stores[0].processes.remove(key_of(process_id)))
+            cancelled = self.do(self.stores[0].writes.remove(key_of(process_id)))
         except errors.ProcessNotFoundError:
             assert process is None
         else:

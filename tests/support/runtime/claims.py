@@ -7,9 +7,9 @@ from typing import cast
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.due_queue import DueQueue
 from progressor.runtime.timers.backlog import Backlog
 from progressor.runtime.timers.due import DueScan
 from progressor.runtime.timers.reservations import SlotReservations
@@ -97,7 +97,7 @@ class Harness:
         for task_id in task_ids:
             key = make_key(f"p{task_id}", namespace=namespace)
             due_at = START + seconds(ahead)
-            self.due_queue.add(make_due(task_id, key=key, due_at=due_at), told_at=START)
+            self.due_queue.add(make_due(task_id, key=key, due_at=due_at), as_of=START)
 
     def end(self, task_id: int) -> None:
         """Let a step end."""

@@ -26,11 +26,11 @@ from progressor.storage.postgres.pools import Connection, Pool
 from progressor.storage.processes import admissions
 from progressor.storage.processes import settlements as storage_settlements
 from progressor.storage.processes.claims import Claimed, Room, Wanted
-from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
+from progressor.storage.processes.processes import Put, SimpleRepair
 from progressor.storage.processes.results import Word
 from progressor.storage.processes.settlements import Due, Entry
 from progressor.storage.replicas.replicas import Zombie
-from progressor.storage.rows.cancelled import Cancelled
+from progressor.storage.rows.effects import NO_EFFECTS, Effects
 from tests.support.builders import make_namespace, make_success, make_written
 from tests.support.clock import START
 from tests.support.runtime.virtual_time import LoopClock
@@ -174,17 +174,17 @@ class MemoryAdmissions:
     """Keeps what is submitted until a test answers it."""
 
     def __init__(self) -> None:
-        self.pending: collections.deque[tuple[admissions.Entry, asyncio.Future[Admission]]] = (
-            collections.deque()
-        )
+        self.pending: collections.deque[
+            tuple[admissions.Entry, asyncio.Future[admissions.Admitted]]
+        ] = collections.deque()
         self.entries: list[admissions.Entry] = []
         self.writing: set[ProcessKey] = set()
         self.refuses: errors.ProgressorError | None = None
 
-    def submit(self, entry: admissions.Entry) -> asyncio.Future[Admission]:
+    def submit(self, entry: admissions.Entry) -> asyncio.Future[admissions.Admitted]:
         if self.refuses is not None:
             raise self.refuses
-        future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[admissions.Admitted] = asyncio.get_running_loop().create_future()
         self.entries.append(entry)
         self.pending.append((entry, future))
         return future
@@ -192,13 +192,13 @@ class MemoryAdmissions:
     def is_waiting(self, key: ProcessKey) -> bool:
         return key in self.writing
 
-    def answer(self, admission: Admission | Exception) -> None:
+    def answer(self, admission: Admission | Exception, effects: Effects = NO_EFFECTS) -> None:
         """Answer the oldest that waits."""
         _, future = self.pending.popleft()
         if isinstance(admission, Exception):
             future.set_exception(admission)
         else:
-            future.set_result(admission)
+            future.set_result((admission, effects))
 
 
 class MemoryResults:
@@ -267,25 +267,25 @@ class MemoryProcesses:
     """The rare writes, answered as told."""
 
     def __init__(self) -> None:
-        self.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=None, told_at=START)
-        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=None, due=None)
-        self.removed: tuple[Cancelled, ...] = ()
-        self.cancelled = CancelledByRequest(task_id=7, removed=False, cancelled=())
+        self.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1)
+        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=None)
+        self.effects = NO_EFFECTS
+        """Of the next writes."""
 
-    async def put(self, _process: Import) -> Put:
-        return self.put_answer
+    async def put(self, _process: Import) -> tuple[Put, Effects]:
+        return self.put_answer, self.effects
 
-    async def remove(self, _key: ProcessKey) -> tuple[Cancelled, ...]:
-        return self.removed
+    async def remove(self, _key: ProcessKey) -> Effects:
+        return self.effects
 
-    async def halt(self, _key: ProcessKey, _detail: str) -> tuple[Cancelled, ...]:
-        return self.removed
+    async def halt(self, _key: ProcessKey, _detail: str) -> Effects:
+        return self.effects
 
-    async def cancel(self, _key: ProcessKey, _task: int | str) -> CancelledByRequest:
-        return self.cancelled
+    async def cancel(self, _key: ProcessKey, _task: int | str) -> tuple[int, Effects]:
+        return 7, self.effects
 
-    async def simple_repair(self, _key: ProcessKey) -> SimpleRepair:
-        return self.repair_answer
+    async def simple_repair(self, _key: ProcessKey) -> tuple[SimpleRepair, Effects]:
+        return self.repair_answer, self.effects
 
 
 class MemoryClaims:

@@ -10,11 +10,10 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import RunningTask
-from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.due_queue import DueQueue
+from progressor.runtime.effects.replies import Replies
 from progressor.runtime.requests.requests import Requests
 from progressor.storage.processes.admissions import Admissions
 from progressor.telemetry.metrics.registry import Metrics
@@ -25,7 +24,7 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
-from tests.support.runtime.context import make_context
+from tests.support.runtime.context import make_context, make_dispatcher
 from tests.support.runtime.memory import (
     MemoryAdmissions,
     MemoryListener,
@@ -64,7 +63,7 @@ class Harness:
             observers=self.observers,
             metrics=self.metrics,
         )
-        aftermath = Aftermath(replies=self.replies, due_queue=self.due_queue, replica_id=lambda: 1)
+        context = make_context(observers=self.observers, metrics=self.metrics)
         self.requests = Requests(
             admissions=cast("Admissions", self.admissions),
             slots=self.slots,
@@ -72,9 +71,10 @@ class Harness:
             results=self.results,
             processes=self.processes,
             namespaces=MemoryNamespaces(self.namespace),
-            due_queue=self.due_queue,
-            aftermath=aftermath,
-            context=make_context(observers=self.observers, metrics=self.metrics),
+            effects=make_dispatcher(
+                replies=self.replies, due_queue=self.due_queue, context=context
+            ),
+            context=context,
         )
 
     async def ask(

@@ -8,11 +8,11 @@ from progressor import errors
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.jobs.job_steps import Jobs, JobSteps
 from progressor.runtime.step.histories import StepHistories
 from progressor.runtime.step.history_cache import HistoryCache
@@ -35,14 +35,14 @@ from tests.support.runtime.memory import (
 GRACE = seconds(2)
 
 
-class HeardAftermath:
-    """Records what it is given."""
+class RecordedSettlements:
+    """Takes settlements where the engine has its dispatcher, and keeps them."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[Entry, Written]] = []
+        self.entries: list[tuple[Entry, Written]] = []
 
-    def of(self, entry: Entry, written: Written) -> None:
-        self.heard.append((entry, written))
+    def settled(self, entry: Entry, written: Written) -> None:
+        self.entries.append((entry, written))
 
 
 class RefusedJobs:
@@ -63,7 +63,7 @@ class Harness:
         self.histories = MemoryHistories()
         self.namespaces = MemoryNamespaces(*([] if namespace is None else [namespace]))
         self.history_cache = HistoryCache(bytes_max=snapshot_bytes)
-        self.aftermath = HeardAftermath()
+        self.effects = RecordedSettlements()
         self.leases = Leases()
         self.observers = Observers()
         self.metrics = Metrics()
@@ -72,7 +72,7 @@ class Harness:
             settlements=cast("Settlements", self.settlements),
             histories=StepHistories(self.histories, self.history_cache),
             namespaces=self.namespaces,
-            aftermath=cast("Aftermath", self.aftermath),
+            effects=cast("EffectDispatcher", self.effects),
             job_steps=JobSteps(cast("Jobs", RefusedJobs())),
             leases=self.leases,
             context=make_context(

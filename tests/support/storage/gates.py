@@ -19,8 +19,9 @@ from progressor.domain.processes.intent import Outcome, Rejected, RemoveProcess
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.storage.gates.gates import BEFORE_ALL
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from progressor.storage.processes.settlements import Written
-from progressor.storage.rows.gate_effects import PATIENCE, Again, LoweredGate
+from progressor.storage.rows.effects import Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -111,7 +112,7 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(conninfo: str, *, patience: dt.timedelta = PATIENCE) -> Iterator[Opened]:
+def opened(conninfo: str, *, patience: dt.timedelta = STARVATION_TIMEOUT) -> Iterator[Opened]:
     """Open three replicas on a database with the schema."""
     # What a crash would lose, no test of this kind looks for.
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
@@ -201,9 +202,9 @@ class GatedStorage:
 
     def set_gate(self, gate: str, capacity: int, store: int) -> None:
         """Set the capacity of a gate, which may not be there yet."""
-        gates = self.stores[store].gates
-        self.run(gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
-        while not self.run(gates.give_way(LoweredGate(NAMESPACE.name, gate))).is_done:
+        writes = self.stores[store].writes
+        self.run(writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
+        while not self.run(writes.give_way(LoweredGate(NAMESPACE.name, gate))).is_done:
             pass
         self.hear()
         # No one else is at work: a holder that does not run has given way. Of another gate, one
@@ -327,7 +328,7 @@ class GatedStorage:
         """
         starts = self.observer.execute(_KEPT_STARTS).fetchall()
         for process_id, task_id in starts:
-            self.run(self.stores[0].processes.cancel(key_of(process_id), task_id))
+            self.run(self.stores[0].writes.cancel(key_of(process_id), task_id))
         self.hear()
         return bool(starts)
 

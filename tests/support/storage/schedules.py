@@ -4,7 +4,7 @@ import dataclasses
 import datetime as dt
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from progressor import job_errors
 from progressor.domain.jobs.job import Job
@@ -22,6 +22,7 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.runtime.core.observer import Observers
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
 from progressor.storage.schedules.runs import Firings
@@ -68,11 +69,11 @@ class Ender:
     store: Store
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        return (await self.store.processes.cancel(key, task)).task_id
+        return await self.store.writes.cancel(key, task)
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
         """Put a process into error."""
-        await self.store.processes.halt(key, detail)
+        await self.store.writes.halt(key, detail)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +123,14 @@ def schedule_store(store: Store) -> ScheduleStore:
     fired: list[dict[str, object]] = []
     observers.add(lambda point, facts: fired.append(facts) if point == "fired" else None)
     schedules = Schedules(storage)
-    firings = Firings(storage, on_promoted=store.told.append)
+    firings = Firings(storage)
     context = make_context(observers=observers, metrics=metrics)
     schedule_runs = ScheduleRuns(
         firings=firings,
         schedules=schedules,
         requests=Ender(store=store),
         jobs=NoJobs(),
+        effects=cast("EffectDispatcher", store.effects),
         context=context,
     )
     scan = ScheduleScan(

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from progressor.clock import Clock
-from progressor.domain.processes.admission import Admission, Request
+from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
 from progressor.domain.processes.namespace import Namespace
@@ -22,24 +22,24 @@ from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
 from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
-from progressor.storage.gates.gates import Gates
+from progressor.storage.gates.gates import Gates, GaveWay
 from progressor.storage.namespaces.namespaces import Namespaces, _config
 from progressor.storage.postgres import arrays
-from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.context import STARVATION_TIMEOUT, StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, open_pools
 from progressor.storage.processes import admissions, claims
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claimed, Claims, Room
-from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.processes import Processes, Put
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.retention import Retention
+from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
-from progressor.storage.processes.settlements import Settlements, Written
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows.gate_effects import PATIENCE, LoweredGate, Promoted
+from progressor.storage.rows.effects import Cancelled, Effects, LoweredGate
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
 
@@ -122,6 +122,86 @@ async def connect(conninfo: str) -> Connection:
     return connection
 
 
+class RecordedEffects:
+    """Takes effects where the engine has its dispatcher, and keeps them."""
+
+    def __init__(self) -> None:
+        self.told: list[Effects] = []
+
+    def apply(self, effects: Effects) -> None:
+        """Keep effects."""
+        if effects != Effects():
+            self.told.append(effects)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What became of a simple repair; ``due``: the timer that runs again, if it is due now."""
+
+    verdict: Verdict
+    task_id: int | None
+    due: Due | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """The rare writes to processes and gates, with their effects recorded."""
+
+    processes: Processes
+    gates: Gates
+    clock: Clock
+    effects: RecordedEffects
+
+    async def put(self, process: Import) -> Put:
+        """Import a process."""
+        put, effects = await self.processes.put(process)
+        self.effects.apply(effects)
+        return put
+
+    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+        """Delete a process; return its unfinished tasks."""
+        return self._ended(await self.processes.remove(key))
+
+    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+        """Put a process into error; return its unfinished tasks."""
+        return self._ended(await self.processes.halt(key, detail))
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits; return its id."""
+        task_id, effects = await self.processes.cancel(key, task)
+        self.effects.apply(effects)
+        return task_id
+
+    async def simple_repair(self, key: ProcessKey) -> Repaired:
+        """Bring a broken process back."""
+        repaired, effects = await self.processes.simple_repair(key)
+        self.effects.apply(effects)
+        due = None
+        if repaired.task_id is not None and (key, repaired.task_id) in effects.due:
+            due = Due(key=key, task_id=repaired.task_id, due_at=self.clock.now())
+        return Repaired(verdict=repaired.verdict, task_id=repaired.task_id, due=due)
+
+    async def set_gate(
+        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
+    ) -> None:
+        """Set a capacity."""
+        self.effects.apply(
+            await self.gates.set(
+                namespace, gate, capacity=capacity, expected_revision=expected_revision
+            )
+        )
+
+    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+        """Send back some surplus holders of a gate."""
+        gave_way, effects = await self.gates.give_way(lowered)
+        self.effects.apply(effects)
+        return gave_way
+
+    def _ended(self, effects: Effects) -> tuple[Cancelled, ...]:
+        self.effects.apply(effects)
+        return tuple(each.task for each in effects.cancelled)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """One replica's storage: what it admits, claims and settles bears its id."""
@@ -140,12 +220,20 @@ class Store:
     replicas: Replicas
     retention: Retention
     gates: Gates
-    told: list[Promoted]
-    """What statements have told of gates, oldest first."""
+    writes: Writes
+    effects: RecordedEffects
+
+    @property
+    def told(self) -> list[Effects]:
+        """The effects of writes, oldest first."""
+        return self.effects.told
 
     async def admit(self, request: Request, *, run: bool = True) -> Admission:
         """Admit a request, with a worker reserved or not."""
-        return await self.admissions.submit(admissions.Entry(request, run, EXPIRES_AFTER))
+        entry = admissions.Entry(request, run, EXPIRES_AFTER)
+        admission, effects = await self.admissions.submit(entry)
+        self.effects.apply(effects)
+        return admission
 
     async def run_task(self, request: Request) -> RunningTask:
         """Admit a request that is accepted and runs at once."""
@@ -210,7 +298,14 @@ class Store:
     async def settle(
         self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
     ) -> SettlementOutcome:
-        return await self.settlements.submit(self.entry(task, outcome, continues=continues))
+        return await self.write(self.entry(task, outcome, continues=continues))
+
+    async def write(self, entry: Settled) -> SettlementOutcome:
+        """Write a settlement."""
+        written = await self.settlements.submit(entry)
+        if isinstance(written, Written):
+            self.effects.apply(written.effects)
+        return written
 
     async def settled(
         self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
@@ -222,7 +317,7 @@ class Store:
 
     async def collect(self, zombie: Zombie, outcome: Outcome) -> SettlementOutcome:
         """Settle a lost lease as the zombie scanner does."""
-        return await self.settlements.submit(
+        return await self.write(
             Settled(
                 key=zombie.key,
                 task_id=zombie.task_id,
@@ -275,8 +370,8 @@ class Store:
     async def set_gate(self, gate: str, capacity: int) -> None:
         """Set a capacity, and have those give way who hold the gate beyond it."""
         name = self.namespace.name
-        await self.gates.set(name, gate, capacity=capacity, expected_revision=0)
-        while not (await self.gates.give_way(LoweredGate(name, gate))).is_done:
+        await self.writes.set_gate(name, gate, capacity=capacity, expected_revision=0)
+        while not (await self.writes.give_way(LoweredGate(name, gate))).is_done:
             pass
 
     async def beat(self) -> None:
@@ -302,7 +397,7 @@ def store(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: BatchObserver = ignore_batch,
-    patience: dt.timedelta = PATIENCE,
+    patience: dt.timedelta = STARVATION_TIMEOUT,
 ) -> Store:
     """Return a replica's storage on a pool; its group commits do not run yet."""
     context = StorageContext(
@@ -316,43 +411,37 @@ def store(
     settings = commit or Commit(gather=NO_TIME)
     gathering = CommitContext(on_batch=on_batch)
     namespaces = Namespaces(pool=pool, functions=context.functions)
-    told: list[Promoted] = []
+    effects = RecordedEffects()
+    processes = Processes(
+        context,
+        namespaces=namespaces,
+        watch=Watch(
+            pool=pool,
+            clock=clock,
+            lease_timeout=LEASE_TIMEOUT,
+            collecting=COLLECTING,
+            statement_timeout=STATEMENT_TIMEOUT,
+            age_max=dt.timedelta(),
+        ),
+    )
+    gates = Gates(context)
     return Store(
         replica_id=replica_id,
         namespace=namespace,
         clock=clock,
         pool=pool,
         context=context,
-        admissions=Admissions(
-            context, settings=settings, commit=gathering, on_promoted=told.append
-        ),
-        settlements=Settlements(
-            context,
-            settings=settings,
-            commit=gathering,
-            step_grace=GRACE,
-            on_promoted=told.append,
-        ),
+        admissions=Admissions(context, settings=settings, commit=gathering),
+        settlements=Settlements(context, settings=settings, commit=gathering, step_grace=GRACE),
         claims=Claims(context, step_grace=GRACE),
-        processes=Processes(
-            context,
-            namespaces=namespaces,
-            watch=Watch(
-                pool=pool,
-                clock=clock,
-                lease_timeout=LEASE_TIMEOUT,
-                collecting=COLLECTING,
-                statement_timeout=STATEMENT_TIMEOUT,
-                age_max=dt.timedelta(),
-            ),
-            on_promoted=told.append,
-        ),
+        processes=processes,
         namespaces=namespaces,
         results=Results(context),
         replicas=Replicas(pool=pool, clock=clock),
         retention=Retention(context),
-        gates=Gates(context, on_promoted=told.append),
-        told=told,
+        gates=gates,
+        writes=Writes(processes=processes, gates=gates, clock=clock, effects=effects),
+        effects=effects,
     )
 
 
@@ -365,7 +454,7 @@ async def running_stores(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: BatchObserver = ignore_batch,
-    patience: dt.timedelta = PATIENCE,
+    patience: dt.timedelta = STARVATION_TIMEOUT,
 ) -> AsyncIterator[tuple[Store, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
     pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)

@@ -14,7 +14,7 @@ from progressor.clock import SystemClock
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies
+from progressor.runtime.effects.replies import Replies
 from progressor.storage.processes.results import Results, Word
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
 from tests.support.engine.points import PATIENCE_SECONDS
@@ -32,7 +32,7 @@ from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SAFETY_NET = "progressor.runtime.core.replies._SAFETY_SECONDS"
+SAFETY_NET = "progressor.runtime.effects.replies._SAFETY_SECONDS"
 
 
 @pytest.fixture(scope="module")

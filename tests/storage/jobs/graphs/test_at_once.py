@@ -171,43 +171,43 @@ class Party:
     async def tend(self) -> None:
         found = await self.jobs.jobs.find_untended(age=NO_TIME, limit=100)
         if found:
-            await self.jobs.jobs.tend(self.random.choice(found))
+            await self.jobs.control.tend(self.random.choice(found))
 
     async def cancel(self) -> None:
-        await self.jobs.jobs.cancel(self.leader(), "enough")
+        await self.jobs.control.cancel(self.leader(), "enough")
 
     async def retry(self) -> None:
         failed = JobFilter(states=(JobState.FAILED,))
         found = await self.jobs.jobs.list(NAMESPACE.name, failed, after=None, limit=3)
         if found:
             job = self.random.choice(found)
-            await self.jobs.jobs.retry(job.key, deadline=None, timeout=None)
+            await self.jobs.control.retry(job.key, deadline=None, timeout=None)
 
     async def simple_repair(self) -> None:
         key, _ = await self.follower("error")
-        await self.jobs.store.processes.simple_repair(
+        await self.jobs.store.writes.simple_repair(
             key if self.random.random() < 0.7 else self.leader()
         )
 
     async def remove(self) -> None:
-        await self.jobs.store.processes.remove((await self.follower())[0])
+        await self.jobs.store.writes.remove((await self.follower())[0])
 
     async def remove_leader(self) -> None:
-        await self.jobs.store.processes.remove(self.leader())
+        await self.jobs.store.writes.remove(self.leader())
 
     async def cancel_init(self) -> None:
-        await self.jobs.store.processes.cancel(*await self.follower("init"))
+        await self.jobs.store.writes.cancel(*await self.follower("init"))
 
     async def fail_overdue(self) -> None:
         self.clock.advance(LONG / 3)
-        await self.jobs.jobs.fail_overdue(limit=10)
+        await self.jobs.control.fail_overdue(limit=10)
 
     async def recover(self) -> None:
-        found = await self.jobs.jobs.recover()
+        found = await self.jobs.control.recover()
         assert not found, f"recovery found something in a healthy engine: {found}"
 
     async def stop_orphans(self) -> None:
-        await self.jobs.jobs.stop_orphans()
+        await self.jobs.control.stop_orphans()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -264,8 +264,8 @@ async def _all_ends(jobs: JobStore, held: dict[int, RunningTask], clock: ManualC
         clock.advance(dt.timedelta(seconds=2))
         await _carry(jobs, held)
         for leader in await jobs.jobs.find_untended(age=NO_TIME, limit=100):
-            await jobs.jobs.tend(leader)
-        await jobs.jobs.stop_orphans()
+            await jobs.control.tend(leader)
+        await jobs.control.stop_orphans()
         await jobs.store.gates.promote_due([NAMESPACE.name])
         again, _ = await jobs.store.gates.find_idle([NAMESPACE.name])
         if again:

@@ -34,7 +34,7 @@ class TestRemoval:
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         old = (await jobs.claim())["a"]
-        await jobs.store.processes.remove(LEADER)
+        await jobs.store.writes.remove(LEADER)
         await jobs.submit(LEADER, nodes(x="", y="x"))
 
         await jobs.settled(old)
@@ -46,8 +46,8 @@ class TestRemoval:
         tasks = await jobs.claim()
         await jobs.end(tasks, "a")
         old = (await jobs.claim())["b"]
-        await jobs.store.processes.remove(LEADER)
-        await jobs.store.processes.remove(follower("a"))
+        await jobs.store.writes.remove(LEADER)
+        await jobs.store.writes.remove(follower("a"))
         await jobs.submit(LEADER, nodes(a="", b="a"))
 
         await jobs.settled(old)
@@ -197,7 +197,7 @@ class TestNested:
             await jobs.settled(tasks["c"])
             await self.join_breaks(jobs)
 
-        await jobs.store.processes.simple_repair(follower("z", innermost))
+        await jobs.store.writes.simple_repair(follower("z", innermost))
         for leader in (innermost, inner, LEADER):
             await jobs.tend(leader)
 
@@ -214,7 +214,7 @@ class TestNested:
         await self.join_breaks(jobs)
         assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
 
-        await jobs.jobs.retry(inner, deadline=None, timeout=None)
+        await jobs.control.retry(inner, deadline=None, timeout=None)
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 

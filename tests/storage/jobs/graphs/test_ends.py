@@ -83,18 +83,18 @@ async def status_of(jobs: JobStore, key: ProcessKey) -> ProcessStatus:
 async def test_a_job_fails_at_its_deadline(jobs: JobStore, clock: ManualClock) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs(CHAIN), timeout=MINUTE)
-    before = await jobs.jobs.fail_overdue(limit=10)
+    before = await jobs.control.fail_overdue(limit=10)
     clock.advance(MINUTE)
 
-    after = await jobs.jobs.fail_overdue(limit=10)
-    await jobs.jobs.tend(leader)
+    after = await jobs.control.fail_overdue(limit=10)
+    await jobs.control.tend(leader)
 
     assert (before, after) == ((), (leader,))
     job = await jobs.jobs.counts(leader)
     assert (job.state, job.detail) == (JobState.FAILED, "DEADLINE_EXCEEDED")
     assert set((await jobs.states(leader)).values()) == {"cancelled"}
     assert await status_of(jobs, leader) is ProcessStatus.ERROR
-    assert await jobs.jobs.fail_overdue(limit=10) == ()
+    assert await jobs.control.fail_overdue(limit=10) == ()
 
 
 async def test_a_job_that_is_locked_does_not_keep_others_from_failing_at_their_deadlines(
@@ -106,8 +106,8 @@ async def test_a_job_that_is_locked_does_not_keep_others_from_failing_at_their_d
     clock.advance(MINUTE)
 
     with held(database, leaders[0]):
-        meanwhile = await jobs.jobs.fail_overdue(limit=10)
-    after = await jobs.jobs.fail_overdue(limit=10)
+        meanwhile = await jobs.control.fail_overdue(limit=10)
+    after = await jobs.control.fail_overdue(limit=10)
 
     assert (set(meanwhile), after) == (set(leaders[1:]), (leaders[0],))
 
@@ -131,7 +131,7 @@ async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobStore, clock: Ma
     [join] = (await jobs.claim()).values()
     clock.advance(MINUTE)
 
-    await jobs.jobs.fail_overdue(limit=10)
+    await jobs.control.fail_overdue(limit=10)
 
     assert not hasattr(await jobs.settle(join, DONE), "settled_at")
     assert await jobs.job_state(leader) == "failed"
@@ -145,8 +145,8 @@ async def test_a_removed_leader_takes_its_job_with_it(
 ) -> None:
     leader = await begun(jobs, CHAIN)
 
-    await jobs.store.processes.remove(leader)
-    stopped = await jobs.jobs.stop_orphans()
+    await jobs.store.writes.remove(leader)
+    stopped = await jobs.control.stop_orphans()
 
     with pytest.raises(job_errors.JobNotFoundError):
         await jobs.jobs.counts(leader)
@@ -162,11 +162,11 @@ async def test_an_orphan_that_is_locked_is_left_for_the_next_time(
     jobs: JobStore, observer: psycopg.Connection[Any], database: str
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ()})
-    await jobs.store.processes.remove(leader)
+    await jobs.store.writes.remove(leader)
 
     with held(database, follower(leader, "b")):
-        stopped = await jobs.jobs.stop_orphans()
-    later = await jobs.jobs.stop_orphans()
+        stopped = await jobs.control.stop_orphans()
+    later = await jobs.control.stop_orphans()
 
     assert (stopped, later) == (2, 1)
     assert await jobs.claim() == {}
@@ -178,11 +178,11 @@ async def test_an_orphan_ends_the_step_in_hand(
 ) -> None:
     leader = await begun(jobs, CHAIN)
     tasks = await jobs.claim()
-    await jobs.store.processes.remove(leader)
+    await jobs.store.writes.remove(leader)
 
-    early = await jobs.jobs.stop_orphans()
+    early = await jobs.control.stop_orphans()
     await jobs.settled(tasks["a"], STEP)
-    late = await jobs.jobs.stop_orphans()
+    late = await jobs.control.stop_orphans()
 
     assert (early, late) == (0, 1)
     assert await status_of(jobs, follower(leader, "a")) is ProcessStatus.ERROR
@@ -191,11 +191,11 @@ async def test_an_orphan_ends_the_step_in_hand(
 
 async def test_a_later_job_of_the_same_id_loses_no_follower(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
-    await jobs.store.processes.remove(leader)
-    await jobs.store.processes.remove(follower(leader, "a"))
+    await jobs.store.writes.remove(leader)
+    await jobs.store.writes.remove(follower(leader, "a"))
     await jobs.submit(leader, specs({"a": ()}))
 
-    assert await jobs.jobs.stop_orphans() == 0
+    assert await jobs.control.stop_orphans() == 0
     assert await jobs.states(leader) == {"a": "running"}
 
 
@@ -207,7 +207,7 @@ async def test_a_leader_that_removes_itself_takes_its_job_with_it(jobs: JobStore
     call = await jobs.store.run_task(a_request(leader))
     await jobs.settled(call, success(RemoveProcess()))
 
-    assert await jobs.jobs.stop_orphans() == 1
+    assert await jobs.control.stop_orphans() == 1
     assert await jobs.jobs.known_nodes(leader) == {}
 
 
@@ -215,7 +215,7 @@ async def test_a_removed_follower_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, CHAIN)
     await jobs.end(await jobs.claim(), "a")
 
-    await jobs.store.processes.remove(follower(leader, "b"))
+    await jobs.store.writes.remove(follower(leader, "b"))
 
     [_, node, _] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert node.error is not None
@@ -226,10 +226,10 @@ async def test_a_removed_follower_fails_its_node(jobs: JobStore) -> None:
 
 async def test_a_follower_whose_init_is_cancelled_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"none": 0}))
-    await jobs.jobs.tend(leader)
+    await jobs.control.tend(leader)
     view = await jobs.store.processes.get(follower(leader, "a"))
 
-    await jobs.store.processes.cancel(view.process.key, view.process.init_task_id)
+    await jobs.store.writes.cancel(view.process.key, view.process.init_task_id)
 
     assert await jobs.states(leader) == {"a": "failed"}
     await joined(jobs)
@@ -263,7 +263,7 @@ async def test_a_repaired_follower_reopens_its_node(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     before = await jobs.states(leader)
 
-    await jobs.store.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.writes.simple_repair(follower(leader, "a"))
 
     assert before == {"a": "failed", "b": "skipped", "c": "running", "d": "skipped"}
     assert await jobs.states(leader) == {
@@ -279,7 +279,7 @@ async def test_what_another_node_keeps_stays_skipped(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     await jobs.end(tasks, "b", fails=("b",))
 
-    await jobs.store.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.writes.simple_repair(follower(leader, "a"))
 
     nodes = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert {node.name: (node.state.value, node.skipped_because_of) for node in nodes} == {
@@ -293,7 +293,7 @@ async def test_a_repair_takes_a_join_back(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
 
-    await jobs.store.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.writes.simple_repair(follower(leader, "a"))
 
     assert not hasattr(await jobs.settle(join, BROKEN), "settled_at")
     assert await jobs.job_state(leader) == "running"
@@ -309,7 +309,7 @@ async def test_a_repair_brings_a_failed_job_back(jobs: JobStore) -> None:
     await joined(jobs)
     before = await jobs.job_state(leader)
 
-    await jobs.store.processes.simple_repair(follower(leader, "a"))
+    await jobs.store.writes.simple_repair(follower(leader, "a"))
 
     assert before == "failed"
     assert await jobs.job_state(leader) == "running"
@@ -334,7 +334,7 @@ async def test_a_leader_that_is_repaired_is_told_again(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a")
     await joined(jobs)
 
-    await jobs.store.processes.simple_repair(leader)
+    await jobs.store.writes.simple_repair(leader)
 
     assert await jobs.job_state(leader) == "running"
     await joined(jobs, fails=False)
@@ -354,10 +354,10 @@ async def nested(jobs: JobStore) -> tuple[ProcessKey, ProcessKey]:
 
 async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
-    await jobs.jobs.cancel(outer, "why")
+    await jobs.control.cancel(outer, "why")
 
-    await jobs.jobs.tend(outer)
-    await jobs.jobs.tend(inner)
+    await jobs.control.tend(outer)
+    await jobs.control.tend(inner)
 
     assert await jobs.states(outer) == {"a": "cancelled", "b": "cancelled"}
     assert (await jobs.job_state(inner), await jobs.states(inner)) == (
@@ -369,8 +369,8 @@ async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobStore) -> None:
 async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
 
-    await jobs.jobs.cancel(inner, "why")
-    await jobs.jobs.tend(inner)
+    await jobs.control.cancel(inner, "why")
+    await jobs.control.tend(inner)
 
     assert await jobs.states(outer) == {"a": "failed", "b": "skipped"}
     assert await jobs.states(inner) == {"x": "cancelled"}
@@ -385,7 +385,7 @@ async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobStore) -> Non
     await joined(jobs)
     before = (await jobs.job_state(outer), await jobs.job_state(inner))
 
-    _, names = await jobs.jobs.retry(outer, deadline=None, timeout=None)
+    _, names = await jobs.control.retry(outer, deadline=None, timeout=None)
 
     assert before == ("failed", "failed")
     assert names == ("a",)
@@ -404,7 +404,7 @@ async def test_a_healthy_engine_gives_recovery_nothing_to_find(
     await begun(jobs, CHAIN)
     clock.advance(5 * MINUTE)
 
-    assert await jobs.jobs.recover() == ()
+    assert await jobs.control.recover() == ()
 
 
 async def test_a_round_of_recovery_is_one_replicas_at_a_time(
@@ -412,9 +412,9 @@ async def test_a_round_of_recovery_is_one_replicas_at_a_time(
 ) -> None:
     first, second, third = three
 
-    rounds = [await each.jobs.recover() for each in three]
+    rounds = [await each.control.recover() for each in three]
     clock.advance(MINUTE)
-    later = [await each.jobs.recover() for each in (second, third, first)]
+    later = [await each.control.recover() for each in (second, third, first)]
 
     assert rounds == [(), None, None]
     assert later == [(), None, None]
@@ -428,10 +428,10 @@ async def test_a_leader_that_nobody_told_is_told(
     observer.execute("DELETE FROM progressor.schedule")
     observer.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
     observer.execute("UPDATE progressor.jobs SET join_task_id = NULL")
-    early = await jobs.jobs.recover()
+    early = await jobs.control.recover()
     clock.advance(2 * MINUTE)
 
-    found = await jobs.jobs.recover()
+    found = await jobs.control.recover()
 
     assert early == ()
     assert found == (Found("join", leader, None),)
@@ -447,7 +447,7 @@ async def test_a_leader_that_was_told_is_not_told_again(jobs: JobStore, clock: M
     await jobs.settled(join, success())
     clock.advance(2 * MINUTE)
 
-    assert await jobs.jobs.recover() == ()
+    assert await jobs.control.recover() == ()
 
 
 async def test_nodes_whose_followers_have_ended_are_ended(
@@ -463,7 +463,7 @@ async def test_nodes_whose_followers_have_ended_are_ended(
     observer.execute("DELETE FROM progressor.processes WHERE process_id LIKE '%%/c'")
     clock.advance(2 * MINUTE)
 
-    found = await jobs.jobs.recover()
+    found = await jobs.control.recover()
 
     assert found is not None
     assert [(each.kind, each.node) for each in found] == [
@@ -485,7 +485,7 @@ async def test_ready_nodes_that_nobody_started_are_started(
     observer.execute("UPDATE progressor.jobs SET untended_at = NULL")
     clock.advance(2 * MINUTE)
 
-    found = await jobs.jobs.recover()
+    found = await jobs.control.recover()
 
     assert found == (Found("gated", leader, None),)
     assert await jobs.jobs.find_untended(age=MINUTE, limit=10) == (leader,)
@@ -501,7 +501,7 @@ async def test_a_round_looks_at_all_jobs(
         assert leader is not None
     clock.advance(2 * MINUTE)
 
-    found = await jobs.jobs.recover()
+    found = await jobs.control.recover()
 
     assert found is not None
     assert [each.kind for each in found] == ["node"] * 5

@@ -63,12 +63,12 @@ async def settle(jobs: JobStore, tasks: Tasks) -> None:
 
 
 async def tend(jobs: JobStore, _: Tasks) -> None:
-    await jobs.jobs.tend(LEADER)
+    await jobs.control.tend(LEADER)
 
 
 async def retry(jobs: JobStore, _: Tasks) -> None:
     with contextlib.suppress(errors.RequestError):
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
 
 
 async def recover(jobs: JobStore, _: Tasks) -> None:

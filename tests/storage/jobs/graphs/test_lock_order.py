@@ -21,6 +21,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess,
 from progressor.domain.processes.process import Leadership, ProcessKey
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
+from progressor.runtime.jobs.control import JobControl
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.replicas.replicas import Zombie
@@ -53,6 +54,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 def _jobs(party: Party) -> Jobs:
     return job_store(party.store).jobs
+
+
+def _control(party: Party) -> JobControl:
+    return job_store(party.store).control
 
 
 def _graph(party: Party, leader: ProcessKey) -> StartNodes:
@@ -123,20 +128,20 @@ def _entry(each: Zombie, outcome: Outcome, plan: NodePlan | None) -> settlements
 
 async def cancel(party: Party) -> None:
     with contextlib.suppress(errors.RequestError):
-        await _jobs(party).cancel(party.one(), "enough")
+        await _control(party).cancel(party.one(), "enough")
 
 
 async def retry(party: Party) -> None:
     failed = JobFilter(states=(JobState.FAILED,))
     for job in await _jobs(party).list(NAMESPACE.name, failed, after=None, limit=3):
         with contextlib.suppress(errors.RequestError):
-            await _jobs(party).retry(job.key, deadline=None, timeout=None)
+            await _control(party).retry(job.key, deadline=None, timeout=None)
 
 
 async def tend(party: Party) -> None:
     for key in party.some():
-        await _jobs(party).tend(key)
-    await _jobs(party).stop_orphans()
+        await _control(party).tend(key)
+    await _control(party).stop_orphans()
 
 
 async def fail_overdue(party: Party) -> None:
@@ -145,12 +150,12 @@ async def fail_overdue(party: Party) -> None:
         " AND process_id = %s",
         [party.store.clock.now(), party.one().process_id],
     )
-    await _jobs(party).fail_overdue(limit=3)
+    await _control(party).fail_overdue(limit=3)
 
 
 async def recover(party: Party) -> None:
     await party.connection.execute("UPDATE progressor.duties SET due_at = '-infinity'")
-    await _jobs(party).recover(interval=NO_TIME, age=NO_TIME)
+    await _control(party).recover(interval=NO_TIME, age=NO_TIME)
 
 
 JOBS: tuple[Writer, ...] = (

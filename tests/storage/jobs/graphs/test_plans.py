@@ -46,11 +46,11 @@ async def list_jobs(store: Store) -> None:
 
 
 async def cancel(store: Store) -> None:
-    assert (await job_store(store).jobs.cancel(leader_key(RUNS), "")).counts.cancelled == 10
+    assert (await job_store(store).control.cancel(leader_key(RUNS), "")).counts.cancelled == 10
 
 
 async def tend(store: Store) -> None:
-    assert (await job_store(store).jobs.tend(leader_key(CANCELLED))).stopped == 5
+    assert (await job_store(store).control.tend(leader_key(CANCELLED))).stopped == 5
 
 
 async def find_untended(store: Store) -> None:
@@ -58,27 +58,27 @@ async def find_untended(store: Store) -> None:
 
 
 async def retry(store: Store) -> None:
-    _, names = await job_store(store).jobs.retry(leader_key(FAILED), deadline=None, timeout=None)
+    _, names = await job_store(store).control.retry(leader_key(FAILED), deadline=None, timeout=None)
     assert len(names) == 5
 
 
 async def fail_overdue(store: Store) -> None:
-    assert len(await job_store(store).jobs.fail_overdue(limit=BATCH)) == BATCH
+    assert len(await job_store(store).control.fail_overdue(limit=BATCH)) == BATCH
 
 
 async def repair_a_follower(store: Store) -> None:
-    await store.processes.simple_repair(follower_key(FAILED, 6))
+    await store.writes.simple_repair(follower_key(FAILED, 6))
     assert (await job_store(store).jobs.counts(leader_key(FAILED))).counts.waiting == 10
 
 
 async def remove_a_follower(store: Store) -> None:
-    await store.processes.remove(follower_key(RUNS, 6))
+    await store.writes.remove(follower_key(RUNS, 6))
     assert (await job_store(store).jobs.counts(leader_key(RUNS))).counts.skipped == 10
 
 
 async def remove_a_leader(store: Store) -> None:
-    await store.processes.remove(leader_key(RUNS))
-    assert await job_store(store).jobs.stop_orphans() == 5
+    await store.writes.remove(leader_key(RUNS))
+    assert await job_store(store).control.stop_orphans() == 5
 
 
 WORK: tuple[tuple[Callable[[Store], Awaitable[None]], int], ...] = (
@@ -150,7 +150,7 @@ async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
 
 async def test_recovery_reads_what_runs_and_is_quiet(crowds: Mapping[int, Connection]) -> None:
     async def recover(store: Store) -> None:
-        assert await job_store(store).jobs.recover() == ()
+        assert await job_store(store).control.recover() == ()
 
     read = await reads_of(crowds[MANY], ManualClock(START), recover)
 

@@ -34,9 +34,9 @@ class TestRetry:
         assert timer is not None
         await jobs.settled(timer, BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-        await jobs.store.processes.simple_repair(follower("a"))
+        await jobs.store.writes.simple_repair(follower("a"))
 
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
 
         assert await jobs.states(LEADER) == {"a": "running"}
         again = await jobs.claim()
@@ -57,7 +57,7 @@ class TestRetry:
         await jobs.settled(timer, BROKEN)
         repair = await jobs.store.admit(a_request(LEADER, TaskType.REPAIR), run=in_hand)
 
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
 
         again = await jobs.claim()
         assert list(again) == [LEADER.process_id]
@@ -77,7 +77,7 @@ class TestRetry:
         await jobs.tend(LEADER)
         assert await jobs.states(LEADER) == {"a": "cancelled"}
 
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
         jobs.store.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
 
         assert await jobs.states(LEADER) == {"a": "running"}
@@ -92,7 +92,7 @@ class TestRetry:
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
 
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
         await jobs.tend(LEADER)
 
         assert await jobs.attempts(LEADER) == {"a": 2}
@@ -107,7 +107,7 @@ class TestRetry:
         await jobs.tend(LEADER)
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.control.retry(LEADER, deadline=None, timeout=None)
         repair = await jobs.store.run_task(a_request(follower("a"), TaskType.REPAIR))
 
         await jobs.settled(repair, success())
@@ -130,7 +130,7 @@ class TestRetry:
         await jobs.end(tasks, "8")
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
 
-        job, names = await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        job, names = await jobs.control.retry(LEADER, deadline=None, timeout=None)
 
         assert (names, job.state, job.retry_count) == (("4",), "running", 1)
         assert await jobs.states(LEADER) == {

@@ -16,7 +16,7 @@ from progressor.domain.processes.intent import Outcome
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.storage.processes.settlements import LeaseLost
-from progressor.storage.rows.gate_effects import Promoted
+from progressor.storage.rows.effects import Effects
 from tests.support.models.gates.model import GatedModel
 from tests.support.models.machine import Machinery
 from tests.support.models.modelled_processes import ModelledStorage, key_of
@@ -192,7 +192,7 @@ class ModelledGates(ModelledStorage):
     def cancel_task(self, process_id: str, task: ModelTask) -> None:
         """Cancel a task; one that runs cannot be."""
         assert task.task_id is not None
-        cancel = self.stores[0].processes.cancel(key_of(process_id), task.task_id)
+        cancel = self.stores[0].writes.cancel(key_of(process_id), task.task_id)
         if task.status is TaskStatus.RUNNING:
             with pytest.raises(errors.TaskIsRunningError):
                 self.do(cancel)
@@ -208,7 +208,9 @@ class ModelledGates(ModelledStorage):
         self.model.set_gate(gate, capacity, now)
 
         self.do(
-            self.stores[0].gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
+            self.stores[0].writes.set_gate(
+                NAMESPACE.name, gate, capacity=capacity, expected_revision=0
+            )
         )
 
         self.follow()
@@ -328,7 +330,7 @@ class ModelledGates(ModelledStorage):
         in_the_way = self.model.in_the_way(process, task, now)
         assert state in in_the_way, f"{task.task_id} names {state}, waits for {in_the_way}"
 
-    def _told(self) -> Promoted:
+    def _told(self) -> Effects:
         """Return all that was told, once nothing is left to be looked at again."""
         heard = [told for store in self.stores for told in store.told]
         for store in self.stores:
@@ -339,24 +341,24 @@ class ModelledGates(ModelledStorage):
             later = tuple(each for told in heard for each in told.later)
             lowered = dict.fromkeys(each for told in heard for each in told.lowered)
             for gate in lowered:
-                while not self.do(self.stores[0].gates.give_way(gate)).is_done:
+                while not self.do(self.stores[0].writes.give_way(gate)).is_done:
                     pass
             if not again and not lowered:
-                return Promoted(due=due, later=later)
-            heard = [Promoted(due=due, later=later), *self.stores[0].told]
+                return Effects(due=due, later=later)
+            heard = [Effects(due=due, later=later), *self.stores[0].told]
             self.stores[0].told.clear()
             if again:
                 heard.append(self.do(self.stores[0].gates.look_again(NAMESPACE.name, again)))
         raise AssertionError("looked at again and again")
 
-    def _hear(self, promoted: Promoted) -> None:
+    def _hear(self, promoted: Effects) -> None:
         self.stores[0].told.append(promoted)
 
     def _are_told(
         self,
         passed: list[ModelTask],
         waited: set[ModelTask],
-        told: Promoted,
+        told: Effects,
         states: dict[int, GatedState],
     ) -> None:
         """Assert that no scan is needed: who may run, and when who waits is to be looked at."""

@@ -122,7 +122,7 @@ class ModelledJobs:
         name = self._pick(which, self._running_jobs())
         if name is None:
             return
-        self.do(self.stores[store].jobs.cancel(_key(name), "enough"))
+        self.do(self.stores[store].control.cancel(_key(name), "enough"))
         self.jobs[name].end("cancelled")
         self._forget(lambda process_id: process_id == name)
         self.compare()
@@ -133,7 +133,9 @@ class ModelledJobs:
         if name is None:
             return
         failed = self.jobs[name].named("failed")
-        _, begun = self.do(self.stores[store].jobs.retry(_key(name), deadline=None, timeout=None))
+        _, begun = self.do(
+            self.stores[store].control.retry(_key(name), deadline=None, timeout=None)
+        )
         assert list(begun) == failed
         self.jobs[name].retry()
         self.compare()
@@ -164,7 +166,7 @@ class ModelledJobs:
             return
         name, node = chosen
         at = self.stores[store]
-        repaired = self.do(at.store.processes.simple_repair(_key(f"{name}/{node}")))
+        repaired = self.do(at.store.writes.simple_repair(_key(f"{name}/{node}")))
         if repaired.verdict is Verdict.ACCEPTED and repaired.due is None:
             self._begin_again(name, node)
             # It runs, and has nothing to do.
@@ -175,7 +177,7 @@ class ModelledJobs:
         """Bring a leader in error back without asking its processor."""
         name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
         if name is not None:
-            self.do(self.stores[store].store.processes.simple_repair(_key(name)))
+            self.do(self.stores[store].store.writes.simple_repair(_key(name)))
             self.jobs[name].state = "running"
             self.compare()
 
@@ -191,7 +193,7 @@ class ModelledJobs:
         if chosen is None:
             return
         name, node = chosen
-        self.do(self.stores[store].store.processes.remove(_key(f"{name}/{node}")))
+        self.do(self.stores[store].store.writes.remove(_key(f"{name}/{node}")))
         self._forget(lambda process_id: process_id == f"{name}/{node}")
         job = self.jobs[name]
         job.nodes[node].has_follower = False
@@ -205,10 +207,10 @@ class ModelledJobs:
         if name is None:
             return
         at = self.stores[store]
-        self.do(at.store.processes.remove(_key(name)))
+        self.do(at.store.writes.remove(_key(name)))
         self._forget(lambda process_id: process_id == name)
         del self.jobs[name]
-        self.do(at.jobs.stop_orphans())
+        self.do(at.control.stop_orphans())
         self.compare()
 
     # What workers do.
@@ -286,7 +288,7 @@ class ModelledJobs:
         entry = collecting(held.task, self.clock.now())
 
         async def collect() -> SettlementOutcome:
-            return await self.stores[1 - held.store].store.settlements.submit(entry)
+            return await self.stores[1 - held.store].store.write(entry)
 
         written = self.do(collect())
         assert isinstance(written, Written), "no other replica collects"

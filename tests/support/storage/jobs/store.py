@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from progressor.domain.jobs.graph import encode_graph, plan_nodes
 from progressor.domain.jobs.job import NodeSpec, StartNodes
@@ -11,6 +11,8 @@ from progressor.domain.processes.intent import Complete, Lost, Outcome, Succeede
 from progressor.domain.processes.process import NO_OPTIONS, Leadership, ProcessKey, process_key
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.jobs.control import JobControl
 from progressor.storage.jobs.jobs import Found, Jobs
 from progressor.storage.processes.settlements import Entry, Written
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
@@ -59,6 +61,7 @@ class JobStore:
 
     store: Store
     jobs: Jobs
+    control: JobControl
 
     async def submit(self, leader: ProcessKey, specs: Sequence[NodeSpec], **fields: Any) -> Written:
         """Submit a job that the engine leads, and add its nodes."""
@@ -92,7 +95,7 @@ class JobStore:
         self, task: RunningTask, outcome: Outcome = DONE, *, continues: bool = False
     ) -> SettlementOutcome:
         entry = await self.entry(task, outcome, continues=continues)
-        return await self.store.settlements.submit(entry)
+        return await self.store.write(entry)
 
     async def settled(
         self, task: RunningTask, outcome: Outcome = DONE, *, continues: bool = False
@@ -116,14 +119,14 @@ class JobStore:
     async def tend(self, leader: ProcessKey) -> None:
         """Do for a job what no settlement does, as a replica does at once."""
         for _ in range(ROUNDS_MAX):
-            if (await self.jobs.tend(leader)).is_whole:
+            if (await self.control.tend(leader)).is_whole:
                 return
         message = f"{leader.process_id} is never tended"
         raise AssertionError(message)
 
     async def recovered(self) -> list[Found]:
         """Do a round of recovery, of however lively jobs, and return what it has found."""
-        found = await self.jobs.recover(age=-AGES, interval=NO_TIME)
+        found = await self.control.recover(age=-AGES, interval=NO_TIME)
         assert found is not None, "another replica has the duty"
         return list(found)
 
@@ -165,8 +168,9 @@ async def begun(jobs: JobStore, graph: Graph = DIAMOND, **fields: Any) -> Proces
 
 def job_store(store: Store) -> JobStore:
     """Return what a replica does with jobs."""
-    jobs = Jobs(store.context, on_promoted=store.told.append)
-    return JobStore(store=store, jobs=jobs)
+    jobs = Jobs(store.context)
+    control = JobControl(jobs=jobs, effects=cast("EffectDispatcher", store.effects))
+    return JobStore(store=store, jobs=jobs, control=control)
 
 
 def leader_of(number: object, namespace: str = "orders") -> ProcessKey:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from progressor.domain.processes.namespace import Namespace
+from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.gates.scan import GateScan
-from progressor.runtime.gates.wake_ups import GateWakeUps
 from progressor.settings.sections import Scanner
 from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
-from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
+from progressor.storage.rows.effects import Again, Effects, LoweredGate
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
 from tests.support.runtime.context import make_context
@@ -28,15 +28,15 @@ class ScriptedGates:
         self.lowered: tuple[LoweredGate, ...] = ()
         self.looked_after: list[IdleUntil] = []
 
-    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Promoted:
+    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Effects:
         del namespaces, overdue
-        return Promoted()
+        return Effects()
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
-    ) -> Promoted:
+    ) -> Effects:
         del namespaces, horizon, limit
-        return Promoted()
+        return Effects()
 
     async def find_idle(
         self, namespaces: Sequence[str], after: IdleUntil
@@ -62,18 +62,18 @@ class Harness:
 
     def __init__(self) -> None:
         self.gates = ScriptedGates()
-        self.told: list[Promoted] = []
+        self.told: list[Effects] = []
         self.metrics = Metrics()
         self.scan = GateScan(
             gates=self.gates,
             namespaces=Known(),
-            wake_ups=cast("GateWakeUps", self),
+            effects=cast("EffectDispatcher", self),
             scanner=Scanner(),
             context=make_context(metrics=self.metrics),
         )
 
-    def heard(self, promoted: Promoted) -> None:
-        self.told.append(promoted)
+    def apply(self, effects: Effects) -> None:
+        self.told.append(effects)
 
     async def scans(self, *idle: set[Again]) -> list[Any]:
         """Scan as often as something is given to find; return what was to be looked at again."""

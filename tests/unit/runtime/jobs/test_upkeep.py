@@ -8,14 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from progressor import errors
-from progressor.clock import SystemClock
 from progressor.domain.processes.process import ProcessKey, process_key
-from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies
+from progressor.runtime.effects.upkeep_queue import UpkeepQueue
 from progressor.runtime.jobs.upkeep import OVERDUE, JobScan
-from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.telemetry.metrics.registry import Metrics
@@ -70,13 +66,10 @@ class Harness:
     def __init__(self, **answers: Any) -> None:
         self.jobs = ScriptedJobs(**answers)
         self.metrics, self.observers = Metrics(), Observers()
-        clock = SystemClock()
-        due_queue = DueQueue(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
-        no_replies: Replies = None  # type: ignore[assignment]  # not used
-        aftermath = Aftermath(replies=no_replies, due_queue=due_queue, replica_id=lambda: 1)
-        self.upkeep_queue = UpkeepQueue(due_queue, aftermath)
+        self.upkeep_queue = UpkeepQueue()
         self.scan = JobScan(
             jobs=self.jobs,
+            control=self.jobs,
             upkeep_queue=self.upkeep_queue,
             scanner=Scanner(),
             context=make_context(observers=self.observers, metrics=self.metrics),

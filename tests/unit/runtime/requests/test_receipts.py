@@ -8,15 +8,22 @@ from progressor import errors
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.reply import Receipt
 from progressor.domain.processes.task import TaskResult, TaskStatus
-from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
+from progressor.storage.processes.processes import Put, SimpleRepair
+from progressor.storage.rows.effects import Cancellation, Effects, Later
 from tests.support.builders import (
     make_cancelled,
-    make_due,
-    seconds,
 )
-from tests.support.clock import START
 from tests.support.runtime.requests import IMPORT, KEY, WAITING, Harness, begun
 from tests.support.runtime.virtual_time import in_virtual_time, settled
+
+
+def ended(*task_ids: int, removed: bool) -> Effects:
+    return Effects(
+        cancelled=tuple(
+            Cancellation(namespace="orders", task=make_cancelled(each), removed=removed)
+            for each in task_ids
+        )
+    )
 
 
 @in_virtual_time
@@ -47,9 +54,8 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
 @in_virtual_time
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(
-        verdict=Verdict.ACCEPTED, task_id=9, due=make_due(9)
-    )
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
+    harness.processes.effects = Effects(due=((KEY, 9),))
 
     task_id = await harness.requests.simple_repair(KEY)
 
@@ -63,7 +69,7 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
 @in_virtual_time
 async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
     harness = Harness()
-    harness.processes.put_answer = Put(verdict=verdict, task_id=1, due=None, told_at=START)
+    harness.processes.put_answer = Put(verdict=verdict, task_id=1)
 
     assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
     assert harness.due_queue.wait_seconds() is None
@@ -72,8 +78,7 @@ async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -
 @in_virtual_time
 async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     harness = Harness()
-    due = make_due(due_at=START + seconds(2))
-    harness.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
+    harness.processes.effects = Effects(upcoming=(Later(KEY, 7, 2.0),))
 
     await harness.requests.put(IMPORT)
 
@@ -83,9 +88,7 @@ async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
 @in_virtual_time
 async def test_an_import_of_an_existing_process_is_refused() -> None:
     harness = Harness()
-    harness.processes.put_answer = Put(
-        verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None, due=None, told_at=START
-    )
+    harness.processes.put_answer = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
 
     with pytest.raises(errors.ProcessAlreadyExistsError):
         await harness.requests.put(IMPORT)
@@ -98,7 +101,7 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     harness.results.awaited = 8
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
     harness.replies.expect(8, KEY, waiter)
-    harness.processes.removed = (make_cancelled(7), make_cancelled(8))
+    harness.processes.effects = ended(7, 8, removed=True)
 
     await harness.requests.remove(KEY)
 
@@ -118,9 +121,7 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
     harness = Harness()
     answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
     harness.results.awaited = 7
-    harness.processes.cancelled = CancelledByRequest(
-        task_id=7, removed=removed, cancelled=(make_cancelled(7),)
-    )
+    harness.processes.effects = ended(7, removed=removed)
 
     assert await harness.requests.cancel(KEY, "its key") == 7
     with pytest.raises(kind):
@@ -130,7 +131,7 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
 @in_virtual_time
 async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
     harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None)
 
     with pytest.raises(AssertionError, match="gone is not a refusal"):
         await harness.requests.simple_repair(KEY)

@@ -30,11 +30,12 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.schedules.runs import ATTEMPTS_MAX, ScheduleRuns
+from progressor.storage.rows.effects import NO_EFFECTS, Effects
 from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, fired_of
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
-from tests.support.runtime.context import make_context
+from tests.support.runtime.context import make_context, make_dispatcher
 from tests.support.telemetry.spans import (
     NOT_TRACED,
     TRACED,
@@ -108,6 +109,7 @@ class Scene:
             schedules=cast("Any", self),
             requests=cast("Any", self),
             jobs=cast("Any", Jobs(self)),
+            effects=make_dispatcher(),
             context=make_context(observers=self.observers, metrics=self.metrics, tracing=tracing),
         )
 
@@ -131,12 +133,12 @@ class Scene:
         assert key == KEY
         self.marked.append(instant)
 
-    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
+    async def fire(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
         self.fired.extend(items)
         if self.refusal:
             raise self.refusal
         verdict = self.verdicts.pop(0) if self.verdicts else "started"
-        return tuple(
+        done = tuple(
             Done(
                 item=item,
                 verdict=verdict,
@@ -146,6 +148,7 @@ class Scene:
             )
             for item in items
         )
+        return done, NO_EFFECTS
 
     async def get(self, key: ScheduleKey) -> Schedule:
         assert key == KEY

@@ -53,7 +53,7 @@ async def test_a_fenced_step_notifies_nobody() -> None:
 
     await harness.carry()
 
-    assert harness.aftermath.heard == []
+    assert harness.effects.entries == []
     assert harness.points == {"claimed": 1, "answered": 1, "fenced": 1}
 
 
@@ -164,7 +164,7 @@ async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     assert isinstance(refused.settlement, Finish)
     assert isinstance(instead.settlement, Break)
     assert instead.token == refused.token
-    assert [entry for entry, _ in harness.aftermath.heard] == [instead]
+    assert [entry for entry, _ in harness.effects.entries] == [instead]
 
 
 @in_virtual_time

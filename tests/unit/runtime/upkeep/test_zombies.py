@@ -13,11 +13,10 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.settlement import Retry
 from progressor.domain.processes.task import TaskStatus
-from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies, Waiter
+from progressor.runtime.effects.due_queue import DueQueue
+from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -35,7 +34,7 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.runtime.context import make_context, traced
+from tests.support.runtime.context import make_context, make_dispatcher, traced
 from tests.support.runtime.memory import (
     MemoryAdmissions,
     MemoryClaims,
@@ -81,11 +80,8 @@ class Harness:
             settlements=cast("Settlements", self.settlements),
             claims=cast("Claims", self.claims),
             namespaces=cast("Namespaces", self.namespaces),
-            aftermath=Aftermath(
-                replies=self.replies, due_queue=self.due_queue, replica_id=lambda: 1
-            ),
+            effects=make_dispatcher(replies=self.replies, due_queue=self.due_queue),
             leases=self.leases,
-            replica_id=lambda: 1,
             replica=REPLICA,
             scanner=Scanner(zombie_batch_max=3),
             context=make_context(

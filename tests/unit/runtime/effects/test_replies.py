@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.runtime.core import replies as module
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.replies import Replies, Waiter
+from progressor.runtime.effects import replies as module
+from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_key, make_result
 from tests.support.runtime.memory import MemoryListener, MemoryResults

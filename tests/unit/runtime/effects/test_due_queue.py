@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.runtime.core.due_queue import DueQueue
+from progressor.runtime.effects.due_queue import DueQueue
 from progressor.storage.processes.settlements import Due
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
@@ -17,7 +17,7 @@ class Harness:
 
     def add(self, task_id: int, ahead: float) -> Due:
         due = make_due(task_id, due_at=START + seconds(ahead))
-        self.due_queue.add(due, told_at=START)
+        self.due_queue.add(due, as_of=START)
         return due
 
     def taken(self, limit: int = 10) -> list[int]:

@@ -1,7 +1,7 @@
-"""The due queue: tasks that this replica knows to become due soon, in the order of their times.
+"""The due queue: tasks that become due soon, as far as this replica knows, in that order.
 
-Instants are PostgreSQL's. A replica's own clock may be an hour off, so a due time is kept as the
-distance from an instant that PostgreSQL has just told, on this replica's monotonic clock.
+Due times are PostgreSQL's. A replica's own clock may be an hour off, so a due time is kept on its
+monotonic clock, as the distance from an instant that PostgreSQL has just returned.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ import itertools
 from progressor.clock import Clock
 from progressor.storage.processes.settlements import Due
 
-# An answer takes a moment to arrive, so what is due by our count is due by PostgreSQL's; the margin
-# covers two clocks that run at different speeds.
+# A result takes a moment to arrive, so a task that is due here is due at PostgreSQL; the margin
+# covers clocks that run at different speeds.
 _MARGIN = 0.0005
 
 
 class DueQueue:
-    """At most `size_max` tasks; what does not fit, or lies further ahead, is left to the scan."""
+    """At most `size_max` tasks within `horizon`; the rest is left to the scan."""
 
     def __init__(self, *, clock: Clock, horizon: dt.timedelta, size_max: int) -> None:
         self._clock = clock
@@ -30,9 +30,9 @@ class DueQueue:
         self.changed = asyncio.Event()
         """Set when the first task to become due is another one."""
 
-    def add(self, due: Due, *, told_at: dt.datetime) -> None:
-        """Note a task; `told_at` is PostgreSQL's instant of the answer that told of it."""
-        ahead = due.due_at - told_at
+    def add(self, due: Due, *, as_of: dt.datetime) -> None:
+        """Add a task that was read at PostgreSQL's instant `as_of`."""
+        ahead = due.due_at - as_of
         if ahead > self._horizon or len(self._heap) >= self._size_max:
             return
         if due.task_id in self._task_ids:

@@ -8,7 +8,7 @@ import pytest
 from progressor.domain.processes.intent import Complete, Intent
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.runtime.core import changes
+from progressor.runtime.effects import changes
 from tests.support.builders import make_entry, make_error, make_process, make_success, seconds
 
 ERROR = make_error()
@@ -22,7 +22,7 @@ def told(caplog: pytest.LogCaptureFixture, settlement: Settlement, **fields: Any
     """Return the records of a settlement."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        changes.settled(make_entry(settlement=settlement, **fields))
+        changes.log_settlement(make_entry(settlement=settlement, **fields))
     return list(caplog.records)
 
 

@@ -1,0 +1,161 @@
+"""The one place where the effects of writes are applied.
+
+A write returns ``(result, effects)``; whoever awaits it passes the effects on at once, without
+awaiting anything in between. An effect is a hint that saves a scan: losing one delays work and
+loses none of it. So this holds when a caller is cancelled:
+
+- *While the write is under way.* Whether it was done is unknown. If it was, its effects are lost
+  with its result, and the scans find what they would have said: due tasks, gates and jobs that were
+  not looked at (``scan_found``, ``gates_scan_found``). Callers in any replica get their replies by
+  the slow round of `Replies`.
+- *Between the write and its effects.* This cannot happen: a coroutine's return value reaches its
+  awaiter without a point of suspension. A write of several transactions is therefore one call per
+  transaction, each with its own effects, and what has to be read afterwards is read after they
+  were applied.
+- *A settlement or an admission.* It is written whatever becomes of its caller, and its effects are
+  applied: a request's admission by a callback of its future, which nobody cancels; a zombie's
+  settlement likewise; a step's by its worker, which is cancelled only while it asks the processor,
+  or when the replica gives up (`Wiring.cancel`) and its queues end with it. The effects of a batch
+  come with one of its results, so they are applied once.
+- *A batch that is written again because its answer was lost.* The effects of the lost answer are
+  lost, and left to the scans.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import assert_never
+
+from progressor.domain.processes import reply
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
+from progressor.runtime.core.context import Context
+from progressor.runtime.effects import changes
+from progressor.runtime.effects.due_queue import DueQueue
+from progressor.runtime.effects.gate_queue import GateQueue
+from progressor.runtime.effects.replies import Replies
+from progressor.runtime.effects.upkeep_queue import UpkeepQueue
+from progressor.storage.processes.settlements import Due, Entry, Written
+from progressor.storage.rows.effects import (
+    FAILED_PRECONDITION,
+    NO_EFFECTS,
+    Cancellation,
+    Effects,
+)
+
+_REQUESTS = frozenset({TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR})
+"""Tasks with a waiting caller as a rule; other tasks have one if `reply_to` names a replica."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EffectDispatcher:
+    """Hands effects to callers, here and in other replicas, to the queues and to the log."""
+
+    replies: Replies
+    due_queue: DueQueue
+    gate_queue: GateQueue
+    upkeep_queue: UpkeepQueue
+    context: Context
+
+    def settled(self, entry: Entry, written: Written) -> None:
+        """Apply everything that a settlement brought about; returns at once."""
+        result = _result(entry)
+        if result is not None and (entry.task_type in _REQUESTS or written.reply_to):
+            self._deliver(result, written.reply_to, namespace=entry.key.namespace)
+        if written.cancelled:
+            error, removed = _cancellation(entry), isinstance(entry.settlement, Remove)
+            for task in written.cancelled:
+                self._cancel(
+                    Cancellation(
+                        namespace=entry.key.namespace, task=task, error=error, removed=removed
+                    )
+                )
+        if written.due is not None:
+            self.due_queue.add(written.due, as_of=written.settled_at)
+        self.apply(written.effects)
+        changes.log_settlement(entry)
+
+    def apply(self, effects: Effects) -> None:
+        """Apply the effects of any write; returns at once."""
+        if effects is NO_EFFECTS:
+            return
+        if effects.due or effects.upcoming:
+            now = self.context.clock.now()
+            for key, task_id in effects.due:
+                self.due_queue.add(Due(key=key, task_id=task_id, due_at=now), as_of=now)
+            for each in effects.upcoming:
+                due_at = now + dt.timedelta(seconds=each.seconds)
+                self.due_queue.add(
+                    Due(key=each.key, task_id=each.task_id, due_at=due_at), as_of=now
+                )
+        self.gate_queue.add(effects)
+        self.upkeep_queue.add(*effects.upkeep)
+        for cancellation in effects.cancelled:
+            self._cancel(cancellation)
+        for key, state in effects.ended:
+            self.context.metrics.jobs_ended.add(1, (key.namespace, state))
+
+    def _cancel(self, cancellation: Cancellation) -> None:
+        task = cancellation.task
+        if task.task_type not in _REQUESTS and not task.reply_to:
+            return
+        result = TaskResult(
+            task_id=task.task_id,
+            task_type=task.task_type,
+            status=TaskStatus.CANCELLED,
+            error=cancellation.error,
+            removed=cancellation.removed,
+        )
+        self._deliver(result, task.reply_to, namespace=cancellation.namespace)
+
+    def _deliver(self, result: TaskResult, reply_to: tuple[int, ...], *, namespace: str) -> None:
+        self.replies.deliver(
+            result, reply_to=reply_to, own=self.context.replica_id, namespace=namespace
+        )
+
+
+def _result(entry: Entry) -> TaskResult | None:
+    """Return how the task has ended; None for one that waits for another attempt."""
+    settlement: Settlement = entry.settlement
+    match settlement:
+        case Finish(intent):
+            response, error = intent.response, None
+        case Fail(error) | Break(error):
+            response = b""
+        case Remove():
+            response, error = settlement.response, settlement.error
+        case Retry():
+            return None
+        case _:
+            assert_never(settlement)
+    return TaskResult(
+        task_id=entry.task_id,
+        task_type=entry.task_type,
+        status=TaskStatus.FINISHED if error is None else TaskStatus.ERROR,
+        response=response,
+        error=error,
+    )
+
+
+def _cancellation(entry: Entry) -> TaskError | None:
+    """Return the error of the waiting tasks, in the same words as settle_waits.sql stores."""
+    match entry.settlement:
+        case Break(error):
+            return TaskError(
+                code=FAILED_PRECONDITION,
+                reason=reply.PROCESS_FAILED,
+                message=error.message,
+                metadata={
+                    BROKEN_BY: str(entry.task_id),
+                    reply.FAILURE_CODE: str(error.code),
+                    reply.FAILURE_REASON: error.reason,
+                },
+            )
+        case Finish(intent):
+            completes = isinstance(intent.action, Complete)
+            reason = reply.PROCESS_FINISHED if completes else reply.PROCESS_IS_RUNNING
+            return TaskError(code=FAILED_PRECONDITION, reason=reason, message="")
+        case Fail() | Retry() | Remove():
+            return None
+        case _:
+            assert_never(entry.settlement)
