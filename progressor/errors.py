@@ -423,16 +423,6 @@ class ProcessorError(ProgressorError):
     """The user's processor, or its answer, is at fault."""
 
 
-class InvalidAnswerError(ProcessorError):
-    """The processor answered something that no step can be saved from."""
-
-    reason = "INVALID_ANSWER"
-
-    def __init__(self, field: str, description: str) -> None:
-        self.field, self.description = field, description
-        super().__init__(f"{field}: {description}")
-
-
 class StorageError(ProgressorError):
     """PostgreSQL, or the way to it, is at fault."""
 

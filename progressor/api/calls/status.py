@@ -66,7 +66,6 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
         errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
         errors.ProcessorError: grpc.StatusCode.INTERNAL,
-        errors.InvalidAnswerError: grpc.StatusCode.INTERNAL,
         errors.StorageError: grpc.StatusCode.INTERNAL,
         errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageConflictError: grpc.StatusCode.UNAVAILABLE,
@@ -82,7 +81,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
 )
 
 # Error fields that are reported under their own names in ErrorInfo.metadata.
-_TOLD_FIELDS = (
+_METADATA_FIELDS = (
     "namespace",
     "process_id",
     "job_id",
@@ -177,7 +176,7 @@ def internal_status(error_id: str) -> RichStatus:
 
 
 def _told(error: errors.ProgressorError) -> Iterator[tuple[str, str]]:
-    for field in _TOLD_FIELDS:
+    for field in _METADATA_FIELDS:
         value = getattr(error, field, None)
         if value is not None:
             yield field, str(value).lower() if isinstance(value, bool) else str(value)
