@@ -76,7 +76,7 @@ class GateWakeUps:
                     await self._wait(backoff.pause())
             except errors.StorageError as error:
                 # PostgreSQL's absence may last.
-                _log.info("gates not looked at yet", extra={"why": str(error)})
+                _log.info("gates not promoted; retrying", extra={"why": str(error)})
                 await asyncio.sleep(backoff.pause())
                 self._queue.again = taken | self._queue.again
                 for name in namespaces:
@@ -90,7 +90,7 @@ class GateWakeUps:
             effects = await self._gates.promote_due(namespaces)
         except errors.StorageLockedError as error:
             if len(namespaces) == 1:
-                _log.info("gates not looked at yet", extra={"why": str(error)})
+                _log.info("gates not promoted; retrying", extra={"why": str(error)})
                 self._queue.delay(namespaces[0], _LOCKED_SECONDS)
                 return
             for name in namespaces:
@@ -104,7 +104,7 @@ class GateWakeUps:
             effects = await self._gates.look_again(namespace, again)
         except errors.StorageLockedError as error:
             if len(again) == 1:
-                _log.info("gates not looked at yet", extra={"why": str(error)})
+                _log.info("gates not promoted; retrying", extra={"why": str(error)})
                 return again
         else:
             self._effects.apply(effects)

@@ -83,7 +83,7 @@ class JobScan:
                         failed.append(key)
                 except errors.StorageError as error:
                     # The lock may be held, or PostgreSQL unavailable, for a long time.
-                    _log.info("job not tended yet", extra={"why": str(error)})
+                    _log.info("job upkeep failed; retrying", extra={"why": str(error)})
                     failed.append(key)
             if not failed:
                 backoff.reset()

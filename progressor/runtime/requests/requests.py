@@ -105,8 +105,8 @@ class Requests:
         Raises:
             DeadlineExceededError: `timeout` seconds have passed; the task goes on.
             RequestError: Admission refused it, or the task did not finish.
-            StorageUnavailableError: PostgreSQL is away. Without an idempotency key it is unknown
-                whether the request was accepted.
+            StorageUnavailableError: PostgreSQL is unreachable. Without an idempotency key it is
+                unknown whether the request was accepted.
         """
         namespace = await self.namespaces.lookup(request.key.namespace)
         self._enter(namespace)
@@ -201,7 +201,7 @@ class Requests:
 
         Raises:
             RequestError: There is no such process, or it has ended.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         await self.namespaces.lookup(key.namespace)
         self.effects.apply(await self.processes.halt(key, detail))
@@ -211,7 +211,7 @@ class Requests:
 
         Raises:
             RequestError: There is no such task, or it runs, or has ended.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         await self.namespaces.lookup(key.namespace)
         task_id, effects = await self.processes.cancel(key, task)

@@ -133,7 +133,7 @@ class ScheduleRuns:
 
         Raises:
             ScheduleNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away; whether it fired is told by the key.
+            StorageUnavailableError: PostgreSQL is unreachable; whether it fired is told by the key.
         """
         for _ in range(ATTEMPTS_MAX):
             schedule = await self._schedules.get(key)
@@ -156,7 +156,7 @@ class ScheduleRuns:
             found = await self._firings.at(key, now)
             if found is not None:
                 return found
-        raise errors.StorageConflictError("a schedule that changes all the time")
+        raise errors.StorageConflictError("the schedule keeps changing")
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
         """Return at most `limit` firings, the latest first."""
@@ -217,7 +217,7 @@ class ScheduleRuns:
                     "instant": item.upcoming.instant.isoformat(),
                     "why": each.reason or verdict,
                 }
-                _log.warning("schedule started nothing", extra=facts)
+                _log.warning("schedule run refused", extra=facts)
 
 
 def _failure(done: Done) -> str | None:

@@ -196,7 +196,7 @@ class Steps:
                 # lease is left to the zombies' scan, which asks again at its own pace.
                 facts = log_fields.of_process(task.key, task.trace_context)
                 facts |= {"task_id": task.task_id, "why": str(error)}
-                _log.error("not settled", extra=facts)
+                _log.error("step not settled", extra=facts)
                 span.fail(error.reason)
                 self._abandon(task)
                 return None

@@ -132,7 +132,7 @@ class Gates:
 
         Raises:
             GateNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         named = {"namespace": namespace, "gate": gate}
         found = await self.read(namespace, gate)
@@ -182,7 +182,7 @@ class Gates:
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
             GateChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(
             self._set_gate,
@@ -206,7 +206,7 @@ class Gates:
         Raises:
             GateNotFoundError: There is none.
             GateInUseError: It is held, or named.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(self._delete_gate, namespace=namespace, gate=gate)
         if found.verdict == "not_found":
@@ -219,7 +219,7 @@ class Gates:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         return gate_effects(
             await self._context.call(
@@ -242,7 +242,7 @@ class Gates:
 
         Raises:
             StorageLockedError: Another transaction keeps one of their gates locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(
             self._give_way,
@@ -259,7 +259,7 @@ class Gates:
         """Find gates with holders that have to give way, and that no replica is at.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         named = {
             "now": self._context.clock.pinned(),
@@ -275,7 +275,7 @@ class Gates:
         """Look at tasks whose instant has come, at least `overdue` ago.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         return gate_effects(
             await self._context.call(
@@ -312,7 +312,7 @@ class Gates:
         It looks at IDLE_WINDOW lines and orders behind `after`, and returns up to where.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._context.call(
             self._find_idle_gates,
@@ -339,7 +339,7 @@ class Gates:
 
         Raises:
             GateNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._gates("get_gate", {"namespace": namespace, "gate": gate})
         if not found:

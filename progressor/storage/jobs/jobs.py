@@ -186,7 +186,7 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._nodes("read_job", key, bytes_max=bytes_max if payloads else -1)
         job, nodes = _job(key, found)
@@ -202,7 +202,7 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._read("read_counts", key)
         if not found:
@@ -216,7 +216,7 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._nodes("read_changes", key, after=after_revision)
         job, nodes = _job(key, found)
@@ -236,7 +236,7 @@ class Jobs:
         ``after``: the (created_at, process_id) of the last one seen.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         before_at, before_id = after or (None, None)
         found = await self._rows_of(
@@ -256,7 +256,7 @@ class Jobs:
         """Count jobs that run, over all replicas; of more than COUNTED_MAX, that many.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._rows_of("count_running", {"counted_max": COUNTED_MAX})
         return tuple(RunningJobs(*row) for row in found)
@@ -287,7 +287,7 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._read("read_failures", key, limit=limit)
         if not found:
@@ -305,7 +305,7 @@ class Jobs:
         Raises:
             JobNotFoundError: There is none.
             JobEndedError: It has ended.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._call(self._cancel_job, **dataclasses.asdict(key), reason=reason)
         if found.verdict == "job_not_found":
@@ -329,7 +329,7 @@ class Jobs:
             JobNotFoundError: There is none.
             JobNotFailedError: It has not failed.
             StorageLockedError: It kept changing, or another transaction keeps it locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         for _ in range(_RETRIES_MAX):
             found = await self._call(
@@ -341,7 +341,7 @@ class Jobs:
             if found.verdict != "again":
                 break
         else:
-            raise errors.StorageLockedError("the job keeps moving")
+            raise errors.StorageLockedError("the job keeps changing")
         if found.verdict == "job_not_found":
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         if found.verdict == "job_not_failed":
@@ -360,7 +360,7 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._call(
             self._tend_job, **dataclasses.asdict(key), after=after, limit=TEND_MAX
@@ -394,7 +394,7 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._call(self._stop_orphans, limit=TEND_MAX, **dataclasses.asdict(after))
         following = ProcessKey(row.slot, row.namespace, row.process_id) if row.has_more else None
@@ -406,7 +406,7 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._call(self._fail_overdue_jobs, limit=limit)
         failed = keys_of(row.failed)
@@ -421,7 +421,7 @@ class Jobs:
             When it was taken, for `recover`; None: no round is due, or another replica has it.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
         taken = await self._rows_of("take_duty", own | {"duty": _DUTY, "interval": interval})
@@ -439,7 +439,7 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [row] = await self._context.call(
             self._recover_jobs,

@@ -164,7 +164,7 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         return await self._view(key, await self._row(Wanted(key, NO_HISTORY)))
 
@@ -178,7 +178,7 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._row(Wanted(key, wanted))
         view, page = await self._view(key, row), views.page(row, wanted)
@@ -269,7 +269,7 @@ class Processes:
         """Import a process in one transaction.
 
         Raises:
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [row] = await self._context.call(
             self._put_process,
@@ -290,7 +290,7 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         async with self._context.connection() as connection:
             which = [key.slot, key.namespace, key.process_id]
@@ -318,7 +318,7 @@ class Processes:
         Raises:
             ProcessNotFoundError: There is none.
             ProcessFinishedError: It has ended, one way or the other.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [halted] = await self._context.call(
             self._halt_process,
@@ -344,7 +344,7 @@ class Processes:
             TaskNotFoundError: It has no such task.
             TaskIsRunningError: It runs.
             TaskHasEndedError: It has ended, or was cancelled.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         by_id = isinstance(task, int)
         [found] = await self._context.call(

@@ -81,7 +81,7 @@ class Results:
         Raises:
             ProcessNotFoundError: There is no such process, and no answer left of it.
             TaskNotFoundError: The process has no such task.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         async with connection_of(self._context.pool) as connection:
             [row] = await self._await_task.rows(
@@ -194,7 +194,7 @@ async def listen(
                     word = _word(notice.payload)
                     if word is None:
                         extra = {"characters": len(notice.payload)}
-                        _log.warning("not a word of a replica", extra=extra)
+                        _log.warning("malformed notification", extra=extra)
                     else:
                         yield word
                 # A listener does not notice that the server is gone, or that a server that

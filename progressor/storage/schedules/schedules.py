@@ -67,7 +67,7 @@ class Schedules:
         Raises:
             NamespaceNotFoundError: There is none.
             ScheduleAlreadyExistsError: The id is taken.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         now = await self._now()
         upcoming = None if paused else Calendar(key, spec.timing).upcoming(now)
@@ -93,7 +93,7 @@ class Schedules:
 
         Raises:
             ScheduleNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._read("get_schedule", dataclasses.asdict(key))
         if not found:
@@ -114,7 +114,7 @@ class Schedules:
         Raises:
             ScheduleNotFoundError: There is none.
             ScheduleChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         columns = timing_columns(spec.timing) | target_columns(key, spec.target)
         calendar = Calendar(key, spec.timing)
@@ -161,7 +161,7 @@ class Schedules:
             ScheduleNotFoundError: There is none any more.
             ScheduleChangedError: It has changed since `schedule` was read.
             InvalidRequestError: Some are where the record of firings is gone.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         key = schedule.key
         [found] = await self._context.call(
@@ -206,7 +206,7 @@ class Schedules:
             if await self._rows(statement, columns | dict(change(schedule, now))):
                 self._on_changed()
                 return await self.get(key)
-        raise errors.StorageConflictError("a schedule that changes all the time")
+        raise errors.StorageConflictError("the schedule keeps changing")
 
     async def _now(self) -> dt.datetime:
         [(now,)] = await self._rows("read_now", {"now": self._context.clock.pinned()})

@@ -67,7 +67,7 @@ async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
 
     assert found.state is State.FAILED
     assert found.offenders[0].startswith("orders/p: the job, running, has been left untended since")
-    assert "job not tended yet" in found.advice
+    assert "job upkeep failed; retrying" in found.advice
 
 
 async def test_a_job_that_is_tended_meanwhile_breaks_no_law(

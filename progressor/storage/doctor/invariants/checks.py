@@ -60,7 +60,7 @@ class Invariant:
     says: str
     deep: bool = False
     lasting: bool = False
-    logged: str = "gates not looked at yet"
+    logged: str = "gates not promoted; retrying"
 
     @property
     def query(self) -> LiteralString:
@@ -240,13 +240,13 @@ INVARIANTS = (
         name="jobs_are_tended",
         says="the upkeep of every job is done in time",
         lasting=True,
-        logged="job not tended yet",
+        logged="job upkeep failed; retrying",
     ),
     Invariant(
         name="deadlines_of_jobs_are_noticed",
         says="no job runs whose deadline has passed",
         lasting=True,
-        logged="job not tended yet",
+        logged="job upkeep failed; retrying",
     ),
     Invariant(
         name="schedules_fire_in_time",

@@ -34,7 +34,7 @@ class Histories:
 
         Raises:
             EventNotFoundError: The range starts after an event that does not exist.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         if wanted.after > last_event_id:
             raise errors.EventNotFoundError(key.process_id, wanted.after)

@@ -32,7 +32,7 @@ class Traces:
 
         Raises:
             ProcessNotFoundError: There is no such process.
-            StorageUnavailableError: PostgreSQL is away.
+            StorageUnavailableError: PostgreSQL is unreachable.
         """
         named: dict[str, Any] = dataclasses.asdict(key)
         async with self._context.connection(reads_only=True) as connection:

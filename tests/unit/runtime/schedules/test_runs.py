@@ -273,7 +273,7 @@ async def test_what_became_of_a_firing_is_counted(
 
     assert scene.metrics.schedule_runs.value(("clocks", verdict)) == 1
     is_told = verdict in {"refused", "missed"}
-    assert [it.message for it in caplog.records] == ["schedule started nothing"] * is_told
+    assert [it.message for it in caplog.records] == ["schedule run refused"] * is_told
     lateness = scene.metrics.schedule_lateness.snapshot().values
     assert (("clocks",) in lateness) is (verdict == "started")
 
