@@ -96,7 +96,7 @@ async def repair(
     request: RequestInput = NO_REQUEST,
     options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
-    """Handle the processor to repair a broken process, and print its answer."""
+    """Ask the processor to repair a broken process, and print its answer."""
     async with client_of(options) as client:
         answer = await client.repair(
             process_id,
