@@ -31,7 +31,7 @@ SELDOM = {
     "zombie_collection", "zombies_collected", "fenced", "abandoned", "scan_found",
     "gates_scan_found", "scans_failed", "notifications_lost", "spans", "jobs_recovered",
     "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
-    "schedule_runs", "schedule_lateness",
+    "schedule_runs", "schedule_lateness", "largest_step",
 }  # fmt: skip
 """What this load makes no series of, or none that is drawn."""
 
