@@ -1,7 +1,7 @@
 """The engine: what `progressor serve` runs, with counters that the bench can read.
 
-Arguments are the number of workers and settings, KEY=VALUE. With several workers the command itself
-runs, and there are no counters.
+Arguments are the number of workers and settings, KEY=VALUE. With several workers the bench runs
+the command itself and cannot read the counters.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ g  the same as e; the time since the previous answer is recorded
 m  the given number of events, and an answer
 j  as the leader of a job: the given number of nodes with plan n, and finish at their join
 n  as the node of a job: a result, and finish
-w  an answer once the processor is told to release held steps
+w  an answer once the bench releases the held steps
 """
 
 import struct

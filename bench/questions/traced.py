@@ -26,7 +26,7 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
         async with env.engine_beside(*more) as pushing:
             for number in range(pace.turns):
                 first = number % len(NAMES)
-                # Each is first, second and last in turn, so that a slower machine is no cost.
+                # Rotate the order, so that a machine that slows down does not favour one of them.
                 for name in (*NAMES[first:], *NAMES[:first]):
                     engine = env.engines[0] if name == "traced_off" else pushing
                     turns[name].append(await _run(name, engine, env, pace))

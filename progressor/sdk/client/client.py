@@ -91,28 +91,28 @@ class Client(Processes):
     @functools.cached_property
     def jobs(self) -> "Jobs":
         """The requests about jobs."""
-        from progressor.sdk.client import jobs  # noqa: PLC0415
+        from progressor.sdk.client import jobs  # noqa: PLC0415  # a client without it starts sooner
 
         return jobs.Jobs(self.requests.of(jobs.JobRequests), self.connection)
 
     @functools.cached_property
     def gates(self) -> "Gates":
         """The requests about gates."""
-        from progressor.sdk.client import gates  # noqa: PLC0415
+        from progressor.sdk.client import gates  # noqa: PLC0415  # a client without it starts sooner
 
         return gates.Gates(self.requests.of(gates.GateRequests), self.connection)
 
     @functools.cached_property
     def schedules(self) -> "Schedules":
         """The requests about schedules."""
-        from progressor.sdk.client import schedules  # noqa: PLC0415
+        from progressor.sdk.client import schedules  # noqa: PLC0415  # a client without it starts sooner
 
         return schedules.Schedules(self.requests.of(schedules.ScheduleRequests), self.connection)
 
     @functools.cached_property
     def namespaces(self) -> "Namespaces":
         """The requests about namespaces."""
-        from progressor.sdk.client import namespaces  # noqa: PLC0415
+        from progressor.sdk.client import namespaces  # noqa: PLC0415  # a client without it starts sooner
 
         return namespaces.Namespaces(
             self.requests.of(namespaces.NamespaceRequests), self.connection
@@ -121,7 +121,7 @@ class Client(Processes):
     @functools.cached_property
     def replicas(self) -> "Replicas":
         """The requests about replicas."""
-        from progressor.sdk.client import replicas  # noqa: PLC0415
+        from progressor.sdk.client import replicas  # noqa: PLC0415  # a client without it starts sooner
 
         return replicas.Replicas(self.requests.of(replicas.ReplicaRequests), self.connection)
 

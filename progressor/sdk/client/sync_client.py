@@ -59,21 +59,21 @@ class SyncClient(SyncProcesses):
     @functools.cached_property
     def jobs(self) -> "SyncJobs":
         """The requests about jobs."""
-        from progressor.sdk.client import jobs  # noqa: PLC0415
+        from progressor.sdk.client import jobs  # noqa: PLC0415  # a client without it starts sooner
 
         return jobs.SyncJobs(self.requests.of(jobs.JobRequests), self.connection)
 
     @functools.cached_property
     def gates(self) -> "SyncGates":
         """The requests about gates."""
-        from progressor.sdk.client import gates  # noqa: PLC0415
+        from progressor.sdk.client import gates  # noqa: PLC0415  # a client without it starts sooner
 
         return gates.SyncGates(self.requests.of(gates.GateRequests), self.connection)
 
     @functools.cached_property
     def schedules(self) -> "SyncSchedules":
         """The requests about schedules."""
-        from progressor.sdk.client import schedules  # noqa: PLC0415
+        from progressor.sdk.client import schedules  # noqa: PLC0415  # a client without it starts sooner
 
         return schedules.SyncSchedules(
             self.requests.of(schedules.ScheduleRequests), self.connection
@@ -82,7 +82,7 @@ class SyncClient(SyncProcesses):
     @functools.cached_property
     def namespaces(self) -> "SyncNamespaces":
         """The requests about namespaces."""
-        from progressor.sdk.client import namespaces  # noqa: PLC0415
+        from progressor.sdk.client import namespaces  # noqa: PLC0415  # a client without it starts sooner
 
         return namespaces.SyncNamespaces(
             self.requests.of(namespaces.NamespaceRequests), self.connection
@@ -91,7 +91,7 @@ class SyncClient(SyncProcesses):
     @functools.cached_property
     def replicas(self) -> "SyncReplicas":
         """The requests about replicas."""
-        from progressor.sdk.client import replicas  # noqa: PLC0415
+        from progressor.sdk.client import replicas  # noqa: PLC0415  # a client without it starts sooner
 
         return replicas.SyncReplicas(self.requests.of(replicas.ReplicaRequests), self.connection)
 

@@ -6,6 +6,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
+from progressor.storage.rows.effects import Effects
 from tests.support.builders import (
     make_key,
     make_namespace,
@@ -57,6 +58,25 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> No
 
     assert harness.carried == [7]
     assert harness.replies.waiting_count == 0
+
+
+@pytest.mark.parametrize(
+    "admission", [WAITING, Admission(verdict=Verdict.PROCESS_FINISHED)], ids=["admitted", "refused"]
+)
+@in_virtual_time
+async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
+    admission: Admission,
+) -> None:
+    # One request of a batch carries the effects of all.
+    harness = Harness()
+    answer = await harness.ask()
+    answer.cancel()
+    await settled()
+
+    harness.admissions.answer(admission, Effects(due=((KEY, 9),)))
+    await settled()
+
+    assert harness.due_queue.changed.is_set()
 
 
 @pytest.mark.parametrize(

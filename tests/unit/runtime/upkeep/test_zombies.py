@@ -24,6 +24,7 @@ from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.settlements import Entry, LeaseLost, Outcome, Settlements
 from progressor.storage.replicas.replicas import Replicas, ZombieCause
+from progressor.storage.rows.effects import Effects
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_key,
@@ -45,6 +46,7 @@ from tests.support.runtime.memory import (
     MemorySettlements,
     away,
 )
+from tests.support.runtime.requests import begun
 from tests.support.runtime.virtual_time import LoopClock, in_virtual_time, settled
 from tests.support.telemetry.measured import counted, recorded
 from tests.support.telemetry.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
@@ -259,6 +261,23 @@ async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found
     assert harness.observers.counts == {"zombie_collected": 2}
     await harness.scanning.scan()
     assert [entry.task_id for entry in harness.settlements.entries] == [1, 2, 1]
+
+
+@in_virtual_time
+async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled() -> None:
+    harness = Harness()
+    held: list[asyncio.Future[Outcome]] = []
+    harness.settlements.held = held
+    harness.replicas.zombies = (make_zombie(),)
+    scan = await begun(harness.scanning.scan())
+    scan.cancel()
+    await settled()
+
+    held[0].set_result(make_written(effects=Effects(due=((make_key(), 9),))))
+    await settled()
+
+    assert scan.cancelled()
+    assert harness.due_queue.changed.is_set()
 
 
 @in_virtual_time
