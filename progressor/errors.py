@@ -4,7 +4,6 @@
       RequestError      the caller must change the request, or learn that it cannot be
         NotFoundError   ...of a namespace, process, event, task or gate (more: job_errors)
         StateError      ...in this state of the process
-      ProcessorError    the user's service must be fixed
       StorageError      try again later
       ConfigError       the operator must change the configuration
 
@@ -189,22 +188,23 @@ class StepFailedError(StateError):
         detail: Why it failed, in words.
     """
 
+    text: ClassVar[str]
+
     def __init__(
         self,
-        message: str,
-        *,
         process_id: str,
         detail: str,
-        own: bool,
-        task_id: int | None,
-        failure: "StepFailure | None",
+        task_id: int | None = None,
+        failure: "StepFailure | None" = None,
+        *,
+        own: bool = True,
     ) -> None:
         failure = failure or StepFailure()
         self.process_id, self.own, self.task_id = process_id, own, task_id
         self.broken_by = failure.broken_by
         self.failure_code, self.failure_reason = failure.code, failure.reason
         self.detail = detail
-        super().__init__(message)
+        super().__init__(self.text.format_map(vars(self)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,27 +223,21 @@ class ProcessFailedError(StepFailedError):
     """
 
     reason = "PROCESS_FAILED"
+    text = "process {process_id!r} is in error: {detail}"
 
     def __init__(
         self,
         process_id: str,
         detail: str,
-        *,
-        own: bool = False,
         task_id: int | None = None,
         failure: StepFailure | None = None,
+        *,
+        own: bool = False,
     ) -> None:
-        message = f"process {process_id!r} is in error: {detail}"
+        super().__init__(process_id, detail, task_id, failure, own=own)
         if own:
-            message = f"task {task_id} of this request broke process {process_id!r}: {detail}"
-        super().__init__(
-            message,
-            process_id=process_id,
-            detail=detail,
-            own=own,
-            task_id=task_id,
-            failure=failure,
-        )
+            broke = f"task {task_id} of this request broke process {process_id!r}"
+            self.args = (f"{broke}: {detail}",)
 
 
 class ProcessIsRunningError(StateError):
@@ -304,36 +298,14 @@ class RepairFailedError(StepFailedError):
     """
 
     reason = "REPAIR_FAILED"
-
-    def __init__(
-        self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
-    ) -> None:
-        super().__init__(
-            f"repair of process {process_id!r} failed: {detail}",
-            process_id=process_id,
-            detail=detail,
-            own=True,
-            task_id=task_id,
-            failure=failure,
-        )
+    text = "repair of process {process_id!r} failed: {detail}"
 
 
 class TaskFailedError(StepFailedError):
     """The task failed alone: its attempts are spent and its process is as it was."""
 
     reason = "TASK_FAILED"
-
-    def __init__(
-        self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
-    ) -> None:
-        super().__init__(
-            f"task {task_id} of process {process_id!r} failed: {detail}",
-            process_id=process_id,
-            detail=detail,
-            own=True,
-            task_id=task_id,
-            failure=failure,
-        )
+    text = "task {task_id} of process {process_id!r} failed: {detail}"
 
 
 class ProcessRemovedError(StateError):
@@ -417,10 +389,6 @@ class DeadlineExceededError(RequestError):
         self.task_id = task_id
         tail = "no task is known" if task_id is None else f"task {task_id} continues"
         super().__init__(f"the deadline passed; {tail}")
-
-
-class ProcessorError(ProgressorError):
-    """The user's processor, or its answer, is at fault."""
 
 
 class StorageError(ProgressorError):

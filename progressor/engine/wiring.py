@@ -11,7 +11,7 @@ import random
 from progressor import errors
 from progressor.api.calls.ports import Backend
 from progressor.clock import Clock, SystemClock
-from progressor.domain.views.replica import CREWS_MAX, Crew, Load
+from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.runtime.core.context import Context
@@ -290,33 +290,33 @@ class Wiring:
     def _writes_waiting(self) -> list[Waiting]:
         return [*self._admissions.waiting(), *self._settlements.waiting()]
 
-    def load(self) -> Load:
+    def load(self) -> ReplicaLoad:
         """Return what is in hand at the moment; from any thread."""
-        return Load(
+        return ReplicaLoad(
             step_count=self.slots.busy_total,
             caller_count=self.replies.waiting_count,
-            crews=self._crews(),
+            loads=self._loads(),
         )
 
     def look(self) -> None:
         """See which processors are connected again; what comes of it goes with the next load."""
         self._processor.reach.look()
 
-    def _crews(self) -> dict[str, Crew]:
+    def _loads(self) -> dict[str, NamespaceLoad]:
         """Return what is known of the namespaces that matter most to those who wait."""
         unreachable = self._processor.reach.unreachable()
         largest_steps = self._processor.sizes.largest()
         usage = [it for it in self.slots.usage() if self.namespaces.is_known(it[0])]
         usage.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
         return {
-            name: Crew(
+            name: NamespaceLoad(
                 busy_count=busy,
                 size=busy + free,
                 unreachable_for=unreachable.get(name),
                 tally=self._counters.of(name),
                 largest_step=largest_steps.get(name),
             )
-            for name, busy, free in usage[:CREWS_MAX]
+            for name, busy, free in usage[:LOADS_MAX]
         }
 
     def start(self, group: asyncio.TaskGroup) -> None:

@@ -257,7 +257,7 @@ def make_replica_facts(replica_id: int = 1, **fields: Any) -> ReplicaFacts:
         "heartbeat_at": START,
         "lease_timeout": seconds(5),
         "draining": False,
-        "crews": {},
+        "loads": {},
         "name": f"host-{replica_id}",
         "version": "1.2.3",
         "step_count": 0,

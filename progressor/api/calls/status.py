@@ -65,7 +65,6 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
         errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
         errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
-        errors.ProcessorError: grpc.StatusCode.INTERNAL,
         errors.StorageError: grpc.StatusCode.INTERNAL,
         errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageConflictError: grpc.StatusCode.UNAVAILABLE,

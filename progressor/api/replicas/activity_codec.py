@@ -7,12 +7,12 @@ from google.protobuf import duration_pb2
 
 from progressor.api.replicas.codec import STATE_TO_WIRE
 from progressor.domain.views.activity import Activity, Queue, even_share
-from progressor.domain.views.replica import CREWS_MAX, Crew, Facts, ReplicaFacts
+from progressor.domain.views.replica import LOADS_MAX, Facts, NamespaceLoad, ReplicaFacts
 from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.shapes import UNSENT, Shape
 
-CREWS_SENT_MAX = 5_000
+LOADS_SENT_MAX = 5_000
 """Namespaces of replicas in one answer. With all else at its bound they take 1.4 MiB, and 50 ms of
 the event loop (2026-11-21, 2-core reference machine); 20 namespaces of 5 replicas, 1 ms."""
 
@@ -20,13 +20,13 @@ NAME_LENGTH_MAX = 256
 """Characters of a replica's name, which its configuration does not bound."""
 
 _NO_TIME = dt.timedelta()
-_CREW = Shape(Crew, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
+_LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
 
 
 def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
     """Return the activity as a message."""
     facts, counts = activity.facts, activity.counts
-    share = even_share([len(it.crews or ()) for it in facts.replicas.values()], CREWS_SENT_MAX)
+    share = even_share([len(it.loads or ()) for it in facts.replicas.values()], LOADS_SENT_MAX)
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)
     return pb.GetActivityResponse(
         read_at=wire.datetime_to_timestamp(facts.read_at),
@@ -39,8 +39,8 @@ def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
 
 
 def _replica(replica: ReplicaFacts, facts: Facts, share: int) -> pb.ReplicaActivity:
-    crews = replica.crews or {}
-    is_whole = replica.crews is not None and len(crews) < CREWS_MAX and len(crews) <= share
+    loads = replica.loads or {}
+    is_whole = replica.loads is not None and len(loads) < LOADS_MAX and len(loads) <= share
     return pb.ReplicaActivity(
         replica_id=replica.replica_id,
         name=replica.name[:NAME_LENGTH_MAX],
@@ -54,13 +54,13 @@ def _replica(replica: ReplicaFacts, facts: Facts, share: int) -> pb.ReplicaActiv
         step_count=replica.step_count,
         caller_count=replica.caller_count,
         # Those that matter most came first with the heartbeat, and still do.
-        namespaces=[_namespace(name, crews[name]) for name in itertools.islice(crews, share)],
+        namespaces=[_namespace(name, loads[name]) for name in itertools.islice(loads, share)],
         is_partial=not is_whole,
     )
 
 
-def _namespace(name: str, crew: Crew) -> pb.NamespaceActivity:
-    message = _CREW.message(crew)
+def _namespace(name: str, load: NamespaceLoad) -> pb.NamespaceActivity:
+    message = _LOAD.message(load)
     message.namespace = name
     return message
 

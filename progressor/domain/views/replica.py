@@ -14,12 +14,12 @@ class ReplicaState(enum.StrEnum):
     SILENT = "silent"
 
 
-CREWS_MAX = 200
+LOADS_MAX = 200
 """Namespaces that a heartbeat describes at most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class StepTally:
     """What a replica has done in one namespace since it started; only grows.
 
     ``settled_count`` are attempts whose outcome was written, ``attempt_count`` those that the
@@ -48,7 +48,7 @@ class StepSize:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class NamespaceLoad:
     """The workers of one namespace in a replica: how many are busy, of how many, and its processor.
 
     ``unreachable_for``: how long the processor has been unreachable; None: it was reached, or there
@@ -59,35 +59,35 @@ class Crew:
     busy_count: int
     size: int
     unreachable_for: dt.timedelta | None = None
-    tally: Tally | None = None
+    tally: StepTally | None = None
     largest_step: StepSize | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ReplicaLoad:
     """What a replica has in hand: places taken by steps, and tasks that callers wait for.
 
-    ``crews`` are those of its namespaces, at most CREWS_MAX.
+    ``loads`` are those of its namespaces, at most LOADS_MAX.
     """
 
     step_count: int
     caller_count: int
-    crews: Mapping[str, Crew] = dataclasses.field(default_factory=dict, hash=False)
+    loads: Mapping[str, NamespaceLoad] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
     """A replica as its last heartbeat described it. None: its release does not report it.
 
-    A namespace that is not among the crews has no step in that replica, unless they are
-    CREWS_MAX.
+    A namespace that is not among the loads has no step in that replica, unless they are
+    LOADS_MAX.
     """
 
     replica_id: int
     heartbeat_at: dt.datetime
     lease_timeout: dt.timedelta
     draining: bool
-    crews: Mapping[str, Crew] | None
+    loads: Mapping[str, NamespaceLoad] | None
     name: str = ""
     version: str = ""
     step_count: int | None = None

@@ -38,7 +38,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.process import JobRole
-from progressor.domain.views.replica import Crew, Facts, ReplicaFacts
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -258,12 +258,12 @@ def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker
         return NoReplica(
             since=since, draining_count=len(facts.replicas) - silent, silent_count=silent
         )
-    idle = Crew(busy_count=0, size=namespace.worker_count_max)
-    crews = [it.crews.get(namespace.name, idle) for it in serving if it.crews is not None]
+    idle = NamespaceLoad(busy_count=0, size=namespace.worker_count_max)
+    loads = [it.loads.get(namespace.name, idle) for it in serving if it.loads is not None]
     return NoFreeWorker(
         since=since,
-        busy_count=sum(it.busy_count for it in crews),
-        worker_count=sum(it.size for it in crews),
+        busy_count=sum(it.busy_count for it in loads),
+        worker_count=sum(it.size for it in loads),
         processor_unreachable_since=_unreachable_since(serving, namespace.name),
     )
 
@@ -281,10 +281,10 @@ def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
 def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.datetime | None:
     """Return since when a processor has not been reached by the one that has tried for longest."""
     since = [
-        it.heartbeat_at - crew.unreachable_for
+        it.heartbeat_at - load.unreachable_for
         for it in replicas
-        if (crew := (it.crews or {}).get(namespace)) is not None
-        and crew.unreachable_for is not None
+        if (load := (it.loads or {}).get(namespace)) is not None
+        and load.unreachable_for is not None
     ]
     return min(since, default=None)
 

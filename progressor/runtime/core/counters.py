@@ -7,7 +7,7 @@ of namespaces, some would be counted under "other". Counting a step costs 0.3 µ
 import dataclasses
 import datetime as dt
 
-from progressor.domain.views.replica import Tally
+from progressor.domain.views.replica import StepTally
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,12 +44,12 @@ class Counters:
         """Drop the counters of a deleted namespace; a new one of that name starts at zero."""
         self._counts.pop(namespace, None)
 
-    def of(self, namespace: str) -> Tally:
+    def of(self, namespace: str) -> StepTally:
         """Return the counters of a namespace; thread-safe."""
         count = self._counts.get(namespace)
         if count is None:
-            return Tally()
-        return Tally(
+            return StepTally()
+        return StepTally(
             settled_count=count.settled,
             attempt_count=count.attempts,
             failed_count=count.failed,

@@ -30,7 +30,7 @@ from typing import Protocol
 
 from progressor import errors
 from progressor.clock import Clock
-from progressor.domain.views.replica import Load
+from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _TOO_LATE = "it took longer than the lease lasts"
 class Heartbeats(Protocol):
     """What a heartbeat needs of storage."""
 
-    def beat(self, *, draining: bool, load: Load) -> None:
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> None:
         """Renew the leases; raises StorageError."""
 
     def cut(self) -> None:
@@ -65,7 +65,7 @@ class Heartbeat:
         replica: ReplicaSettings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        load: Callable[[], Load],
+        load: Callable[[], ReplicaLoad],
         on_beat: Callable[[], None],
         on_miss: Callable[[], None],
         on_lost: Callable[[], None],

@@ -31,6 +31,6 @@ def _busy(facts: Facts) -> Counter[str]:
     """Return how many steps are in hand in each namespace."""
     found: Counter[str] = Counter()
     for replica in facts.replicas.values():
-        for name, crew in (replica.crews or {}).items():
-            found[name] += crew.busy_count
+        for name, load in (replica.loads or {}).items():
+            found[name] += load.busy_count
     return found

@@ -23,7 +23,7 @@ import psycopg
 
 from progressor import errors
 from progressor.clock import Clock
-from progressor.domain.views.replica import Load
+from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import translated
@@ -86,7 +86,7 @@ class Heartbeats:
         self._socket: socket.socket | None = None
         self._socket_lock = threading.Lock()
 
-    def beat(self, *, draining: bool, load: Load) -> None:
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> None:
         """Renew all leases of the replica, or enter it. Blocks.
 
         Raises:
@@ -98,7 +98,7 @@ class Heartbeats:
             "step_count": load.step_count,
             "caller_count": load.caller_count,
             "clock_offset": self._offset,
-            "facts": watch.told(load.crews),
+            "facts": watch.told(load.loads),
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from progressor.clock import Clock
-from progressor.domain.views.replica import Crew, Facts, ReplicaFacts, StepSize, Tally
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts, StepSize, StepTally
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import fetch_named
 from progressor.storage.postgres.pools import Pool, connection_of
@@ -122,19 +122,19 @@ class Watch:
         )
 
 
-def told(crews: Mapping[str, Crew]) -> str:
+def told(loads: Mapping[str, NamespaceLoad]) -> str:
     """Return what a replica knows, for its row."""
-    return msgspec.json.encode({name: _columns(crew) for name, crew in crews.items()}).decode()
+    return msgspec.json.encode({name: _columns(load) for name, load in loads.items()}).decode()
 
 
-def _columns(crew: Crew) -> rows.Row:
-    places = (crew.busy_count, crew.size, _seconds(crew.unreachable_for))
-    tally = crew.tally
+def _columns(load: NamespaceLoad) -> rows.Row:
+    places = (load.busy_count, load.size, _seconds(load.unreachable_for))
+    tally = load.tally
     if tally is None:
         return places
     spent = _seconds(tally.processor_time)
     told = (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
-    step = crew.largest_step
+    step = load.largest_step
     if step is None:
         return told
     # The doctor reads it by its place.
@@ -148,7 +148,7 @@ def _replica(row: _FactsRow) -> ReplicaFacts:
         heartbeat_at=row.heartbeat_at,
         lease_timeout=row.lease_timeout,
         draining=row.draining,
-        crews=None if row.facts is None else _Crews(row.facts),
+        loads=None if row.facts is None else _Loads(row.facts),
         name=row.name,
         version=row.version,
         step_count=row.step_count,
@@ -156,8 +156,8 @@ def _replica(row: _FactsRow) -> ReplicaFacts:
     )
 
 
-class _Crews(Mapping[str, Crew]):
-    """The crews of a replica, each read when it is asked for: why a task waits takes one of them.
+class _Loads(Mapping[str, NamespaceLoad]):
+    """The loads of a replica, each read when it is asked for: why a task waits takes one of them.
 
     To read them all takes 5 us each (2026-11), on the event loop, and there may be 200,000.
     """
@@ -165,8 +165,8 @@ class _Crews(Mapping[str, Crew]):
     def __init__(self, told: Mapping[str, rows.Row]) -> None:
         self._told = told
 
-    def __getitem__(self, name: str) -> Crew:
-        return _crew(self._told[name])
+    def __getitem__(self, name: str) -> NamespaceLoad:
+        return _load(self._told[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._told)
@@ -175,9 +175,9 @@ class _Crews(Mapping[str, Crew]):
         return len(self._told)
 
 
-def _crew(columns: rows.Row) -> Crew:
+def _load(columns: rows.Row) -> NamespaceLoad:
     busy_count, size, unreachable_seconds = columns[:3]
-    return Crew(
+    return NamespaceLoad(
         busy_count=busy_count,
         size=size,
         unreachable_for=rows.seconds(unreachable_seconds),
@@ -193,9 +193,9 @@ def _step_size(columns: Any) -> StepSize | None:  # noqa: ANN401  # of any relea
     return StepSize(process_id=process_id, size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
-def _tally(columns: rows.Row) -> Tally:
+def _tally(columns: rows.Row) -> StepTally:
     settled_count, attempt_count, failed_count, spent_seconds = columns
-    return Tally(
+    return StepTally(
         settled_count=settled_count,
         attempt_count=attempt_count,
         failed_count=failed_count,

@@ -13,10 +13,10 @@ class TestLargeSteps:
     @staticmethod
     def told(*steps: str) -> str:
         """Return a change that has a replica tell of the largest steps of namespaces."""
-        crews = ", ".join(
+        loads = ", ".join(
             f'"n{number}": [0, 100, null, 1, 1, 0, 0.5{step}]' for number, step in enumerate(steps)
         )
-        return change("facts", f"'{{{crews}}}'")
+        return change("facts", f"'{{{loads}}}'")
 
     def test_of_whom_nothing_is_told_are_well(self, orders: str) -> None:
         execute(orders, replica(), self.told("", ""))

@@ -13,7 +13,7 @@ import pytest
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.replica import Load, ReplicaState, ReplicaView
+from progressor.domain.views.replica import ReplicaLoad, ReplicaState, ReplicaView
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas import heartbeats
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECOND = dt.timedelta(seconds=1)
 HOUR = dt.timedelta(hours=1)
-IDLE = Load(step_count=0, caller_count=0)
+IDLE = ReplicaLoad(step_count=0, caller_count=0)
 OWN_TIMEOUT = 3 * LEASE_TIMEOUT
 SETTINGS = ReplicaSettings(name="host-1", heartbeat_interval=SECOND, lease_timeout=OWN_TIMEOUT)
 
@@ -55,7 +55,7 @@ class Beating:
             clock=clock,
         )
 
-    def beat(self, load: Load = IDLE, *, draining: bool = False) -> None:
+    def beat(self, load: ReplicaLoad = IDLE, *, draining: bool = False) -> None:
         self.heartbeats.beat(draining=draining, load=load)
 
 
@@ -82,7 +82,7 @@ class TestABeat:
     async def test_enters_the_replica_with_all_that_it_tells(
         self, beating: Beating, roster: Roster, clock: ManualClock
     ) -> None:
-        beating.beat(Load(step_count=3, caller_count=7))
+        beating.beat(ReplicaLoad(step_count=3, caller_count=7))
 
         assert await view_of(roster, beating.replica_id) == ReplicaView(
             replica_id=beating.replica_id,
@@ -103,10 +103,10 @@ class TestABeat:
     async def test_renews_what_changes_and_leaves_what_does_not(
         self, beating: Beating, roster: Roster, clock: ManualClock
     ) -> None:
-        beating.beat(Load(step_count=3, caller_count=7))
+        beating.beat(ReplicaLoad(step_count=3, caller_count=7))
         before = await view_of(roster, beating.replica_id)
         clock.advance(SECOND)
-        beating.beat(Load(step_count=1, caller_count=0), draining=True)
+        beating.beat(ReplicaLoad(step_count=1, caller_count=0), draining=True)
 
         assert await view_of(roster, beating.replica_id) == dataclasses.replace(
             before,
@@ -122,7 +122,7 @@ class TestABeat:
     ) -> None:
         beating.beat()
         await store.replicas.retire(beating.replica_id)
-        beating.beat(Load(step_count=1, caller_count=0))
+        beating.beat(ReplicaLoad(step_count=1, caller_count=0))
 
         assert (await view_of(roster, beating.replica_id)).step_count == 1
 
@@ -150,7 +150,7 @@ class TestABeat:
             beating.heartbeats.cut()
             with pytest.raises(errors.StorageUnavailableError):
                 await hanging
-        beating.beat(Load(step_count=5, caller_count=0))
+        beating.beat(ReplicaLoad(step_count=5, caller_count=0))
 
         assert (await view_of(roster, beating.replica_id)).step_count == 5
 

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.views.replica import Crew, Load, StepSize, Tally
+from progressor.domain.views.replica import NamespaceLoad, ReplicaLoad, StepSize, StepTally
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas.activities import Activities
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
@@ -27,7 +27,7 @@ from tests.support.storage.store import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TELLER_ID = 901
-TALLY = Tally(
+TALLY = StepTally(
     settled_count=2**40, attempt_count=12, failed_count=3, processor_time=seconds(1234.567)
 )
 
@@ -43,9 +43,9 @@ class Teller:
             clock=clock,
         )
 
-    def tell(self, crews: Mapping[str, Crew], *, draining: bool = False) -> None:
+    def tell(self, loads: Mapping[str, NamespaceLoad], *, draining: bool = False) -> None:
         """Beat once."""
-        load = Load(step_count=3, caller_count=2, crews=crews)
+        load = ReplicaLoad(step_count=3, caller_count=2, loads=loads)
         self._heartbeats.beat(draining=draining, load=load)
 
     def close(self) -> None:
@@ -76,19 +76,19 @@ def activities(store: Store, clock: ManualClock) -> Activities:
 async def test_a_heartbeat_tells_who_it_is_and_what_was_done(
     teller: Teller, activities: Activities, clock: ManualClock
 ) -> None:
-    crews = {
-        "orders": Crew(busy_count=3, size=10, unreachable_for=seconds(2.5), tally=TALLY),
-        "idle": Crew(busy_count=0, size=10, tally=Tally()),
+    loads = {
+        "orders": NamespaceLoad(busy_count=3, size=10, unreachable_for=seconds(2.5), tally=TALLY),
+        "idle": NamespaceLoad(busy_count=0, size=10, tally=StepTally()),
     }
-    teller.tell(crews, draining=True)
+    teller.tell(loads, draining=True)
 
     facts = (await activities.read()).facts
     found = facts.replicas[TELLER_ID]
 
     assert (found.name, found.version, found.draining) == ("teller", "1.2.3", True)
     assert (found.step_count, found.caller_count) == (3, 2)
-    assert found.crews == crews
-    assert list(found.crews or ()) == ["orders", "idle"]
+    assert found.loads == loads
+    assert list(found.loads or ()) == ["orders", "idle"]
     assert (found.heartbeat_at, facts.read_at) == (clock.now(), clock.now())
 
 
@@ -109,20 +109,20 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
     found = (await activities.read()).facts.replicas[TELLER_ID]
 
     assert found.step_count is None
-    assert found.crews == {
-        "before": Crew(busy_count=1, size=4),
-        "after": Crew(
+    assert found.loads == {
+        "before": NamespaceLoad(busy_count=1, size=4),
+        "after": NamespaceLoad(
             busy_count=2,
             size=4,
             unreachable_for=seconds(1.5),
-            tally=Tally(
+            tally=StepTally(
                 settled_count=7, attempt_count=6, failed_count=5, processor_time=seconds(0.5)
             ),
         ),
-        "now": Crew(
+        "now": NamespaceLoad(
             busy_count=2,
             size=4,
-            tally=Tally(
+            tally=StepTally(
                 settled_count=7, attempt_count=6, failed_count=5, processor_time=seconds(0.5)
             ),
             largest_step=StepSize(process_id="p", size_bytes=3, limit_bytes=4),
@@ -146,13 +146,13 @@ async def test_what_waits_is_counted_beside(
 async def test_all_who_ask_within_a_second_are_told_the_same(
     teller: Teller, activities: Activities, clock: ManualClock
 ) -> None:
-    teller.tell({"orders": Crew(busy_count=1, size=2)})
+    teller.tell({"orders": NamespaceLoad(busy_count=1, size=2)})
     first = await activities.read()
-    teller.tell({"orders": Crew(busy_count=2, size=2)})
+    teller.tell({"orders": NamespaceLoad(busy_count=2, size=2)})
     clock.advance(AGE_MAX / 2)
     again = await activities.read()
     clock.advance(AGE_MAX / 2)
     later = await activities.read()
 
     assert again.facts is first.facts
-    assert later.facts.replicas[TELLER_ID].crews == {"orders": Crew(busy_count=2, size=2)}
+    assert later.facts.replicas[TELLER_ID].loads == {"orders": NamespaceLoad(busy_count=2, size=2)}

@@ -9,7 +9,7 @@ from progressor.domain.processes.intent import Complete, SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.replica import Crew, Load
+from progressor.domain.views.replica import NamespaceLoad, ReplicaLoad
 from progressor.domain.views.wait import (
     BehindTask,
     Cause,
@@ -59,9 +59,9 @@ class Teller:
             clock=clock,
         )
 
-    def tell(self, crews: Mapping[str, Crew], *, draining: bool = False) -> None:
+    def tell(self, loads: Mapping[str, NamespaceLoad], *, draining: bool = False) -> None:
         """Beat once."""
-        load = Load(step_count=0, caller_count=0, crews=crews)
+        load = ReplicaLoad(step_count=0, caller_count=0, loads=loads)
         self._heartbeats.beat(draining=draining, load=load)
 
     def close(self) -> None:
@@ -197,8 +197,8 @@ class TestWhatAReplicaTells:
         clock.advance(3 * SECOND)
         teller.tell(
             {
-                key.namespace: Crew(busy_count=4, size=4, unreachable_for=seconds(1.5)),
-                "another": Crew(busy_count=1, size=9),
+                key.namespace: NamespaceLoad(busy_count=4, size=4, unreachable_for=seconds(1.5)),
+                "another": NamespaceLoad(busy_count=1, size=9),
             }
         )
 
@@ -257,7 +257,7 @@ class TestWhatAReplicaTells:
     ) -> None:
         key = fresh_key()
         await store.admit(a_request(key, TaskType.INIT), run=False)
-        teller.tell({key.namespace: Crew(busy_count=0, size=4)}, draining=True)
+        teller.tell({key.namespace: NamespaceLoad(busy_count=0, size=4)}, draining=True)
 
         found = await cause(store, key)
 
@@ -273,17 +273,19 @@ class TestAWatch:
             pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
             statement_timeout=STATEMENT_TIMEOUT,
         )  # fmt: skip
-        teller.tell({"orders": Crew(busy_count=1, size=2)})
+        teller.tell({"orders": NamespaceLoad(busy_count=1, size=2)})
         first = await watch.facts()
-        teller.tell({"orders": Crew(busy_count=2, size=2)})
+        teller.tell({"orders": NamespaceLoad(busy_count=2, size=2)})
         clock.advance(SECOND - dt.timedelta(milliseconds=1))
         within_a_second = await watch.facts()
         clock.advance(dt.timedelta(milliseconds=1))
         afterwards = await watch.facts()
 
         assert within_a_second is first
-        assert first.replicas[TELLER_ID].crews == {"orders": Crew(busy_count=1, size=2)}
-        assert afterwards.replicas[TELLER_ID].crews == {"orders": Crew(busy_count=2, size=2)}
+        assert first.replicas[TELLER_ID].loads == {"orders": NamespaceLoad(busy_count=1, size=2)}
+        assert afterwards.replicas[TELLER_ID].loads == {
+            "orders": NamespaceLoad(busy_count=2, size=2)
+        }
         assert afterwards.read_at == clock.now()
 
     async def test_leaves_out_the_dead_before_the_living_where_there_are_too_many(

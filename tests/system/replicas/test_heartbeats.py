@@ -10,7 +10,7 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor import errors
-from progressor.domain.views.replica import Load
+from progressor.domain.views.replica import ReplicaLoad
 from progressor.storage.replicas.heartbeats import Heartbeats
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
@@ -53,7 +53,7 @@ def silence() -> Iterator[Silence]:
     """Return a silence that can be laid upon the replicas of this process."""
     silence, beat = Silence(), Heartbeats.beat
 
-    def beat_or_not(heartbeats: Heartbeats, *, draining: bool, load: Load) -> None:
+    def beat_or_not(heartbeats: Heartbeats, *, draining: bool, load: ReplicaLoad) -> None:
         if silence.holds(heartbeats._constants["replica_id"]):
             silence.met.set()
             raise errors.StorageUnavailableError("silenced, says the test")

@@ -115,7 +115,6 @@ def test_every_class_of_error_has_an_exit_code() -> None:
         errors.ReplicaStoppedError(minute): ExitCode.UNAVAILABLE,
         errors.StorageUnavailableError("away"): ExitCode.UNAVAILABLE,
         errors.EmbeddedPostgresError("no binaries"): ExitCode.USAGE,
-        errors.ProcessorError("too many events"): ExitCode.FAILED,
     }
 
     assert {error: exit_code_for(error) for error in expected} == expected

@@ -3,9 +3,10 @@
 import datetime as dt
 
 from progressor.api.processes.responses import PAGE_BYTES_MAX
-from progressor.api.replicas.activity_codec import CREWS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.api.replicas.activity_codec import LOADS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.domain.views import replica
 from progressor.domain.views.activity import QUEUES_MAX, Activity
-from progressor.domain.views.replica import CREWS_MAX, Crew, Tally
+from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad
 from progressor.sdk.values.activity import Activity as SdkActivity
 from progressor.sdk.values.activity import (
     StepTally,
@@ -26,9 +27,11 @@ def told(activity: Activity) -> SdkActivity:
 
 
 def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -> None:
-    old = make_replica_facts(1, crews=None, step_count=None, caller_count=None)
-    silent_on_tallies = make_replica_facts(2, crews={"orders": Crew(busy_count=0, size=4)})
-    fresh = make_replica_facts(3, crews={"orders": Crew(busy_count=0, size=4, tally=Tally())})
+    old = make_replica_facts(1, loads=None, step_count=None, caller_count=None)
+    silent_on_tallies = make_replica_facts(2, loads={"orders": NamespaceLoad(busy_count=0, size=4)})
+    fresh = make_replica_facts(
+        3, loads={"orders": NamespaceLoad(busy_count=0, size=4, tally=replica.StepTally())}
+    )
 
     first, second, third = told(make_activity(old, silent_on_tallies, fresh)).replicas
 
@@ -72,14 +75,14 @@ def test_replicas_are_in_the_order_of_their_ids() -> None:
 
 
 def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial() -> None:
-    crew = Crew(busy_count=1, size=1, tally=Tally())
-    crowd = {f"n{number}": crew for number in range(CREWS_MAX - 1)}
-    many = [make_replica_facts(number, crews=crowd) for number in range(1, 101)]
-    small = make_replica_facts(101, crews=dict(list(crowd.items())[:5]))
+    load = NamespaceLoad(busy_count=1, size=1, tally=replica.StepTally())
+    crowd = {f"n{number}": load for number in range(LOADS_MAX - 1)}
+    many = [make_replica_facts(number, loads=crowd) for number in range(1, 101)]
+    small = make_replica_facts(101, loads=dict(list(crowd.items())[:5]))
 
     found = told(make_activity(*many, small)).replicas
 
-    share = (CREWS_SENT_MAX - 5) // 100
+    share = (LOADS_SENT_MAX - 5) // 100
     assert [len(it.namespaces) for it in found] == [share] * 100 + [5]
     assert [it.is_partial for it in found] == [True] * 100 + [False]
     # As the heartbeat has them: what matters most comes first.
@@ -87,28 +90,28 @@ def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial
 
 
 def test_a_full_heartbeat_makes_the_replica_partial() -> None:
-    crowd = {f"n{number}": Crew(busy_count=1, size=1) for number in range(CREWS_MAX)}
-    (found,) = told(make_activity(make_replica_facts(crews=crowd))).replicas
+    crowd = {f"n{number}": NamespaceLoad(busy_count=1, size=1) for number in range(LOADS_MAX)}
+    (found,) = told(make_activity(make_replica_facts(loads=crowd))).replicas
 
-    assert len(found.namespaces) == CREWS_MAX
+    assert len(found.namespaces) == LOADS_MAX
     assert found.is_partial
 
 
 def test_an_answer_with_everything_at_its_bound_fits_into_a_page() -> None:
-    tally = Tally(
+    tally = replica.StepTally(
         settled_count=2**62,
         attempt_count=2**62,
         failed_count=2**62,
         processor_time=dt.timedelta(days=100_000, microseconds=123_457),
     )
-    crew = Crew(
+    load = NamespaceLoad(
         busy_count=2**30, size=2**30, unreachable_for=dt.timedelta(days=999.9999), tally=tally
     )
     names = [f"{number:064}" for number in range(QUEUES_MAX)]
     replicas = [
         make_replica_facts(
             2**62 + number,
-            crews=dict.fromkeys(names[:CREWS_MAX], crew),
+            loads=dict.fromkeys(names[:LOADS_MAX], load),
             heartbeat_at=LONG_AGO + seconds(1.000001),
             name="\N{GRINNING FACE}" * 1000,
             version="\N{GRINNING FACE}" * 1000,

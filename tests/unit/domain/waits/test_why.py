@@ -10,7 +10,7 @@ from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.replica import Crew, Facts, ReplicaFacts
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -57,7 +57,7 @@ def a_replica(replica_id: int = 1, *, age: float = 0, **fields: Any) -> ReplicaF
         "heartbeat_at": ago(age),
         "lease_timeout": LEASE_TIMEOUT,
         "draining": False,
-        "crews": {},
+        "loads": {},
     }
     return ReplicaFacts(**defaults | fields)
 
@@ -68,9 +68,11 @@ def facts_of(*replicas: ReplicaFacts) -> Facts:
     )
 
 
-def a_crew(busy: int, size: int = 10, *, unreachable: float | None = None) -> dict[str, Crew]:
+def a_load(
+    busy: int, size: int = 10, *, unreachable: float | None = None
+) -> dict[str, NamespaceLoad]:
     return {
-        NAMESPACE.name: Crew(
+        NAMESPACE.name: NamespaceLoad(
             busy_count=busy,
             size=size,
             unreachable_for=None if unreachable is None else seconds(unreachable),
@@ -126,7 +128,7 @@ class TestATaskThatNobodyCarries:
         self, task_type: TaskType, attempts_max: int
     ) -> None:
         task = timer(task_type=task_type, attempt_count=2)
-        facts = facts_of(a_replica(crews=a_crew(0, unreachable=30)))
+        facts = facts_of(a_replica(loads=a_load(0, unreachable=30)))
 
         assert cause_of(task, facts=facts) == RetryNotDue(
             until=ahead(60), attempts_max=attempts_max, processor_unreachable_since=ago(30)
@@ -153,14 +155,14 @@ class TestATaskThatNobodyCarries:
 
     def test_has_no_free_worker_in_any_replica_that_serves(self) -> None:
         facts = facts_of(
-            a_replica(1, crews=a_crew(10)),
-            a_replica(2, crews=a_crew(3, size=4, unreachable=7), age=1),
-            a_replica(3, crews=a_crew(5), draining=True),
-            a_replica(4, crews=a_crew(5), age=6),
+            a_replica(1, loads=a_load(10)),
+            a_replica(2, loads=a_load(3, size=4, unreachable=7), age=1),
+            a_replica(3, loads=a_load(5), draining=True),
+            a_replica(4, loads=a_load(5), age=6),
             # It has had no step of this namespace yet.
-            a_replica(5, crews={"another": Crew(busy_count=1, size=1)}),
+            a_replica(5, loads={"another": NamespaceLoad(busy_count=1, size=1)}),
             # Its release does not tell.
-            a_replica(6, crews=None),
+            a_replica(6, loads=None),
         )
 
         assert cause_of(a_task(), facts=facts) == NoFreeWorker(
@@ -182,14 +184,14 @@ class TestATaskThatNobodyCarries:
 
 class TestATaskThatIsLeased:
     def test_runs(self) -> None:
-        found = cause_of(leased(), facts=facts_of(a_replica(crews=a_crew(1))))
+        found = cause_of(leased(), facts=facts_of(a_replica(loads=a_load(1))))
 
         assert found == Running(replica_id=1, since=ago(20))
 
     def test_runs_in_a_replica_that_does_not_reach_the_processor(self) -> None:
         facts = facts_of(
-            a_replica(1, crews=a_crew(1, unreachable=8), age=2),
-            a_replica(2, crews=a_crew(1, unreachable=100)),
+            a_replica(1, loads=a_load(1, unreachable=8), age=2),
+            a_replica(2, loads=a_load(1, unreachable=100)),
         )
 
         assert cause_of(leased(), facts=facts) == Running(
@@ -209,7 +211,7 @@ class TestATaskThatIsLeased:
 
     def test_is_lost_when_its_replica_is_silent_for_its_own_lease_timeout(self) -> None:
         silent = a_replica(
-            1, heartbeat_at=ago(8) - MICROSECOND, lease_timeout=seconds(8), crews=None
+            1, heartbeat_at=ago(8) - MICROSECOND, lease_timeout=seconds(8), loads=None
         )
 
         found = cause_of(leased(), facts=facts_of(silent, a_replica(2)))

@@ -32,7 +32,7 @@ from tests.support.clock import START as NOW
 
 NAMESPACE = make_namespace(worker_count_max=10)
 SERVES = ReplicaFacts(
-    replica_id=1, heartbeat_at=NOW, lease_timeout=seconds(5), draining=False, crews={}
+    replica_id=1, heartbeat_at=NOW, lease_timeout=seconds(5), draining=False, loads={}
 )
 FACTS = Facts(read_at=NOW, replicas={1: SERVES}, collecting=seconds(1))
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from progressor import errors
-from progressor.domain.views.replica import Load
+from progressor.domain.views.replica import ReplicaLoad
 from progressor.runtime.upkeep.heartbeat import Heartbeat
 from progressor.settings.sections import ReplicaSettings
 from tests.support.builders import seconds
@@ -20,7 +20,7 @@ from tests.support.runtime.virtual_time import LoopClock, VirtualTimeLoop, in_vi
 
 REPLICA = ReplicaSettings(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
 QUICK = ReplicaSettings(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
-LOAD = Load(step_count=3, caller_count=7)
+LOAD = ReplicaLoad(step_count=3, caller_count=7)
 PATIENCE_SECONDS = 30
 KEPT = 4.5
 """Seconds after its last beat at which a replica lets go: nine tenths of its lease timeout."""
@@ -32,14 +32,14 @@ class Beats:
     def __init__(self, *script: errors.StorageError | None) -> None:
         self.script = list(script)
         self.draining: list[bool] = []
-        self.loads: list[Load] = []
+        self.loads: list[ReplicaLoad] = []
         self.closed_by = ""
         self.cut_at: list[float] = []
         self.done = threading.Event()
         self.on_beat: Callable[[], None] = lambda: None
         self.on_cut: Callable[[], None] = lambda: None
 
-    def beat(self, *, draining: bool, load: Load) -> None:
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> None:
         self.draining.append(draining)
         self.loads.append(load)
         self.on_beat()
