@@ -8,7 +8,7 @@ import psycopg
 
 from bench.disturbing.callers import Callers
 from bench.disturbing.env import Env
-from progressor.cli.doctor.doctor import examine
+from progressor.cli.doctor import examine
 from progressor.settings import config
 from progressor.storage.doctor.findings import State
 

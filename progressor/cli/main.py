@@ -9,8 +9,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 import progressor
 from progressor import errors
-from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
-from progressor.cli.output.failure import only_ours, report, report_words
+from progressor.cli.output.failures import EPILOGUE, ExitCode, only_ours, report, report_words
 
 _Command = tuple[str, str, str]
 """Its name, its function and its summary, as in the help of what it belongs to."""
@@ -35,10 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = ExitCode.USAGE
         report_words(str(error), "USAGE", {}, code=code, as_json=_asks_json(tokens))
         return code
-    except errors.ProgressorError as error:
-        return report(error, as_json=_asks_json(tokens))
-    except ExceptionGroup as group:
-        known = only_ours(group)
+    except (errors.ProgressorError, ExceptionGroup) as error:
+        known = only_ours(error) if isinstance(error, ExceptionGroup) else error
         if known is None:
             raise
         return report(known, as_json=_asks_json(tokens))
@@ -90,15 +87,15 @@ _COMMANDS = {
     "Engine": (
         ("serve", "engine.serve:serve", "Run an engine."),
         ("dev", "dev.dev:dev", "Run an engine and an example on it."),
-        ("migrate", "engine.migrate:migrate", "Migrate a database to this release's schema."),
-        ("doctor", "doctor.doctor:doctor", "Check a database, and advise on what is wrong."),
+        ("migrate", "engine.serve:migrate", "Migrate a database to this release's schema."),
+        ("doctor", "doctor:doctor", "Check a database, and advise on what is wrong."),
         ("config", "engine.settings:show_config", "Print the configuration in force."),
-        ("health", "engine.health:health", "Check the health of an engine."),
-        ("replicas", "engine.replicas:replicas", "Print the replicas of an engine's database."),
+        ("health", "engine.remote:health", "Check the health of an engine."),
+        ("replicas", "engine.remote:replicas", "Print the replicas of an engine's database."),
         ("top", "top.top:top", "Watch rates, queues, processors and replicas."),
-        ("log-level", "engine.log_level:log_level", "Change the log level of a replica."),
+        ("log-level", "engine.remote:log_level", "Change the log level of a replica."),
         ("example-processor", "dev.example:example_processor", "Run the example's processor."),
-        ("version", "engine.version:version", "Print the version."),
+        ("version", "engine.settings:version", "Print the version."),
     ),
     "Processes": (
         ("start", "processes.requests:start", "Create a process."),
@@ -109,25 +106,25 @@ _COMMANDS = {
         ("await", "processes.requests:await_task", "Wait for a task."),
         ("cancel", "processes.requests:cancel", "Cancel a waiting task."),
         ("get", "processes.reads:get", "Print a process."),
-        ("why", "processes.why:why", "Explain what a process waits for."),
+        ("why", "processes.reads:why", "Explain what a process waits for."),
         ("trace", "processes.reads:trace", "Print the tasks of a process as a timeline."),
         ("list", "processes.reads:list_processes", "Print the processes of one namespace or all."),
-        ("put", "processes.writes:put", "Import a process."),
-        ("remove", "processes.writes:remove", "Delete a process."),
+        ("put", "processes.requests:put", "Import a process."),
+        ("remove", "processes.requests:remove", "Delete a process."),
     ),
 }
 _NAMESPACE_COMMANDS = (
-    ("create", "namespaces.namespaces:create", "Create a namespace."),
-    ("update", "namespaces.namespaces:update", "Change a namespace."),
-    ("get", "namespaces.namespaces:get", "Print a namespace."),
-    ("list", "namespaces.namespaces:list_namespaces", "Print all namespaces."),
-    ("delete", "namespaces.namespaces:delete", "Delete an empty namespace."),
+    ("create", "namespaces:create", "Create a namespace."),
+    ("update", "namespaces:update", "Change a namespace."),
+    ("get", "namespaces:get", "Print a namespace."),
+    ("list", "namespaces:list_namespaces", "Print all namespaces."),
+    ("delete", "namespaces:delete", "Delete an empty namespace."),
 )
 _GATE_COMMANDS = (
-    ("list", "gates.gates:list_gates", "Print the gates of a namespace."),
-    ("get", "gates.gates:get", "Print a gate, its holders and its queue."),
-    ("set", "gates.gates:set_capacity", "Set the capacity of a gate."),
-    ("delete", "gates.gates:delete", "Delete an unused gate."),
+    ("list", "gates:list_gates", "Print the gates of a namespace."),
+    ("get", "gates:get", "Print a gate, its holders and its queue."),
+    ("set", "gates:set_capacity", "Set the capacity of a gate."),
+    ("delete", "gates:delete", "Delete an unused gate."),
 )
 _JOB_COMMANDS = (
     ("submit", "jobs.jobs:submit", "Submit a job from a file."),

@@ -28,7 +28,7 @@ from progressor.api.calls import status, validation
 from progressor.api.namespaces import fields as namespace_fields
 from progressor.api.processes import responses
 from progressor.cli.main import main
-from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
+from progressor.cli.output.failures import EPILOGUE, ExitCode
 from progressor.domain.jobs import graph, job
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.schedules import schedule

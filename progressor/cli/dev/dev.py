@@ -15,7 +15,6 @@ from progressor.cli.input.inputs import bad_input, option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
 from progressor.cli.input.signals import run_loop
 from progressor.cli.output.output import SafeConsole
-from progressor.engine import engine as app
 from progressor.settings.config import Config
 
 
@@ -46,7 +45,7 @@ def dev(
         if not used.database.dsn:
             where = used.database.data_directory
             console.print(f"starting PostgreSQL in {where}", style="dim", markup=False)
-        run_loop(host(used, open_engine=app.engine, work=work))
+        run_loop(host(used, work=work))
 
 
 def _for_people(config: Config) -> Config:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from progressor.cli.engine.hosting import HostedEngine
 from progressor.cli.input.signals import forever
 from progressor.cli.processes.timeline import timeline
+from progressor.engine.engine import Engine
 from progressor.errors import ProgressorError
 from progressor.example import mapreduce, nightly, nine, order, rollout
 from progressor.example.mapreduce_scenario import MapReduceScenario
@@ -98,7 +98,7 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
 )
 
 
-async def show(engine: HostedEngine, *, console: Console, once: bool, example: Example) -> None:
+async def show(engine: Engine, *, console: Console, once: bool, example: Example) -> None:
     """Run an example's processor and scenario, and print traces; then serve, unless `once`.
 
     Raises:
@@ -134,7 +134,7 @@ def reachable(address: str) -> str:
     return f"{loopback.get(host, host)}{colon}{port}"
 
 
-async def _until_serving(engine: HostedEngine, *, console: Console, once: bool) -> None:
+async def _until_serving(engine: Engine, *, console: Console, once: bool) -> None:
     if not engine.serving.is_set():
         console.print(Text("waiting for PostgreSQL …", style="dim"))
     try:
@@ -169,7 +169,7 @@ async def _show_traces(
 
 
 def _invite(
-    engine: HostedEngine, address: str, example: Example, process_id: str, *, console: Console
+    engine: Engine, address: str, example: Example, process_id: str, *, console: Console
 ) -> None:
     where = "" if address == "127.0.0.1:7420" else f" --address {address}"
     console.print()

@@ -5,7 +5,7 @@ import gc
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from progressor.cli.engine.memory import (
     Memory,
@@ -16,36 +16,19 @@ from progressor.cli.engine.memory import (
 )
 from progressor.cli.input.signals import signals, until_left
 from progressor.clock import SystemClock
+from progressor.engine import engine as app
 from progressor.settings.config import Config
 from progressor.telemetry.logs.setup import whole_log
 
 _log = logging.getLogger(__name__)
 
 
-class HostedEngine(Protocol):
-    """A running engine; see `progressor.engine.engine.Engine`, or a fake of the tests."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]: ...
-
-    @property
-    def metrics_url(self) -> str: ...
-
-    @property
-    def database(self) -> str: ...
-
-    @property
-    def serving(self) -> asyncio.Event: ...
-
-    async def failed(self) -> None: ...
-
-
-OpenEngine = Callable[[Config], AbstractAsyncContextManager[HostedEngine]]
-Work = Callable[[HostedEngine], Coroutine[Any, Any, None]]
-
-
 async def host(
-    config: Config, *, open_engine: OpenEngine, work: Work, one_of_many: bool = False
+    config: Config,
+    *,
+    work: Callable[[app.Engine], Coroutine[Any, Any, None]],
+    open_engine: Callable[[Config], AbstractAsyncContextManager[app.Engine]] = app.engine,
+    one_of_many: bool = False,
 ) -> None:
     """Run an engine and `work` until a signal or the end of `work`, then drain the engine.
 

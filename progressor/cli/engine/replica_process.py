@@ -14,10 +14,9 @@ import sys
 import msgspec
 
 from progressor import errors
-from progressor.cli.engine.hosting import HostedEngine, host
+from progressor.cli.engine.hosting import host
 from progressor.cli.input.signals import forever, run_loop
-from progressor.cli.output.exit_codes import ExitCode, exit_code_for
-from progressor.cli.output.failure import only_ours, words_of
+from progressor.cli.output.failures import ExitCode, exit_code_for, only_ours, words_of
 from progressor.engine import engine as app
 from progressor.settings.config import Config
 
@@ -54,43 +53,30 @@ def main() -> int:
         return ExitCode.FAILED
     assert isinstance(config, Config), f"the supervisor sent {type(config)}"
     _die_with(parent_id)
-    supervisor = _Supervisor()
+    pipe = os.dup(sys.stdout.fileno())
+    # Output of libraries must not come between the lines.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    async def work(engine: HostedEngine) -> None:
-        supervisor.notify(ReplicaListens(engine.metrics_url))
+    def notify(notification: Notification) -> None:
+        os.write(pipe, msgspec.json.encode(notification) + b"\n")
+
+    async def work(engine: app.Engine) -> None:
+        notify(ReplicaListens(engine.metrics_url))
         await engine.serving.wait()
-        supervisor.notify(ReplicaServes())
+        notify(ReplicaServes())
         await forever()
 
     open_engine = functools.partial(app.engine, port_shared=True)
     try:
-        run_loop(host(config, open_engine=open_engine, work=work, one_of_many=True))
-    except errors.ProgressorError as error:
-        return supervisor.notify_failure(error)
-    except ExceptionGroup as group:
-        known = only_ours(group)
+        run_loop(host(config, work=work, open_engine=open_engine, one_of_many=True))
+    except (errors.ProgressorError, ExceptionGroup) as error:
+        known = only_ours(error) if isinstance(error, ExceptionGroup) else error
         if known is None:
             raise
-        return supervisor.notify_failure(known)
-    return ExitCode.DONE
-
-
-class _Supervisor:
-    def __init__(self) -> None:
-        # Output of libraries must not come between the lines.
-        self._pipe = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def notify(self, notification: Notification) -> None:
-        os.write(self._pipe, msgspec.json.encode(notification) + b"\n")
-
-    def notify_failure(self, error: errors.ProgressorError) -> ExitCode:
-        code = exit_code_for(error)
-        fields = dict(words_of(error))
-        self.notify(
-            ReplicaFailed(message=str(error), reason=error.reason, fields=fields, code=code)
-        )
+        code = exit_code_for(known)
+        notify(ReplicaFailed(str(known), known.reason, words_of(known), code))
         return code
+    return ExitCode.DONE
 
 
 def _die_with(parent_id: int) -> None:

@@ -1,10 +1,12 @@
-"""The command config: the settings in force, and their reference."""
+"""The commands config and version: the settings in force, their reference, and this release."""
 
+import platform
 from collections.abc import Mapping
 from typing import Annotated
 
 from cyclopts import Parameter
 
+import progressor
 from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output.output import Column, show, table
@@ -47,6 +49,12 @@ def show_config(
     cells = [(it.key, _text(it.value), _source(it.source)) for it in effective]
     cells += [(f"namespaces.{it.name}", "created if absent", "file") for it in loaded.namespaces]
     show(document, table(_EFFECTIVE, cells), as_json=json)
+
+
+def version(*, json: Json = False) -> None:
+    """Print the version."""
+    document = {"progressor": progressor.__version__, "python": platform.python_version()}
+    show(document, f"progressor {progressor.__version__}", as_json=json)
 
 
 def _text(value: object) -> str:

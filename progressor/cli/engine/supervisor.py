@@ -37,8 +37,7 @@ from progressor.cli.engine.replica_process import (
     ReplicaServes,
 )
 from progressor.cli.input.signals import signals
-from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.failure import report_words
+from progressor.cli.output.failures import ExitCode, report_words
 from progressor.engine import engine as app
 from progressor.settings.config import Config
 from progressor.settings.sections import METRICS_OFF

@@ -1,4 +1,4 @@
-"""Reads what the user typed: options, values and files. ``engines`` makes the client.
+"""Reads what the user typed: options, values and files. ``options`` makes the client.
 
 Imported by every command; imports ``output``.
 """

@@ -1,4 +1,7 @@
-"""Checks what the user typed, and turns it into the values of a request."""
+"""Checks what the user typed, and turns it into the values of a request.
+
+A function or method that refuses it raises `InvalidRequestError`, which names the option.
+"""
 
 import dataclasses
 import datetime as dt
@@ -21,13 +24,9 @@ Item = TypeVar("Item")
 PAGE_MAX = 1000
 """Items of one page."""
 
-TIMEOUT_MIN = 0.001
-"""Seconds."""
-
 _LIMIT_MAX = 1_000_000
 _REQUEST = Group("Request", sort_key=5)
 _DIGITS_MAX = 9  # More do not fit into an int32; the engine's own limit is far below.
-_TOO_DEEP = "is nested too deeply"
 
 
 def option(meaning: str) -> Parameter:
@@ -51,26 +50,15 @@ def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta
 
 
 def bad_input(option: str, description: str) -> errors.InvalidRequestError:
-    """Return the error for a wrong value of an option."""
     return errors.InvalidRequestError(errors.FieldViolation(option, description))
 
 
 def check_range(option: str, value: float, lowest: float, highest: float) -> None:
-    """Check a number.
-
-    Raises:
-        InvalidRequestError: It is out of range.
-    """
     if not lowest <= value <= highest:
         raise bad_input(option, f"must be from {lowest:,} to {highest:,}, got {value}")
 
 
 def check_limit(limit: int) -> None:
-    """Check the option --limit.
-
-    Raises:
-        InvalidRequestError: It is out of range.
-    """
     check_range("--limit", limit, 1, _LIMIT_MAX)
 
 
@@ -97,11 +85,7 @@ class PayloadInput:
     """The args as plain text, sent as UTF-8."""
 
     def payload(self) -> bytes:
-        """Return the bytes to send, empty without any of the three.
-
-        Raises:
-            InvalidRequestError: More than one is given, it is not JSON, or cannot be read.
-        """
+        """Return the bytes to send, empty without any of the three."""
         if sum(form is not None for form in (self.args, self.args_file, self.text)) > 1:
             raise bad_input("--args", "only one of --args, --args-file and --text can be given")
         if self.args is not None:
@@ -132,11 +116,7 @@ class RequestInput(PayloadInput):
     """How many of the last events the processor gets; by default, as set for the namespace."""
 
     def options(self) -> RequestOptions:
-        """Return the arguments for the client, except the payload.
-
-        Raises:
-            InvalidRequestError: A pair of --context is not KEY=VALUE.
-        """
+        """Return the arguments for the client, except the payload."""
         last = self.history_last
         return {
             "idempotency_key": self.idempotency_key,
@@ -162,12 +142,8 @@ class ConstraintsInput:
     """Whether the gates are held until the end of the task or the process; task by default."""
 
     def constraints(self) -> Constraints | None:
-        """Return the constraints; None without any of the options.
-
-        Raises:
-            InvalidRequestError: One of them cannot be read.
-        """
-        if self == ConstraintsInput():
+        """Return the constraints; None without any of the options."""
+        if self == UNCONSTRAINED:
             return None
         return Constraints(
             run_at=instant("--run-at", self.run_at),
@@ -200,37 +176,30 @@ class HistoryInput:
 
 
 def json_bytes(option: str, text: str) -> bytes:
-    """Return the bytes of a JSON text.
-
-    Raises:
-        InvalidRequestError: It is not JSON; the message says where.
-    """
+    """Return the bytes of a JSON text, unchanged."""
     encoded = text.encode()
-    try:
-        msgspec.json.decode(encoded, type=msgspec.Raw)
-    except msgspec.DecodeError as error:
-        raise bad_input(option, f"is not JSON: {error}") from error
-    except RecursionError as error:
-        raise bad_input(option, _TOO_DEEP) from error
+    _json(option, encoded, msgspec.Raw, "is not JSON")
     return encoded
 
 
 def json_object(option: str, text: str | None) -> dict[str, object] | None:
-    """Return a JSON object; None for None.
-
-    Raises:
-        InvalidRequestError: It is not JSON, not an object, or not valid metadata.
-    """
+    """Return a JSON object that is valid as metadata; None for None."""
     if text is None:
         return None
+    found = _json(option, text.encode(), dict[str, object], "is not a JSON object")
     try:
-        return checked_metadata(msgspec.json.decode(text, type=dict[str, object]))
-    except msgspec.DecodeError as error:
-        raise bad_input(option, f"is not a JSON object: {error}") from error
+        return checked_metadata(found)
     except ValueError as error:
         raise bad_input(option, str(error)) from error
+
+
+def _json(option: str, encoded: bytes, kind: type[Item], otherwise: str) -> Item:
+    try:
+        return msgspec.json.decode(encoded, type=kind)
+    except msgspec.DecodeError as error:
+        raise bad_input(option, f"{otherwise}: {error}") from error
     except RecursionError as error:
-        raise bad_input(option, _TOO_DEEP) from error
+        raise bad_input(option, "is nested too deeply") from error
 
 
 def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
@@ -244,11 +213,7 @@ def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
 
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
-    """Return an ISO 8601 instant, in UTC if it names no zone; None for None.
-
-    Raises:
-        InvalidRequestError: It is not an instant.
-    """
+    """Return an ISO 8601 instant, in UTC if it names no zone; None for None."""
     if text is None:
         return None
     try:
@@ -272,11 +237,7 @@ def instant_of(text: str) -> dt.datetime:
 
 
 def file_bytes(option: str, path: str) -> bytes:
-    """Return the bytes of a file, or of standard input for ``-``.
-
-    Raises:
-        InvalidRequestError: It cannot be read.
-    """
+    """Return the bytes of a file, or of standard input for ``-``."""
     try:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
@@ -284,11 +245,7 @@ def file_bytes(option: str, path: str) -> bytes:
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` texts as a mapping; the last value of a key wins.
-
-    Raises:
-        InvalidRequestError: A text has no ``=`` or no key.
-    """
+    """Return ``KEY=VALUE`` texts as a mapping; the last value of a key wins."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

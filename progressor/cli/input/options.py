@@ -1,16 +1,24 @@
 """Options that many commands share: cyclopts turns each field of a dataclass into an option."""
 
+import contextlib
 import dataclasses
 import datetime as dt
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
+import grpc
 from cyclopts import Group, Parameter
 
 from progressor import errors
-from progressor.cli.input.inputs import TIMEOUT_MIN, bad_input, check_range, pairs
+from progressor.cli.input.inputs import bad_input, check_range, pairs
+from progressor.sdk.client.client import Client
+from progressor.sdk.codec.codecs import BYTES
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
+
+TIMEOUT_MIN = 0.001
+"""Seconds."""
 
 _ENGINE = Group("Engine", sort_key=10)
 _TIMEOUT_MAX = 7 * 86_400
@@ -24,7 +32,7 @@ class EngineOptions:
     """How to reach an engine."""
 
     address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = "127.0.0.1:7420"
-    """Where the engine listening: host:port or unix:/path."""
+    """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
     """Seconds to wait for the answer; an accepted task continues after that."""
     tls: Annotated[bool, Parameter(negative="")] = False
@@ -44,6 +52,21 @@ class EngineOptions:
     @property
     def timeout_duration(self) -> dt.timedelta:
         return dt.timedelta(seconds=self.timeout)
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """The credentials for TLS; None without TLS.
+
+        Raises:
+            InvalidRequestError: The authority's file cannot be read.
+        """
+        if self.tls_authority is not None:
+            try:
+                return grpc.ssl_channel_credentials(self.tls_authority.read_bytes())
+            except OSError as error:
+                what = f"cannot read {self.tls_authority}: {error.strerror}"
+                raise bad_input("--tls-authority", what) from error
+        return grpc.ssl_channel_credentials() if self.tls else None
 
 
 @Parameter(name="*", group=_ENGINE)
@@ -67,6 +90,26 @@ class Scope(EngineOptions):
 DEFAULT_ENGINE = EngineOptions()
 DEFAULT_SCOPE = Scope()
 IN_DEFAULT_NAMESPACE = NamespaceOptions()
+
+
+@contextlib.asynccontextmanager
+async def client_of(engine: EngineOptions) -> AsyncIterator[Client]:
+    """Return a client of the given engine with payloads as bytes, closed at the end.
+
+    Raises:
+        InvalidRequestError: The authority's file cannot be read.
+    """
+    client = Client(
+        engine.address,
+        namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",
+        codec=BYTES,
+        timeout=engine.timeout_duration,
+        credentials=engine.credentials,
+        session=False,
+        repeats=False,  # The user wants to know at once that the engine is unreachable.
+    )
+    async with client:
+        yield client
 
 
 @Parameter(name="*", group=Group("Configuration", sort_key=10))

@@ -7,16 +7,15 @@ from cyclopts import Parameter
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option
 from progressor.cli.input.job_documents import Deadline, deadline_of, placed, read_job
-from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
 from progressor.cli.jobs.drawing import shown_name
 from progressor.cli.jobs.format import JOB_FORMAT
 from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
 from progressor.cli.jobs.watch import await_job, watch_job
-from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.output.failures import ExitCode
 from progressor.cli.output.output import PIPE_COLUMNS, facts, more_note, print_line, show
 from progressor.sdk.values.jobs import JobState, JobView
 from progressor.sdk.values.processes import Receipt

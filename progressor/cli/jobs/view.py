@@ -7,8 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
-from progressor.cli.output.durations import duration_text
-from progressor.cli.output.output import Column, facts, instant_text, one_line, table
+from progressor.cli.output.output import Column, duration_text, facts, instant_text, one_line, table
 from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeState
 
 NODES_SHOWN = 100

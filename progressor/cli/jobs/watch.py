@@ -21,10 +21,15 @@ from progressor.cli.jobs.view import (
     took_text,
     why_text,
 )
-from progressor.cli.output.documents import render_line
-from progressor.cli.output.durations import duration_text
-from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import SafeConsole, instant_text, one_line, print_line
+from progressor.cli.output.documents import render
+from progressor.cli.output.failures import ExitCode
+from progressor.cli.output.output import (
+    SafeConsole,
+    duration_text,
+    instant_text,
+    one_line,
+    print_line,
+)
 from progressor.sdk.client.client import Client
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.jobs import Job, JobState, JobView, Node
@@ -91,10 +96,10 @@ def code_of(job: Job) -> ExitCode:
 
 
 async def _print_documents(client: Client, first: JobView, progress: JobProgress) -> None:
-    print_line(render_line(first))
+    print_line(render(first, indent=-1))
     async for view in _changes(client, progress):
         progress.take(view)
-        print_line(render_line(view))
+        print_line(render(view, indent=-1))
 
 
 async def _print_lines(client: Client, progress: JobProgress) -> None:

@@ -1,4 +1,4 @@
-"""Values as JSON documents: what ``--json`` prints.
+"""JSON documents: what ``--json`` prints.
 
 Keys are the names of the fields. A payload is embedded if it is JSON, else encoded as base64 under
 ``<key>_base64``; an empty payload is null. A duration is in seconds under ``<key>_seconds``.
@@ -16,14 +16,15 @@ import grpc
 import msgspec
 
 
-def render(document: object) -> str:
-    """Return a value as one indented JSON document without terminal control characters."""
-    return _formatted(document, indent=2)
+def render(document: object, *, indent: int = 2) -> str:
+    """Return a value as one JSON document without terminal control characters.
 
-
-def render_line(document: object) -> str:
-    """Return a value as one JSON document in one line; otherwise like `render`."""
-    return _formatted(document, indent=-1)
+    Args:
+        document: Any value of the SDK, or a collection of them.
+        indent: Of its lines; -1: the document is one line.
+    """
+    encoded = msgspec.json.encode(plain(document))
+    return escaped(msgspec.json.format(encoded, indent=indent).decode())
 
 
 def escaped(document: str) -> str:
@@ -41,25 +42,17 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
-def _formatted(document: object, *, indent: int) -> str:
-    encoded = msgspec.json.encode(plain(document))
-    return escaped(msgspec.json.format(encoded, indent=indent).decode())
-
-
 def plain(value: object) -> object:
     """Return a value as JSON types."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     match value:
         case Mapping():
-            pairs = ((str(key), inner) for key, inner in value.items())
-            found: object = dict(pair for key, inner in pairs for pair in _pairs(key, inner))
+            return dict(pair for key, it in value.items() for pair in _pairs(str(key), it))
         case tuple() | list():
-            found = [plain(inner) for inner in value]
-        case _ if dataclasses.is_dataclass(value):
-            names = (field.name for field in dataclasses.fields(value))
-            found = dict(pair for name in names for pair in _pairs(name, getattr(value, name)))
+            return [plain(inner) for inner in value]
         case _:
-            found = _scalar(value)
-    return found
+            return _scalar(value)
 
 
 def _scalar(value: object) -> object:
@@ -72,11 +65,10 @@ def _scalar(value: object) -> object:
             return value.isoformat()
         case Path():
             return str(value)
-        case _:
-            assert value is None or isinstance(value, bool | int | float | str), (
-                f"cannot print a {type(value)}"
-            )
+        case None | bool() | int() | float() | str():
             return value
+        case _:
+            raise AssertionError(f"cannot print a {type(value)}")
 
 
 def is_json(payload: bytes) -> bool:

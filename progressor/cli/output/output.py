@@ -1,6 +1,6 @@
 """What commands print: a JSON document for programs, or tables and sentences for people.
 
-All output goes through `SafeConsole`, `print_line`, `render` or `render_line`, so that no external
+All output goes through `SafeConsole`, `print_line` or `render`, so that no external
 text reaches a terminal unescaped.
 """
 
@@ -25,11 +25,10 @@ PIPE_COLUMNS = 240
 """The width of tables in a pipe."""
 
 _PAYLOAD_SHOWN = 2000
-_NEVER_WRAPPED = frozenset(
-    {
-        "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
-        "task", "event", "events",
-    }
+_DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
+_NEVER_WRAPPED = (
+    "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
+    "task", "event", "events",
 )  # fmt: skip
 
 
@@ -135,21 +134,28 @@ def instant_text(instant: dt.datetime | None) -> str:
     return f"{instant.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}Z"
 
 
-STATUS_STYLES: Mapping[str, str] = {
-    "init": "cyan",
-    "waiting": "cyan",
-    "available": "bold cyan",
-    "blocked": "cyan",
-    "running": "green",
-    "finished": "blue",
-    "error": "bold red",
-    "cancelled": "dim",
-    "serving": "green",
-    "draining": "cyan",
-    "silent": "bold red",
-}
+def duration_text(duration: dt.timedelta) -> str:
+    """Return 1d, 1h30m, 1.5s or 20ms, to the millisecond; options accept these forms too."""
+    if duration < dt.timedelta():
+        return f"-{duration_text(-duration)}"
+    seconds, milliseconds = divmod(round(duration.total_seconds() * 1000), 1000)
+    if not seconds:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    found = ""
+    for unit, length in _DURATION_UNITS:
+        count, seconds = divmod(seconds, length)
+        found += f"{count}{unit}" if count else ""
+    left = f"{seconds}.{milliseconds:03d}".rstrip("0").rstrip(".")
+    return found if left == "0" else f"{found}{left}s"
+
+
+_STATUS_STYLES: Mapping[str, str] = {
+    "init": "cyan", "waiting": "cyan", "available": "bold cyan", "blocked": "cyan",
+    "running": "green", "finished": "blue", "error": "bold red", "cancelled": "dim",
+    "serving": "green", "draining": "cyan", "silent": "bold red",
+}  # fmt: skip
 
 
 def status_text(status: str) -> Text:
     """Return the status of a process, task or replica in its colour."""
-    return Text(status, style=STATUS_STYLES.get(status, ""))
+    return Text(status, style=_STATUS_STYLES.get(status, ""))

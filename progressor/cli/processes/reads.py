@@ -1,12 +1,11 @@
-"""Commands that read processes: get, trace, list."""
+"""Commands that read processes: get, why, trace, list."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import (
     PAGE_MAX,
     HistoryInput,
@@ -21,6 +20,7 @@ from progressor.cli.input.options import (
     IN_DEFAULT_NAMESPACE,
     NamespaceOptions,
     Scope,
+    client_of,
 )
 from progressor.cli.output.output import (
     Column,
@@ -34,13 +34,15 @@ from progressor.cli.output.output import (
     table,
 )
 from progressor.cli.processes.timeline import timeline
-from progressor.cli.processes.why import cause_text, explanation_of
 from progressor.sdk.values.processes import (
+    NO_HISTORY,
     Event,
+    JobRole,
     Process,
     ProcessStatus,
     Snapshot,
     TaskTrace,
+    Timer,
     Wait,
     WaitCause,
 )
@@ -54,13 +56,13 @@ _COLUMNS: Mapping[str, Column[Process]] = {
     "created": lambda it: instant_text(it.created_at),
     "status since": lambda it: instant_text(it.status_changed_at),
     "events": lambda it: f"{it.last_event_id:,}",
-    "why": lambda it: one_line(it.detail) if it.first_wait is None else cause_text(it.first_wait),
+    "why": lambda it: one_line(it.detail if it.first_wait is None else it.first_wait.explanation),
 }
 _WAITS: Mapping[str, Column[Wait]] = {
     "task": lambda it: str(it.task_id),
     "type": lambda it: it.type,
     "status": lambda it: status_text(it.status),
-    "why": lambda it: one_line(explanation_of(it)),
+    "why": lambda it: one_line(it.explanation),
 }
 _EVENTS: Mapping[str, Column[Event]] = {
     "event": lambda it: str(it.event_id),
@@ -71,18 +73,9 @@ _EVENTS: Mapping[str, Column[Event]] = {
 
 Status = Literal["init", "running", "error", "finished"]
 Cause = Literal[
-    "running",
-    "timer",
-    "run_at",
-    "retry",
-    "order",
-    "behind_task",
-    "gate",
-    "no_free_worker",
-    "no_replica",
-    "presumed_dead",
-    "overrun",
-]
+    "running", "timer", "run_at", "retry", "order", "behind_task", "gate", "no_free_worker",
+    "no_replica", "presumed_dead", "overrun",
+]  # fmt: skip
 
 
 async def get(
@@ -97,6 +90,25 @@ async def get(
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=history.range(), await_init=await_init)
     show(snapshot, *_people(snapshot), as_json=options.json)
+
+
+async def why(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+    """Explain what a process waits for: first its running or next task, then the tasks behind it.
+
+    Prints each unfinished task with the cause of its wait; without such tasks, whether the process
+    needs a repair.
+    """
+    async with client_of(options) as client:
+        snapshot = await client.get(process_id, history=NO_HISTORY)
+    told = (snapshot.explanation, *(wait.explanation for wait in snapshot.waits))
+    sentences = [*filter(None, told)]
+    document = {
+        "namespace": options.namespace,
+        "process_id": process_id,
+        "sentences": sentences,
+        "waits": snapshot.waits,
+    }
+    show(document, *map(one_line, sentences), as_json=options.json)
 
 
 async def trace(
@@ -172,9 +184,8 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "state": payload_text(process.state),
                 "result": payload_text(process.result),
                 "events": f"{process.last_event_id:,}",
-                "leads": _led_job(snapshot),
-                "follows": _followed_job(snapshot),
-                "timer": _timer(snapshot),
+                **dict(_in_jobs(snapshot.job_role)),
+                "timer": _timer(snapshot.timer),
                 "why": one_line(snapshot.explanation),
             }
         )
@@ -188,24 +199,16 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
     return shown
 
 
-def _timer(snapshot: Snapshot) -> str:
-    timer = snapshot.timer
+def _timer(timer: Timer | None) -> str:
     if timer is None:
         return ""
     return f"{timer.type} at {instant_text(timer.due_at)}, {timer.status}, task {timer.task_id}"
 
 
-def _led_job(snapshot: Snapshot) -> str:
-    led = None if snapshot.job_role is None else snapshot.job_role.led
-    if led is None:
-        return ""
-    left = f"{led.unfinished_count:,} of {led.node_count:,} nodes have not ended"
-    return f"a job; {left}, see job get"
-
-
-def _followed_job(snapshot: Snapshot) -> str:
-    followed = None if snapshot.job_role is None else snapshot.job_role.followed
-    if followed is None:
-        return ""
-    job = f"job {one_line(followed.job_id)} in {followed.namespace}"
-    return f"{job}, as node {one_line(followed.node)}"
+def _in_jobs(role: JobRole | None) -> Iterator[tuple[str, str]]:
+    if role is not None and role.led is not None:
+        left = f"{role.led.unfinished_count:,} of {role.led.node_count:,} nodes have not ended"
+        yield "leads", f"a job; {left}, see job get"
+    if role is not None and role.followed is not None:
+        job, node = one_line(role.followed.job_id), one_line(role.followed.node)
+        yield "follows", f"job {job} in {role.followed.namespace}, as node {node}"

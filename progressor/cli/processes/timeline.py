@@ -69,7 +69,7 @@ def _spent(task: TaskTrace) -> str:
         whole = _span(task.finished_at - _due(task))
         return f"in {whole}, {task.attempt_count} attempts, the last in {last}"
     waited = task.started_at - _due(task)
-    late = f", {_span(waited)} after it was due" if waited > dt.timedelta(milliseconds=1) else ""
+    late = f", {_span(waited)} after it was due" if waited > _SHOWN_MIN else ""
     return f"in {last}{late}"
 
 

@@ -7,7 +7,6 @@ from cyclopts.types import Int64
 from rich.console import RenderableType
 from rich.text import Text
 
-from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import (
     PAGE_MAX,
     UNCONSTRAINED,
@@ -18,8 +17,8 @@ from progressor.cli.input.inputs import (
     option,
 )
 from progressor.cli.input.job_documents import placed
-from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
-from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
+from progressor.cli.output.failures import ExitCode
 from progressor.cli.output.output import show
 from progressor.cli.schedules.inputs import Overlap, TargetInput, TimesInput
 from progressor.cli.schedules.view import (

@@ -8,8 +8,15 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from progressor.cli.output.durations import duration_text
-from progressor.cli.output.output import Column, facts, instant_text, one_line, payload_text, table
+from progressor.cli.output.output import (
+    Column,
+    duration_text,
+    facts,
+    instant_text,
+    one_line,
+    payload_text,
+    table,
+)
 from progressor.sdk.codec.wire import timedelta_of
 from progressor.sdk.values.graph import Graph
 from progressor.sdk.values.schedules import (

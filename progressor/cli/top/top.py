@@ -24,12 +24,11 @@ from rich.console import Console
 from rich.live import Live
 
 from progressor import errors
-from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import bad_input, duration, option
-from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
 from progressor.cli.input.signals import until_signal
-from progressor.cli.output.documents import render_line
-from progressor.cli.output.exit_codes import ExitCode, exit_code_for
+from progressor.cli.output.documents import render
+from progressor.cli.output.failures import ExitCode, exit_code_for
 from progressor.cli.output.output import PIPE_COLUMNS, SafeConsole, show
 from progressor.cli.top.overview import Meter, Overview
 from progressor.cli.top.screen import Away, Screen
@@ -169,7 +168,7 @@ async def _print(watch: Watch, engine: EngineOptions) -> None:
 
 def _line(frame: Frame) -> str:
     document = frame.overview if frame.away is None else {"away": frame.away}
-    return render_line(document) + "\n"
+    return render(document, indent=-1) + "\n"
 
 
 def _page(frame: Frame, address: str) -> str:

@@ -140,6 +140,7 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
                 cause=types_pb2.WAIT_CAUSE_TIMER,
                 until=_at(60),
                 attempt=1,
+                explanation="Task 2 (timeout) is a timer.",
             )
         ],
     )
@@ -147,7 +148,7 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
     people = cli("get", "order-1", "--after", "1", "--limit", "5", "--backward").out
     document = cli("get", "order-1", "--json").document
 
-    assert "timer, until 2026-01-31 12:01:00.000Z" in people
+    assert "Task 2 (timeout) is a timer." in people
     assert '"placed"' in people
     assert document["process"]["state"] == {"paid": False}
     assert document["process"]["created_at"] == "2026-01-31T12:00:00+00:00"
@@ -175,7 +176,7 @@ def test_get_tells_which_part_a_process_has_in_jobs(engine: ScriptedEngine, cli:
 
 
 def _waits() -> list[types_pb2.Wait]:
-    """Return a call that runs, and one behind it, as a release tells them that uses no words."""
+    """Return a call that runs, and one behind it."""
     return [
         types_pb2.Wait(
             task_id=3, type=types_pb2.TASK_TYPE_CALL, cause=types_pb2.WAIT_CAUSE_RUNNING,
@@ -183,7 +184,7 @@ def _waits() -> list[types_pb2.Wait]:
         ),
         types_pb2.Wait(
             task_id=4, type=types_pb2.TASK_TYPE_CALL, cause=types_pb2.WAIT_CAUSE_BEHIND_TASK,
-            attempt=1, behind_task_id=3,
+            attempt=1, behind_task_id=3, explanation="Task 4 (call) waits behind task 3.",
         ),
     ]  # fmt: skip
 
@@ -198,7 +199,7 @@ def test_why_prints_the_chain_in_sentences(engine: ScriptedEngine, cli: Cli) -> 
     assert asked.history_range.limit == 0
     assert ended.out.splitlines() == [
         "Task 3 (call) runs [in replica 7].",
-        "Task 4 (call): behind task 3.",
+        "Task 4 (call) waits behind task 3.",
     ]
 
 
@@ -225,7 +226,7 @@ def test_list_shows_what_comes_first(engine: ScriptedEngine, cli: Cli) -> None:
     people = cli("list").out
     document = cli("list", "--json").document
 
-    assert "running in replica 7" in people
+    assert "Task 3 (call) runs [in replica 7]." in people
     assert document["processes"][0]["first_wait"]["cause"] == "running"
 
 

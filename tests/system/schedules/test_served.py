@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from progressor.cli.main import main
-from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.output.failures import ExitCode
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.api.scripted_engine import Ended

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.output.failures import ExitCode
 from progressor.sdk import LogLevel
 from progressor.telemetry.logs import level as log_level
 from progressor.v1 import process_service_pb2

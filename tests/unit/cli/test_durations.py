@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from progressor.cli.input.job_documents import duration_of
-from progressor.cli.output.durations import duration_text
+from progressor.cli.output.output import duration_text
 
 
 @pytest.mark.parametrize(

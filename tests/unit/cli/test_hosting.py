@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class FakeEngine:
         raise errors.MigrationError("the schema is from the future")
 
     @contextlib.asynccontextmanager
-    async def open(self, config: Config) -> AsyncIterator["FakeEngine"]:
+    async def open(self, config: Config) -> AsyncIterator[Any]:
         del config
         try:
             yield self

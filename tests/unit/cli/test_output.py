@@ -15,8 +15,7 @@ from progressor import errors
 from progressor.cli.dev.showcase import reachable
 from progressor.cli.input.inputs import json_object
 from progressor.cli.output.documents import render
-from progressor.cli.output.exit_codes import EPILOGUE, ExitCode, exit_code_for
-from progressor.cli.output.failure import report
+from progressor.cli.output.failures import EPILOGUE, ExitCode, exit_code_for, report
 from progressor.cli.output.output import SafeConsole, one_line, payload_text, show, table
 from progressor.cli.processes.timeline import timeline
 from progressor.sdk.values.constraints import TimeSpent

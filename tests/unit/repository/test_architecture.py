@@ -18,7 +18,6 @@ READERS_OF_THE_CLOCK = {
     "clock.py": "the one place",
     "engine/engine.py": "composition root",
     "engine/wiring.py": "the other half of the composition root",
-    "cli/input/engines.py": "the command line's composition root",
     "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client/client.py": "default of an argument that a user may give",
     "sdk/client/sync_client.py": "default of an argument that a user may give",

@@ -16,16 +16,13 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 ENGINE = sorted(name for name, extra in _EXTRAS.items() if extra == "engine")
 COMMANDS_FOR_ANY_ENGINE = (
     "progressor.cli.main",
-    "progressor.cli.engine.health",
-    "progressor.cli.engine.log_level",
-    "progressor.cli.engine.replicas",
-    "progressor.cli.gates.gates",
+    "progressor.cli.engine.remote",
+    "progressor.cli.engine.settings",
+    "progressor.cli.gates",
     "progressor.cli.jobs.jobs",
-    "progressor.cli.namespaces.namespaces",
+    "progressor.cli.namespaces",
     "progressor.cli.processes.reads",
     "progressor.cli.processes.requests",
-    "progressor.cli.processes.why",
-    "progressor.cli.processes.writes",
     "progressor.cli.schedules.schedules",
     "progressor.cli.top.top",
 )

@@ -11,7 +11,7 @@ import datetime as dt
 from collections.abc import AsyncIterator
 from typing import Any
 
-from progressor.cli.doctor.doctor import examine
+from progressor.cli.doctor import examine
 from progressor.settings import config
 from progressor.storage.doctor.findings import Finding, State
 from tests.support.engine.replica import SETTINGS, Env, Replica, open_env

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 import progressor
-from progressor.cli.input.inputs import TIMEOUT_MIN, check_range, option
-from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.input.inputs import check_range, option
+from progressor.cli.input.options import DEFAULT_SETTINGS, TIMEOUT_MIN, Json, Settings
+from progressor.cli.output.failures import ExitCode
 from progressor.cli.output.output import show
 from progressor.settings.config import Config
 from progressor.storage.doctor.environment import checks as environment
@@ -26,11 +26,12 @@ from progressor.storage.embedded.address import running_conninfo
 _TIMEOUT_MAX = 86_400
 _RUNBOOK = "docs/how-to/operate/runbook/index.md"
 _SIGNS = {
-    State.OK: ("✓", "green"),
-    State.NOT_DONE: ("?", "cyan"),
-    State.WARNING: ("!", "yellow"),
-    State.FAILED: ("✗", "bold red"),
+    State.OK: ("✓", "green", "ok"),
+    State.WARNING: ("!", "yellow", "warning"),
+    State.FAILED: ("✗", "bold red", "failed"),
+    State.NOT_DONE: ("?", "cyan", "not done"),
 }
+"""The sign, style and name of each state."""
 
 
 def doctor(
@@ -72,6 +73,7 @@ def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Findi
     """
     database = config.database
     dsn = database.dsn or running_conninfo(database.data_directory)
+    checks = (*environment.CHECKS, *invariants.checks(deep=deep))
     with open_run(
         dsn,
         database=database,
@@ -79,7 +81,7 @@ def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Findi
         timeout=timeout,
         namespaces=config.namespaces,
     ) as doctor_run:
-        return tuple(run(doctor_run, (*environment.CHECKS, *invariants.checks(deep=deep))))
+        return tuple(run(doctor_run, checks))
 
 
 def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:
@@ -96,7 +98,7 @@ def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable
 
 
 def _lines(finding: Finding) -> Iterable[RenderableType]:
-    sign, style = _SIGNS[finding.state]
+    sign, style, _ = _SIGNS[finding.state]
     name = finding.check.replace("_", " ")
     yield Text.assemble((f"{sign} ", style), (f"{name}: ", style), finding.words)
     for offender in finding.offenders:
@@ -107,15 +109,9 @@ def _lines(finding: Finding) -> Iterable[RenderableType]:
 
 def _summary(found: Sequence[Finding], *, deep: bool) -> Text:
     counts = collections.Counter(finding.state for finding in found)
-    names = {
-        State.OK: "ok",
-        State.WARNING: "warning",
-        State.FAILED: "failed",
-        State.NOT_DONE: "not done",
-    }
     text = Text(", ").join(
-        Text(f"{counts[state]} {name}", style=_SIGNS[state][1])
-        for state, name in names.items()
+        Text(f"{counts[state]} {name}", style)
+        for state, (_, style, name) in _SIGNS.items()
         if counts[state]
     )
     return text if deep else text.append("; --deep also checks invariants of whole tables", "dim")

@@ -1,14 +1,13 @@
 """Commands about gates: list, get, set, delete."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 
-from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import PAGE_MAX, option
-from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions
+from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
 from progressor.cli.output.output import Column, facts, instant_text, one_line, show, table
 from progressor.domain.gates.gate import Gate
 from progressor.sdk.values.constraints import GateHolder
@@ -89,13 +88,12 @@ async def delete(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPA
     show({"deleted": gate}, f"deleted gate {gate}", as_json=options.json)
 
 
-def _people(view: GateView) -> list[RenderableType]:
-    shown: list[RenderableType] = [_gate(view.gate)]
+def _people(view: GateView) -> Iterator[RenderableType]:
+    yield _gate(view.gate)
     if view.holders:
-        shown += ["", table(_HOLDERS, view.holders)]
+        yield from ("", table(_HOLDERS, view.holders))
     if view.line:
-        shown += ["", table(_WAITERS, enumerate(view.line, start=1))]
-    return shown
+        yield from ("", table(_WAITERS, enumerate(view.line, start=1)))
 
 
 def _gate(gate: Gate) -> RenderableType:

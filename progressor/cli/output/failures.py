@@ -1,5 +1,6 @@
-"""Prints errors to stderr: one sentence, the reason and the fields."""
+"""How commands fail: the exit codes, which scripts can branch on, and the message on stderr."""
 
+import enum
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -7,11 +8,64 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.output.documents import render
-from progressor.cli.output.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output.output import SafeConsole, one_line
+from progressor.sdk.transport.failures import EngineUnavailableError
 
+EPILOGUE = """\
+Exit codes:
+  0  done
+  1  failed for another reason, given in the message
+  2  the command line, configuration, database or request is invalid
+  3  no such namespace, process, event, task, gate, job or schedule
+  4  not in this state: exists already, failed, finished, removed, key reused
+  5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
+  6  the deadline passed; an accepted task continues
+  7  the processor rejected the request
+  8  the awaited job failed
+  9  the awaited job was cancelled
+
+Every command prints one JSON document with --json; errors go to stderr.
+The namespace is that of -n, else PROGRESSOR_NAMESPACE, else "default"."""
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    STATE = 4
+    UNAVAILABLE = 5
+    DEADLINE = 6
+    REJECTED = 7
+    JOB_FAILED = 8
+    JOB_CANCELLED = 9
+    INTERRUPTED = 130
+    """By Ctrl-C, as in shells."""
+
+
+_CLASSES: Mapping[ExitCode, tuple[type[errors.ProgressorError], ...]] = {
+    ExitCode.USAGE: (
+        errors.ConfigError, errors.EmbeddedPostgresError, errors.InvalidRequestError,
+    ),
+    ExitCode.NOT_FOUND: (errors.NotFoundError,),
+    ExitCode.STATE: (errors.StateError,),
+    ExitCode.REJECTED: (errors.RejectedError,),
+    ExitCode.DEADLINE: (errors.DeadlineExceededError,),
+    ExitCode.UNAVAILABLE: (
+        errors.OverloadedError, errors.ShuttingDownError, errors.ReplicaStoppedError,
+        errors.StorageUnavailableError, EngineUnavailableError,
+    ),
+}  # fmt: skip
 _LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
 """Reasons of errors that no engine sends; as text, the message is enough."""
+
+
+def exit_code_for(error: errors.ProgressorError) -> ExitCode:
+    """Return the exit code of a command that ends with `error`."""
+    found = (code for code, classes in _CLASSES.items() if isinstance(error, classes))
+    return next(found, ExitCode.FAILED)
 
 
 def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
@@ -43,12 +97,10 @@ def report_words(
 def only_ours(group: ExceptionGroup[Exception]) -> errors.ProgressorError | None:
     """Return the first error of a group, or None if one of them is not ours, which is a bug."""
     ours, others = group.split(errors.ProgressorError)
-    if ours is None or others is not None:
-        return None
-    return next(_leaves(ours))
+    return None if ours is None or others is not None else next(_leaves(ours))
 
 
-def words_of(error: errors.ProgressorError) -> Mapping[str, str]:
+def words_of(error: errors.ProgressorError) -> dict[str, str]:
     """Return the fields of an error as text, for `report_words` in another process."""
     return {name: _in_a_line(value) for name, value in _fields(error).items()}
 

@@ -1,1 +1,0 @@
-"""The command ``doctor``: checks a database, and says what to do."""

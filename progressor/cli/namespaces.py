@@ -1,0 +1,182 @@
+"""Commands about namespaces: create, update, get, list, delete."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import RenderableType
+
+from progressor.cli.input.inputs import PAGE_MAX, bad_input, option, pairs
+from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
+from progressor.cli.output.documents import plain
+from progressor.cli.output.output import Column, facts, instant_text, show, table
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.sdk.values.namespaces import NamespaceConfig, ZombiePolicy
+from progressor.settings.decoding import Given
+from progressor.settings.namespaces import decode_namespace
+
+Targets = Annotated[
+    tuple[str, ...],
+    option("Where the processor listens: host:port or unix:/path; may be repeated."),
+]
+Set = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--set",
+        negative="",
+        help="KEY=VALUE, for example retry_policy.attempts_max=3; `progressor config --explain` "
+        "prints the keys.",
+    ),
+]
+
+_FIXED = frozenset({"name", "created_at", "updated_at", "revision"})
+"""Fields that a user cannot set."""
+
+_NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
+    "namespace": lambda it: it.name,
+    "processor": lambda it: ", ".join(it.processor_targets),
+    "revision": lambda it: str(it.revision),
+    "updated": lambda it: instant_text(it.updated_at),
+}
+
+
+async def create(
+    name: str, /, *, target: Targets, settings: Set = (), engine: EngineOptions = DEFAULT_ENGINE
+) -> None:
+    """Create a namespace: processes that share a processor, policies and limits."""
+    config = config_from(name, targets=target, texts=settings)
+    async with client_of(engine) as client:
+        _show(await client.namespaces.create(config), engine)
+
+
+async def update(
+    name: str,
+    /,
+    *,
+    target: Targets = (),
+    settings: Set = (),
+    engine: EngineOptions = DEFAULT_ENGINE,
+) -> None:
+    """Change the given settings of a namespace; replicas apply them within two seconds.
+
+    Fails without a change if another update comes in between.
+    """
+    if not (target or settings):
+        raise bad_input("--set", "--set or --target must be given")
+    async with client_of(engine) as client:
+        found = await client.namespaces.get(name)
+        wanted = config_from(name, targets=target, texts=settings, base=found)
+        names = [field.name for field in dataclasses.fields(wanted) if field.name not in _FIXED]
+        changed = [it for it in names if getattr(found, it) != getattr(wanted, it)]
+        if changed:
+            found = await client.namespaces.update(
+                wanted, fields=changed, expected_revision=found.revision
+            )
+    _show(found, engine)
+
+
+async def get(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+    """Print a namespace."""
+    async with client_of(engine) as client:
+        _show(await client.namespaces.get(name), engine)
+
+
+async def list_namespaces(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+    """Print all namespaces in the order of their names."""
+    async with client_of(engine) as client:
+        found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
+    show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
+
+
+async def delete(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+    """Delete a namespace that has no processes."""
+    async with client_of(engine) as client:
+        await client.namespaces.delete(name)
+    show({"deleted": name}, f"deleted namespace {name}", as_json=engine.json)
+
+
+def config_from(
+    name: str, *, targets: Sequence[str], texts: Sequence[str], base: NamespaceConfig | None = None
+) -> NamespaceConfig:
+    """Return `base`, or the defaults, changed by the options.
+
+    Args:
+        name: Of the namespace.
+        targets: Replace the processor targets; if empty, they are kept.
+        texts: ``KEY=VALUE`` with the keys of a configuration file, for example
+            ``retry_policy.attempts_max=3``; an empty value resets a key to its default.
+        base: The configuration to update.
+
+    Raises:
+        ConfigError: A key is unknown, or its value is wrong.
+        InvalidRequestError: A text is not ``KEY=VALUE``.
+    """
+    table = {} if base is None else _table_of(base)
+    for key, value in pairs("--set", texts).items():
+        _put(table, key.split("."), value)
+    if targets:
+        table["processor_targets"] = list(targets)
+    given = {key: Given(value=value, is_text=True) for key, value in table.items()}
+    found = decode_namespace(name, given)
+    fields: dict[str, Any] = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(NamespaceConfig)
+        if hasattr(found, field.name)
+    }
+    fields |= {
+        "retry_policies": {str(key): policy for key, policy in found.retry_policies.items()},
+        "zombie_policy": ZombiePolicy(found.zombie_policy.value),
+        "history_last": found.history_kept,
+        "revision": base.revision if base else 0,
+    }
+    return NamespaceConfig(**fields)
+
+
+def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
+    for part in path[:-1]:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            break  # the decoder names the whole key
+        table = inner
+    table[path[-1]] = value
+
+
+def _table_of(config: NamespaceConfig) -> dict[str, object]:
+    """Return a configuration as the table of a file, for the keys that a user may set."""
+    last = config.history_last
+    table = _plain(config) | {
+        "history": {None: "all", 0: "none"}.get(last, last),
+        "retry_policy": _plain(config.retry_policy),
+        "retry_policies": {key: _plain(policy) for key, policy in config.retry_policies.items()},
+    }
+    return {key: it for key, it in table.items() if key not in {*_FIXED, "history_last"}}
+
+
+def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
+    table: dict[str, object] = {}
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if isinstance(inner, dt.timedelta):
+            table[f"{field.name}_seconds"] = inner.total_seconds()
+        elif inner is not None:
+            table[field.name] = list(inner) if isinstance(inner, tuple) else inner
+    return table
+
+
+def _show(config: NamespaceConfig, engine: EngineOptions) -> None:
+    document = plain(config)
+    assert isinstance(document, dict), "a dataclass is a table"
+    people: RenderableType = facts({key: _text(value) for key, value in document.items()})
+    show(config, people, as_json=engine.json)
+
+
+def _text(value: object) -> str:
+    match value:
+        case dict():
+            return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items() if inner)
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return "" if value is None else str(value)
