@@ -28,9 +28,9 @@ _JOBS = """
         extract(epoch FROM max(ended_at) - min(created_at))::float8
     FROM progressor.jobs
     WHERE process_id LIKE %s"""
-_FIRINGS = """
-    SELECT extract(epoch FROM f.fired_at - f.due_at)::float8
-    FROM progressor.firings f
+_RUNS = """
+    SELECT extract(epoch FROM f.recorded_at - f.due_at)::float8
+    FROM progressor.schedule_runs f
     WHERE f.schedule_id LIKE %s AND f.task_id IS NOT NULL"""
 _POLL_SECONDS = 0.05
 
@@ -48,8 +48,8 @@ class _Driver:
                 return await self._commits(**order)
             case "settled":
                 return await self._settled(**order)
-            case "firings":
-                return await self._firings(**order)
+            case "runs":
+                return await self._runs(**order)
             case "job":
                 return await self._job(**order)
             case _:
@@ -107,10 +107,10 @@ class _Driver:
                     return {"done": done, "seconds": seconds}
                 await asyncio.sleep(_POLL_SECONDS)
 
-    async def _firings(self, prefix: str) -> orders.Answer:
+    async def _runs(self, prefix: str) -> orders.Answer:
         """Return how late each run of the schedules of a prefix was, by PostgreSQL's clock."""
         async with await self._connect() as connection:
-            cursor = await connection.execute(_FIRINGS, [f"{prefix}%"])
+            cursor = await connection.execute(_RUNS, [f"{prefix}%"])
             times = [row[0] for row in await cursor.fetchall()]
         return {"times_us": [round(1e6 * each) for each in times], "done": len(times)}
 

@@ -55,9 +55,9 @@ async def _turn(env: Env, name: str, *, count: int, span: float) -> Turn:
         await asyncio.sleep(span)
         await until_reached(processor, "answers", answered + count)
         seconds = time.time() - first
-    told: dict[str, Any] = await env.driver.ask(what="firings", prefix=prefix)
+    told: dict[str, Any] = await env.driver.ask(what="runs", prefix=prefix)
     await _delete(env, ids)
-    assert told["done"] == count, f"{told['done']} of {count} schedules have fired once"
+    assert told["done"] == count, f"{told['done']} of {count} schedules have run once"
     return turn_of(stretch, [{**told, "seconds": seconds}])
 
 

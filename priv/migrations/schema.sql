@@ -2,10 +2,6 @@
 -- Written by `make migrate-schema`; tests/storage/postgres/test_migrations.py proves it equal. Only
 -- people read it.
 
-CREATE TYPE progressor.firing_cause AS ENUM ('time', 'trigger', 'backfill');
-
-CREATE TYPE progressor.firing_state AS ENUM ('queued', 'running', 'done', 'failed', 'cancelled', 'gone', 'skipped', 'missed', 'refused');
-
 CREATE TYPE progressor.gate_hold AS ENUM ('task', 'process');
 
 CREATE TYPE progressor.gated_state AS ENUM ('time', 'order', 'process', 'gates', 'available');
@@ -17,6 +13,10 @@ CREATE TYPE progressor.node_state AS ENUM ('waiting', 'ready', 'running', 'done'
 CREATE TYPE progressor.overlap_policy AS ENUM ('skip', 'queue_one', 'allow', 'cancel_previous');
 
 CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');
+
+CREATE TYPE progressor.schedule_run_cause AS ENUM ('time', 'trigger', 'backfill');
+
+CREATE TYPE progressor.schedule_run_state AS ENUM ('queued', 'running', 'done', 'failed', 'cancelled', 'gone', 'skipped', 'missed', 'refused');
 
 CREATE TYPE progressor.task_status AS ENUM ('waiting', 'available', 'running', 'blocked', 'finished', 'error', 'cancelled');
 
@@ -53,39 +53,6 @@ CREATE TABLE progressor.events (
     autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
     autovacuum_freeze_min_age=0
-);
-
-CREATE TABLE progressor.firings (
-    slot smallint NOT NULL,
-    namespace text NOT NULL,
-    schedule_id text NOT NULL,
-    instant timestamp with time zone NOT NULL,
-    cause progressor.firing_cause NOT NULL,
-    state progressor.firing_state NOT NULL,
-    overlap_policy progressor.overlap_policy NOT NULL,
-    due_at timestamp with time zone NOT NULL,
-    fired_at timestamp with time zone NOT NULL,
-    started_at timestamp with time zone,
-    ended_at timestamp with time zone,
-    process_slot smallint,
-    process_id text,
-    task_type progressor.task_type,
-    task_id bigint,
-    error_code integer,
-    error_reason text,
-    error_message text,
-    missed_count bigint,
-    missed_until timestamp with time zone,
-    idempotency_key text,
-    CONSTRAINT firings_pkey PRIMARY KEY (slot, namespace, schedule_id, instant),
-    CONSTRAINT only_missed_are_counted CHECK ((((state = 'missed'::progressor.firing_state) = (missed_count IS NOT NULL)) AND ((missed_count IS NULL) = (missed_until IS NULL)))),
-    CONSTRAINT running_has_started CHECK (((state = ANY (ARRAY['running'::progressor.firing_state, 'done'::progressor.firing_state, 'failed'::progressor.firing_state, 'gone'::progressor.firing_state])) <= (task_id IS NOT NULL))),
-    CONSTRAINT started_has_a_task CHECK (((started_at IS NULL) = (task_id IS NULL)))
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0.05,
-    autovacuum_vacuum_insert_scale_factor=0.05,
-    autovacuum_analyze_scale_factor=0.05
 );
 
 CREATE TABLE progressor.gate_holders (
@@ -427,6 +394,39 @@ CREATE TABLE progressor.schedule (
     vacuum_index_cleanup=on
 );
 
+CREATE TABLE progressor.schedule_runs (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    schedule_id text NOT NULL,
+    instant timestamp with time zone NOT NULL,
+    cause progressor.schedule_run_cause NOT NULL,
+    state progressor.schedule_run_state NOT NULL,
+    overlap_policy progressor.overlap_policy NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    recorded_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    process_slot smallint,
+    process_id text,
+    task_type progressor.task_type,
+    task_id bigint,
+    error_code integer,
+    error_reason text,
+    error_message text,
+    missed_count bigint,
+    missed_until timestamp with time zone,
+    idempotency_key text,
+    CONSTRAINT schedule_runs_pkey PRIMARY KEY (slot, namespace, schedule_id, instant),
+    CONSTRAINT only_missed_are_counted CHECK ((((state = 'missed'::progressor.schedule_run_state) = (missed_count IS NOT NULL)) AND ((missed_count IS NULL) = (missed_until IS NULL)))),
+    CONSTRAINT running_has_started CHECK (((state = ANY (ARRAY['running'::progressor.schedule_run_state, 'done'::progressor.schedule_run_state, 'failed'::progressor.schedule_run_state, 'gone'::progressor.schedule_run_state])) <= (task_id IS NOT NULL))),
+    CONSTRAINT started_has_a_task CHECK (((started_at IS NULL) = (task_id IS NULL)))
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05
+);
+
 CREATE TABLE progressor.schedules (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -527,12 +527,6 @@ CREATE TABLE progressor.tasks (
     autovacuum_analyze_scale_factor=0.05
 );
 
-CREATE UNIQUE INDEX firings_by_key ON progressor.firings USING btree (slot, namespace, schedule_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
-
-CREATE INDEX firings_queued ON progressor.firings USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'queued'::progressor.firing_state);
-
-CREATE INDEX firings_running ON progressor.firings USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'running'::progressor.firing_state);
-
 CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
 
 CREATE INDEX gate_lines_by_age ON progressor.gate_lines USING btree (namespace, waits_on, oldest_at, oldest_id);
@@ -588,6 +582,12 @@ CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace
 CREATE INDEX schedule_retries ON progressor.schedule USING btree (namespace, due_at) WHERE ((attempt > 0) AND (due_at IS NOT NULL));
 
 CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
+
+CREATE UNIQUE INDEX schedule_runs_by_key ON progressor.schedule_runs USING btree (slot, namespace, schedule_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX schedule_runs_queued ON progressor.schedule_runs USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'queued'::progressor.schedule_run_state);
+
+CREATE INDEX schedule_runs_running ON progressor.schedule_runs USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'running'::progressor.schedule_run_state);
 
 CREATE INDEX schedules_by_id ON progressor.schedules USING btree (namespace COLLATE "C", schedule_id COLLATE "C");
 

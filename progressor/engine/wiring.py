@@ -67,7 +67,7 @@ from progressor.storage.replicas.activities import Activities
 from progressor.storage.replicas.queues import Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas, Roster
 from progressor.storage.replicas.status import Watch
-from progressor.storage.schedules.runs import Firings
+from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
@@ -244,11 +244,11 @@ class Wiring:
             self._storage_on(self._pools.front), on_changed=self._schedules_changed.set
         )
         self.job_control = JobControl(jobs=self.jobs, effects=self._effects)
-        self.schedule_runs = self._schedule_runs_on(Firings(self._storage_on(self._pools.front)))
+        self.schedule_runs = self._schedule_runs_on(StoredRuns(self._storage_on(self._pools.front)))
 
-    def _schedule_runs_on(self, firings: Firings) -> ScheduleRuns:
+    def _schedule_runs_on(self, runs: StoredRuns) -> ScheduleRuns:
         return ScheduleRuns(
-            firings=firings, schedules=self.schedules, requests=self.requests,
+            runs=runs, schedules=self.schedules, requests=self.requests,
             jobs=self.job_control, effects=self._effects, context=self._context,
         )  # fmt: skip
 
@@ -351,9 +351,9 @@ class Wiring:
             upkeep_queue=self._upkeep_queue, scanner=scanner, context=context,
         )  # fmt: skip
         jobs.observed()
-        firings = Firings(scan)
+        runs = StoredRuns(scan)
         schedules = ScheduleScan(
-            firings=firings, schedule_runs=self._schedule_runs_on(firings),
+            runs=runs, schedule_runs=self._schedule_runs_on(runs),
             interval=scanner.interval, lease=self._config.replica.lease_timeout,
             context=context, changed=self._schedules_changed,
         )  # fmt: skip
@@ -400,8 +400,8 @@ class Wiring:
             "gates": (gates.scan, scanner.interval),
             "jobs": (jobs.scan, scanner.interval),
             "job_counts": (jobs.count, QUEUES_INTERVAL),
-            "queued_firings": (schedules.scan, scanner.interval),
-            "old_firings": (schedules.forget, scanner.retention_interval),
+            "queued_runs": (schedules.scan, scanner.interval),
+            "old_runs": (schedules.forget, scanner.retention_interval),
             "retention": (retention.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
         }

@@ -1,4 +1,4 @@
-"""A nightly schedule: its next firings, one firing by a trigger, and two by a faster interval.
+"""A nightly schedule: its next runs, one run by a trigger, and two by a faster interval.
 
 The example does not wait for the night: after the schedule is created, its times are replaced by an
 interval of one second.
@@ -18,18 +18,18 @@ from progressor.example.scenario import ScenarioError, attempting, explaining
 from progressor.sdk import (
     Client,
     Every,
-    Firing,
-    FiringCause,
-    FiringState,
-    NextFiring,
+    NextRun,
     ProcessStatus,
+    ScheduleRun,
+    ScheduleRunCause,
+    ScheduleRunState,
 )
 
 _TIMEOUT_SECONDS = 30.0
 _NIGHTS = 3
-# When the clocks go forward, half past two is skipped, and the firing comes at three.
+# When the clocks go forward, half past two is skipped, and the run comes at three.
 _AT = frozenset({"02:30", "03:00"})
-_FIRINGS = 2
+_RUNS = 2
 
 
 class NightlyScenario:
@@ -56,7 +56,7 @@ class NightlyScenario:
         async with attempting("write the reports", seconds=_TIMEOUT_SECONDS):
             await self._create()
             triggered = await self._trigger()
-            by_time = await self._let_fire()
+            by_time = await self._let_run()
             await self._check_record()
         return triggered, *by_time
 
@@ -69,53 +69,51 @@ class NightlyScenario:
             spec = at_night(Report(subject="sales"))
             made = await self._client.schedules.create(self._schedule_id, spec, note="the example")
             view = await self._client.schedules.get(made.schedule_id, next_count=_NIGHTS)
-            nights = [_local_time(it) for it in view.next_firings]
+            nights = [_local_time(it) for it in view.next_runs]
             if len(nights) != _NIGHTS or not set(nights) <= _AT:
-                raise ScenarioError("fire at half past two", str(nights))
+                raise ScenarioError("run at half past two", str(nights))
             self._answered(f"the next {_NIGHTS} nights at {', '.join(nights)} local time")
 
     async def _trigger(self) -> str:
         with self._step("trigger", "now, in addition to its own instants"):
-            firing = await self._client.schedules.trigger(
-                self._schedule_id, idempotency_key="by-hand"
-            )
+            run = await self._client.schedules.trigger(self._schedule_id, idempotency_key="by-hand")
             # Sent again with the same key, it starts no second report.
             again = await self._client.schedules.trigger(
                 self._schedule_id, idempotency_key="by-hand"
             )
-            if again.process_id != firing.process_id:
-                raise ScenarioError("fire once", f"{firing.process_id} and {again.process_id}")
-            self._expect_started(firing)
+            if again.process_id != run.process_id:
+                raise ScenarioError("run once", f"{run.process_id} and {again.process_id}")
+            self._expect_started(run)
             await self._check_report(await self._written.get())
-            return firing.process_id
+            return run.process_id
 
-    async def _let_fire(self) -> tuple[str, ...]:
+    async def _let_run(self) -> tuple[str, ...]:
         with self._step("update", "each second, independent of local time"):
             view = await self._client.schedules.get(self._schedule_id)
             spec = dataclasses.replace(view.schedule.spec, times=Every(1))
             await self._client.schedules.update(
                 self._schedule_id, spec, expected_revision=view.schedule.revision
             )
-            written = [await self._written.get() for _ in range(_FIRINGS)]
+            written = [await self._written.get() for _ in range(_RUNS)]
             await self._client.schedules.pause(self._schedule_id, note="seen enough")
             for process_id in written:
                 await self._check_report(process_id)
         return tuple(written)
 
     async def _check_record(self) -> None:
-        with self._step("get", "its past firings"):
+        with self._step("get", "its past runs"):
             view = await self._client.schedules.get(self._schedule_id, last_count=100)
-            if not view.schedule.paused or view.next_firings:
-                raise ScenarioError("pause", f"{len(view.next_firings)} next firings")
-            triggered = [it for it in view.last_firings if it.cause is FiringCause.TRIGGER]
-            by_time = [it for it in view.last_firings if it.cause is FiringCause.TIME]
-            if len(triggered) != 1 or len(by_time) < _FIRINGS:
-                raise ScenarioError("record each firing", f"{len(triggered)}, {len(by_time)}")
-            self._answered(f"one by a trigger, at least {_FIRINGS} by time; it is paused")
+            if not view.schedule.paused or view.next_runs:
+                raise ScenarioError("pause", f"{len(view.next_runs)} next runs")
+            triggered = [it for it in view.last_runs if it.cause is ScheduleRunCause.TRIGGER]
+            by_time = [it for it in view.last_runs if it.cause is ScheduleRunCause.TIME]
+            if len(triggered) != 1 or len(by_time) < _RUNS:
+                raise ScenarioError("record each run", f"{len(triggered)}, {len(by_time)}")
+            self._answered(f"one by a trigger, at least {_RUNS} by time; it is paused")
 
-    def _expect_started(self, firing: Firing) -> None:
-        if firing.state not in {FiringState.RUNNING, FiringState.DONE}:
-            raise ScenarioError("start a report", f"it is {firing.state}: {firing.error}")
+    def _expect_started(self, run: ScheduleRun) -> None:
+        if run.state not in {ScheduleRunState.RUNNING, ScheduleRunState.DONE}:
+            raise ScenarioError("start a report", f"it is {run.state}: {run.error}")
 
     async def _check_report(self, process_id: str) -> None:
         """Check that a report is written and saved."""
@@ -138,6 +136,6 @@ class NightlyScenario:
         self._console.print(Text.assemble(("      ✓ ", "green"), answer))
 
 
-def _local_time(firing: NextFiring) -> str:
-    """Return the time of day of a firing in the time zone of the schedule."""
-    return f"{firing.instant.astimezone(ZoneInfo(TIME_ZONE)):%H:%M}"
+def _local_time(run: NextRun) -> str:
+    """Return the time of day of a run in the time zone of the schedule."""
+    return f"{run.instant.astimezone(ZoneInfo(TIME_ZONE)):%H:%M}"

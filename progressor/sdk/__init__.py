@@ -140,10 +140,10 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ReplicaState as ReplicaState,
     )
     from progressor.sdk.values.schedules import (
-        Backfilled as Backfilled, Cron as Cron, Every as Every, Firing as Firing,
-        FiringCause as FiringCause, FiringState as FiringState, NextFiring as NextFiring,
-        OverlapPolicy as OverlapPolicy, Schedule as Schedule, ScheduleSpec as ScheduleSpec,
-        ScheduleView as ScheduleView, ScheduledCall as ScheduledCall,
+        Backfilled as Backfilled, Cron as Cron, Every as Every, NextRun as NextRun,
+        OverlapPolicy as OverlapPolicy, Schedule as Schedule, ScheduleRun as ScheduleRun,
+        ScheduleRunCause as ScheduleRunCause, ScheduleRunState as ScheduleRunState,
+        ScheduleSpec as ScheduleSpec, ScheduleView as ScheduleView, ScheduledCall as ScheduledCall,
         ScheduledJob as ScheduledJob, ScheduledNotify as ScheduledNotify,
         ScheduledStart as ScheduledStart,
     )
@@ -204,8 +204,9 @@ _MODULES = {
     """,
     "progressor.sdk.values.replicas": "LogLevel LogLevelChange Replica ReplicaState",
     "progressor.sdk.values.schedules": """
-        Backfilled Cron Every Firing FiringCause FiringState NextFiring OverlapPolicy Schedule
-        ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify ScheduledStart
+        Backfilled Cron Every NextRun OverlapPolicy Schedule ScheduleRun ScheduleRunCause
+        ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
+        ScheduledStart
     """,
 }
 """The public names by the module that defines them."""

@@ -9,7 +9,7 @@ STEP = "progressor.step"
 CLAIM = "progressor.claim"
 SETTLE = "progressor.settle"
 COLLECT = "progressor.collect"
-FIRE = "progressor.fire"
+SCHEDULE_RUN = "progressor.schedule_run"
 
 SPANS: Mapping[str, str] = MappingProxyType(
     {
@@ -24,9 +24,9 @@ SPANS: Mapping[str, str] = MappingProxyType(
         "the parent of the processor's own spans.",
         SETTLE: "The outcome is written, including the wait for a batch.",
         COLLECT: "A lost lease is found and settled.",
-        FIRE: "A run of a schedule: the transaction that decides whether it starts, and starts its "
-        "work; many at once. The steps of that work continue its trace. Not recorded if nothing "
-        "changes, as for a queued run.",
+        SCHEDULE_RUN: "A run of a schedule: the transaction that decides whether it starts, and "
+        "starts its work; many at once. The steps of that work continue its trace. Not recorded if "
+        "nothing changes, as for a queued run.",
     }
 )
 """By name, a sentence for each."""

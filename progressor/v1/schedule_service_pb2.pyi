@@ -3,7 +3,7 @@
 isort:skip_file
 For clients and operators: schedules, which start or call processes or submit jobs at given times.
 
-A *firing* is a run of a schedule for one of its instants. It happens exactly once, even if replicas
+A *run* is one instant of a schedule. It happens exactly once, even if replicas
 die: what it starts and its record are written in one transaction. Its idempotency key consists of the
 schedule and the instant.
 
@@ -48,7 +48,7 @@ class _OverlapPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlap
     """It starts nothing."""
     OVERLAP_POLICY_QUEUE_ONE: _OverlapPolicy.ValueType  # 2
     """It waits for the earlier one to end. If another one is waiting already, it starts nothing. In a
-    backfill, firings run one after the other, and none is skipped.
+    backfill, runs start one after the other, and none is skipped.
     """
     OVERLAP_POLICY_ALLOW: _OverlapPolicy.ValueType  # 3
     """It starts anyway."""
@@ -59,7 +59,7 @@ class _OverlapPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlap
     """
 
 class OverlapPolicy(_OverlapPolicy, metaclass=_OverlapPolicyEnumTypeWrapper):
-    """What a firing does while the work that an earlier one started has not ended. A started process has
+    """What a run does while the work that an earlier one started has not ended. A started process has
     ended when it is finished, in error or removed; a job when its leader is; a call or notify when its
     task is.
     """
@@ -70,7 +70,7 @@ OVERLAP_POLICY_SKIP: OverlapPolicy.ValueType  # 1
 """It starts nothing."""
 OVERLAP_POLICY_QUEUE_ONE: OverlapPolicy.ValueType  # 2
 """It waits for the earlier one to end. If another one is waiting already, it starts nothing. In a
-backfill, firings run one after the other, and none is skipped.
+backfill, runs start one after the other, and none is skipped.
 """
 OVERLAP_POLICY_ALLOW: OverlapPolicy.ValueType  # 3
 """It starts anyway."""
@@ -81,77 +81,77 @@ running one completes its step. Not for a backfill.
 """
 Global___OverlapPolicy: _TypeAlias = OverlapPolicy  # noqa: Y015
 
-class _FiringState:
+class _ScheduleRunState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _FiringStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FiringState.ValueType], _builtins.type):
+class _ScheduleRunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScheduleRunState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    FIRING_STATE_UNSPECIFIED: _FiringState.ValueType  # 0
-    FIRING_STATE_QUEUED: _FiringState.ValueType  # 1
+    SCHEDULE_RUN_STATE_UNSPECIFIED: _ScheduleRunState.ValueType  # 0
+    SCHEDULE_RUN_STATE_QUEUED: _ScheduleRunState.ValueType  # 1
     """It waits for an earlier one to end, or for its turn in a backfill."""
-    FIRING_STATE_RUNNING: _FiringState.ValueType  # 2
+    SCHEDULE_RUN_STATE_RUNNING: _ScheduleRunState.ValueType  # 2
     """What it started has not ended."""
-    FIRING_STATE_DONE: _FiringState.ValueType  # 3
+    SCHEDULE_RUN_STATE_DONE: _ScheduleRunState.ValueType  # 3
     """What it started has finished."""
-    FIRING_STATE_FAILED: _FiringState.ValueType  # 4
+    SCHEDULE_RUN_STATE_FAILED: _ScheduleRunState.ValueType  # 4
     """What it started is in error, or its call has failed."""
-    FIRING_STATE_CANCELLED: _FiringState.ValueType  # 5
+    SCHEDULE_RUN_STATE_CANCELLED: _ScheduleRunState.ValueType  # 5
     """What it started was cancelled."""
-    FIRING_STATE_GONE: _FiringState.ValueType  # 6
+    SCHEDULE_RUN_STATE_GONE: _ScheduleRunState.ValueType  # 6
     """What it started was removed, by itself or by retention."""
-    FIRING_STATE_SKIPPED: _FiringState.ValueType  # 7
+    SCHEDULE_RUN_STATE_SKIPPED: _ScheduleRunState.ValueType  # 7
     """It started nothing, because of its overlap policy."""
-    FIRING_STATE_MISSED: _FiringState.ValueType  # 8
+    SCHEDULE_RUN_STATE_MISSED: _ScheduleRunState.ValueType  # 8
     """It was older than the catch-up window. All that were missed at once have one record."""
-    FIRING_STATE_REFUSED: _FiringState.ValueType  # 9
+    SCHEDULE_RUN_STATE_REFUSED: _ScheduleRunState.ValueType  # 9
     """It could not start anything; its error says why."""
 
-class FiringState(_FiringState, metaclass=_FiringStateEnumTypeWrapper):
-    """The state of a firing. All but queued and running are final."""
+class ScheduleRunState(_ScheduleRunState, metaclass=_ScheduleRunStateEnumTypeWrapper):
+    """The state of a run. All but queued and running are final."""
 
-FIRING_STATE_UNSPECIFIED: FiringState.ValueType  # 0
-FIRING_STATE_QUEUED: FiringState.ValueType  # 1
+SCHEDULE_RUN_STATE_UNSPECIFIED: ScheduleRunState.ValueType  # 0
+SCHEDULE_RUN_STATE_QUEUED: ScheduleRunState.ValueType  # 1
 """It waits for an earlier one to end, or for its turn in a backfill."""
-FIRING_STATE_RUNNING: FiringState.ValueType  # 2
+SCHEDULE_RUN_STATE_RUNNING: ScheduleRunState.ValueType  # 2
 """What it started has not ended."""
-FIRING_STATE_DONE: FiringState.ValueType  # 3
+SCHEDULE_RUN_STATE_DONE: ScheduleRunState.ValueType  # 3
 """What it started has finished."""
-FIRING_STATE_FAILED: FiringState.ValueType  # 4
+SCHEDULE_RUN_STATE_FAILED: ScheduleRunState.ValueType  # 4
 """What it started is in error, or its call has failed."""
-FIRING_STATE_CANCELLED: FiringState.ValueType  # 5
+SCHEDULE_RUN_STATE_CANCELLED: ScheduleRunState.ValueType  # 5
 """What it started was cancelled."""
-FIRING_STATE_GONE: FiringState.ValueType  # 6
+SCHEDULE_RUN_STATE_GONE: ScheduleRunState.ValueType  # 6
 """What it started was removed, by itself or by retention."""
-FIRING_STATE_SKIPPED: FiringState.ValueType  # 7
+SCHEDULE_RUN_STATE_SKIPPED: ScheduleRunState.ValueType  # 7
 """It started nothing, because of its overlap policy."""
-FIRING_STATE_MISSED: FiringState.ValueType  # 8
+SCHEDULE_RUN_STATE_MISSED: ScheduleRunState.ValueType  # 8
 """It was older than the catch-up window. All that were missed at once have one record."""
-FIRING_STATE_REFUSED: FiringState.ValueType  # 9
+SCHEDULE_RUN_STATE_REFUSED: ScheduleRunState.ValueType  # 9
 """It could not start anything; its error says why."""
-Global___FiringState: _TypeAlias = FiringState  # noqa: Y015
+Global___ScheduleRunState: _TypeAlias = ScheduleRunState  # noqa: Y015
 
-class _FiringCause:
+class _ScheduleRunCause:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _FiringCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FiringCause.ValueType], _builtins.type):
+class _ScheduleRunCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScheduleRunCause.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    FIRING_CAUSE_UNSPECIFIED: _FiringCause.ValueType  # 0
-    FIRING_CAUSE_TIME: _FiringCause.ValueType  # 1
+    SCHEDULE_RUN_CAUSE_UNSPECIFIED: _ScheduleRunCause.ValueType  # 0
+    SCHEDULE_RUN_CAUSE_TIME: _ScheduleRunCause.ValueType  # 1
     """Its instant came."""
-    FIRING_CAUSE_TRIGGER: _FiringCause.ValueType  # 2
-    FIRING_CAUSE_BACKFILL: _FiringCause.ValueType  # 3
+    SCHEDULE_RUN_CAUSE_TRIGGER: _ScheduleRunCause.ValueType  # 2
+    SCHEDULE_RUN_CAUSE_BACKFILL: _ScheduleRunCause.ValueType  # 3
 
-class FiringCause(_FiringCause, metaclass=_FiringCauseEnumTypeWrapper):
-    """What caused a firing."""
+class ScheduleRunCause(_ScheduleRunCause, metaclass=_ScheduleRunCauseEnumTypeWrapper):
+    """What caused a run."""
 
-FIRING_CAUSE_UNSPECIFIED: FiringCause.ValueType  # 0
-FIRING_CAUSE_TIME: FiringCause.ValueType  # 1
+SCHEDULE_RUN_CAUSE_UNSPECIFIED: ScheduleRunCause.ValueType  # 0
+SCHEDULE_RUN_CAUSE_TIME: ScheduleRunCause.ValueType  # 1
 """Its instant came."""
-FIRING_CAUSE_TRIGGER: FiringCause.ValueType  # 2
-FIRING_CAUSE_BACKFILL: FiringCause.ValueType  # 3
-Global___FiringCause: _TypeAlias = FiringCause  # noqa: Y015
+SCHEDULE_RUN_CAUSE_TRIGGER: ScheduleRunCause.ValueType  # 2
+SCHEDULE_RUN_CAUSE_BACKFILL: ScheduleRunCause.ValueType  # 3
+Global___ScheduleRunCause: _TypeAlias = ScheduleRunCause  # noqa: Y015
 
 @_typing.final
 class CronTimes(_message.Message):
@@ -171,9 +171,9 @@ class CronTimes(_message.Message):
     time_zone: _builtins.str
     """A name of the IANA database, such as Europe/Berlin. Empty: UTC.
 
-    When clocks go forward, an instant in the skipped hour fires once, at the end of that hour. When they
-    go back, an instant in the repeated hour fires the first time only. So a daily schedule fires once
-    each day. A schedule that fires every hour does not fire in the skipped hour, and fires twice in the
+    When clocks go forward, an instant in the skipped hour runs once, at the end of that hour. When they
+    go back, an instant in the repeated hour runs the first time only. So a daily schedule runs once
+    each day. A schedule that runs every hour does not run in the skipped hour, and runs twice in the
     repeated one.
     """
     def __init__(
@@ -222,7 +222,7 @@ Global___IntervalTimes: _TypeAlias = IntervalTimes  # noqa: Y015
 
 @_typing.final
 class ScheduledStart(_message.Message):
-    """Starts a process at each firing."""
+    """Starts a process at each run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +254,7 @@ class ScheduledStart(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     process_id_template: _builtins.str
     """The process id, with the placeholders {schedule_id} and {instant}. {instant} is required, because
-    each firing needs an id of its own; it becomes, for example, 2026-11-23T02:30:00Z. Empty:
+    each run needs an id of its own; it becomes, for example, 2026-11-23T02:30:00Z. Empty:
     {schedule_id}/{instant}.
     """
     args: _builtins.bytes
@@ -290,7 +290,7 @@ Global___ScheduledStart: _TypeAlias = ScheduledStart  # noqa: Y015
 
 @_typing.final
 class ScheduledCall(_message.Message):
-    """Calls a process at each firing. No caller waits for the response, which is kept with the task."""
+    """Calls a process at each run. No caller waits for the response, which is kept with the task."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -348,7 +348,7 @@ Global___ScheduledCall: _TypeAlias = ScheduledCall  # noqa: Y015
 
 @_typing.final
 class ScheduledNotify(_message.Message):
-    """Notifies a process at each firing."""
+    """Notifies a process at each run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -406,7 +406,7 @@ Global___ScheduledNotify: _TypeAlias = ScheduledNotify  # noqa: Y015
 
 @_typing.final
 class ScheduledJob(_message.Message):
-    """Submits a job at each firing, as SubmitJob does."""
+    """Submits a job at each run, as SubmitJob does."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -439,11 +439,11 @@ class ScheduledJob(_message.Message):
     """Like process_id_template."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_nodes_pb2.NodeSpec]:
-        """1 .. 10,000 nodes, without process ids: each firing has followers of its own."""
+        """1 .. 10,000 nodes, without process ids: each run has followers of its own."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """The deadline of each job, from its firing; more than 0. Absent: none."""
+        """The deadline of each job, from its run; more than 0. Absent: none."""
 
     @_builtins.property
     def caller_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -490,7 +490,7 @@ class ScheduleSpec(_message.Message):
     def interval(self) -> Global___IntervalTimes: ...
     @_builtins.property
     def jitter(self) -> _duration_pb2.Duration:
-        """Each firing is delayed by up to this duration, but not beyond the next instant. The delay is derived
+        """Each run is delayed by up to this duration, but not beyond the next instant. The delay is derived
         from the id of the schedule and the instant. 0 .. 1 day.
         """
 
@@ -504,7 +504,7 @@ class ScheduleSpec(_message.Message):
 
     @_builtins.property
     def catch_up_window(self) -> _duration_pb2.Duration:
-        """How late a firing may be after a downtime, 1 s .. 366 days. Older ones are missed, and counted as
+        """How late a run may be after a downtime, 1 s .. 366 days. Older ones are missed, and counted as
         that. Absent: 1 day.
         """
 
@@ -572,7 +572,7 @@ class Schedule(_message.Message):
     revision: _builtins.int
     """Counts the changes of the spec, the pause and the note, from 1."""
     started_count: _builtins.int
-    """How many firings have started something, were skipped, missed or refused since the schedule was
+    """How many runs have started something, were skipped, missed or refused since the schedule was
     created.
     """
     skipped_count: _builtins.int
@@ -619,14 +619,14 @@ class Schedule(_message.Message):
 Global___Schedule: _TypeAlias = Schedule  # noqa: Y015
 
 @_typing.final
-class Firing(_message.Message):
+class ScheduleRun(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INSTANT_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     DUE_AT_FIELD_NUMBER: _builtins.int
-    FIRED_AT_FIELD_NUMBER: _builtins.int
+    RECORDED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
@@ -634,24 +634,24 @@ class Firing(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     MISSED_COUNT_FIELD_NUMBER: _builtins.int
     MISSED_UNTIL_FIELD_NUMBER: _builtins.int
-    cause: Global___FiringCause.ValueType
-    state: Global___FiringState.ValueType
+    cause: Global___ScheduleRunCause.ValueType
+    state: Global___ScheduleRunState.ValueType
     process_id: _builtins.str
     """The process that it started or called, or the leader of the job."""
     task_id: _builtins.int
     """The init, call or notify task."""
     missed_count: _builtins.int
-    """For missed firings: their number, and the instant of the last one."""
+    """For missed runs: their number, and the instant of the last one."""
     @_builtins.property
     def instant(self) -> _timestamp_pb2.Timestamp:
-        """The instant, without jitter. Together with the schedule it identifies the firing."""
+        """The instant, without jitter. Together with the schedule it identifies the run."""
 
     @_builtins.property
     def due_at(self) -> _timestamp_pb2.Timestamp:
         """When it was due: the instant plus its jitter."""
 
     @_builtins.property
-    def fired_at(self) -> _timestamp_pb2.Timestamp:
+    def recorded_at(self) -> _timestamp_pb2.Timestamp:
         """When it was recorded, together with what it started unless it was queued."""
 
     @_builtins.property
@@ -670,10 +670,10 @@ class Firing(_message.Message):
         self,
         *,
         instant: _timestamp_pb2.Timestamp | None = ...,
-        cause: Global___FiringCause.ValueType = ...,
-        state: Global___FiringState.ValueType = ...,
+        cause: Global___ScheduleRunCause.ValueType = ...,
+        state: Global___ScheduleRunState.ValueType = ...,
         due_at: _timestamp_pb2.Timestamp | None = ...,
-        fired_at: _timestamp_pb2.Timestamp | None = ...,
+        recorded_at: _timestamp_pb2.Timestamp | None = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         process_id: _builtins.str = ...,
@@ -682,17 +682,17 @@ class Firing(_message.Message):
         missed_count: _builtins.int = ...,
         missed_until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "ended_at", b"ended_at", "error", b"error", "fired_at", b"fired_at", "instant", b"instant", "missed_until", b"missed_until", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "ended_at", b"ended_at", "error", b"error", "instant", b"instant", "missed_until", b"missed_until", "recorded_at", b"recorded_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "due_at", b"due_at", "ended_at", b"ended_at", "error", b"error", "fired_at", b"fired_at", "instant", b"instant", "missed_count", b"missed_count", "missed_until", b"missed_until", "process_id", b"process_id", "started_at", b"started_at", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "due_at", b"due_at", "ended_at", b"ended_at", "error", b"error", "instant", b"instant", "missed_count", b"missed_count", "missed_until", b"missed_until", "process_id", b"process_id", "recorded_at", b"recorded_at", "started_at", b"started_at", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Firing: _TypeAlias = Firing  # noqa: Y015
+Global___ScheduleRun: _TypeAlias = ScheduleRun  # noqa: Y015
 
 @_typing.final
-class NextFiring(_message.Message):
-    """A future firing."""
+class NextRun(_message.Message):
+    """A future run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -714,7 +714,7 @@ class NextFiring(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NextFiring: _TypeAlias = NextFiring  # noqa: Y015
+Global___NextRun: _TypeAlias = NextRun  # noqa: Y015
 
 @_typing.final
 class CreateScheduleRequest(_message.Message):
@@ -729,7 +729,7 @@ class CreateScheduleRequest(_message.Message):
     schedule_id: _builtins.str
     """Unique within the namespace: 1 .. 128 bytes of UTF-8 without control characters."""
     paused: _builtins.bool
-    """If true, it does not fire until it is resumed."""
+    """If true, it does not run until it is resumed."""
     note: _builtins.str
     """At most 1,024 bytes."""
     @_builtins.property
@@ -834,11 +834,11 @@ class GetScheduleRequest(_message.Message):
     namespace: _builtins.str
     schedule_id: _builtins.str
     next_count: _builtins.int
-    """The number of future firings, 0 .. 100. Absent: 5. Firings more than 3,660 days after the first one
+    """The number of future runs, 0 .. 100. Absent: 5. Runs more than 3,660 days after the first one
     are left out.
     """
     last_count: _builtins.int
-    """The number of past firings, 0 .. 100. Absent: 10."""
+    """The number of past runs, 0 .. 100. Absent: 10."""
     def __init__(
         self,
         *,
@@ -867,28 +867,28 @@ class GetScheduleResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEDULE_FIELD_NUMBER: _builtins.int
-    NEXT_FIRINGS_FIELD_NUMBER: _builtins.int
-    LAST_FIRINGS_FIELD_NUMBER: _builtins.int
+    NEXT_RUNS_FIELD_NUMBER: _builtins.int
+    LAST_RUNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def schedule(self) -> Global___Schedule: ...
     @_builtins.property
-    def next_firings(self) -> _containers.RepeatedCompositeFieldContainer[Global___NextFiring]:
+    def next_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NextRun]:
         """In order. Empty while the schedule is paused."""
 
     @_builtins.property
-    def last_firings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Firing]:
+    def last_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduleRun]:
         """The latest first."""
 
     def __init__(
         self,
         *,
         schedule: Global___Schedule | None = ...,
-        next_firings: _abc.Iterable[Global___NextFiring] | None = ...,
-        last_firings: _abc.Iterable[Global___Firing] | None = ...,
+        next_runs: _abc.Iterable[Global___NextRun] | None = ...,
+        last_runs: _abc.Iterable[Global___ScheduleRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schedule", b"schedule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_firings", b"last_firings", "next_firings", b"next_firings", "schedule", b"schedule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_runs", b"last_runs", "next_runs", b"next_runs", "schedule", b"schedule"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1098,7 +1098,7 @@ class TriggerScheduleRequest(_message.Message):
     overlap_policy: Global___OverlapPolicy.ValueType
     """Instead of that of the schedule."""
     idempotency_key: _builtins.str
-    """Requests with the same key fire once, for as long as the record of that firing is kept."""
+    """Requests with the same key run once, for as long as the record of that run is kept."""
     def __init__(
         self,
         *,
@@ -1119,19 +1119,19 @@ Global___TriggerScheduleRequest: _TypeAlias = TriggerScheduleRequest  # noqa: Y0
 class TriggerScheduleResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    FIRING_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def firing(self) -> Global___Firing:
+    def run(self) -> Global___ScheduleRun:
         """Its instant is now. Its state says whether it was started, queued, skipped or refused."""
 
     def __init__(
         self,
         *,
-        firing: Global___Firing | None = ...,
+        run: Global___ScheduleRun | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["firing", b"firing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["firing", b"firing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

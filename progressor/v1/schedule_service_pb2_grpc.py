@@ -85,22 +85,22 @@ class ScheduleServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateSchedule(self, request, context):
-        """Creates a schedule. Its first firing is that of the first instant after now.
+        """Creates a schedule. Its first run is that of the first instant after now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSchedule(self, request, context):
-        """Replaces the spec of a schedule. If its times have changed, its next firing is that of the first
-        instant after now. Queued firings stay queued.
+        """Replaces the spec of a schedule. If its times have changed, its next run is that of the first
+        instant after now. Queued runs stay queued.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSchedule(self, request, context):
-        """Returns a schedule with its next and its last firings.
+        """Returns a schedule with its next and its last runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,7 +114,7 @@ class ScheduleServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSchedule(self, request, context):
-        """Deletes a schedule and the records of its firings. What it has started goes on.
+        """Deletes a schedule and the records of its runs. What it has started goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,14 +136,14 @@ class ScheduleServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TriggerSchedule(self, request, context):
-        """Fires a schedule now, in addition to its own instants, also while it is paused.
+        """Runs a schedule now, in addition to its own instants, also while it is paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BackfillSchedule(self, request, context):
-        """Fires those instants of a past span that have not started anything yet.
+        """Runs those instants of a past span that have not started anything yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

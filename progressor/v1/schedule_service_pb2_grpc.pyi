@@ -3,7 +3,7 @@
 isort:skip_file
 For clients and operators: schedules, which start or call processes or submit jobs at given times.
 
-A *firing* is a run of a schedule for one of its instants. It happens exactly once, even if replicas
+A *run* is one instant of a schedule. It happens exactly once, even if replicas
 die: what it starts and its record are written in one transaction. Its idempotency key consists of the
 schedule and the instant.
 
@@ -44,17 +44,17 @@ class ScheduleServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ScheduleServiceAsyncStub: ...
     CreateSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.CreateScheduleRequest, _schedule_service_pb2.CreateScheduleResponse]
-    """Creates a schedule. Its first firing is that of the first instant after now."""
+    """Creates a schedule. Its first run is that of the first instant after now."""
     UpdateSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.UpdateScheduleRequest, _schedule_service_pb2.UpdateScheduleResponse]
-    """Replaces the spec of a schedule. If its times have changed, its next firing is that of the first
-    instant after now. Queued firings stay queued.
+    """Replaces the spec of a schedule. If its times have changed, its next run is that of the first
+    instant after now. Queued runs stay queued.
     """
     GetSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.GetScheduleRequest, _schedule_service_pb2.GetScheduleResponse]
-    """Returns a schedule with its next and its last firings."""
+    """Returns a schedule with its next and its last runs."""
     ListSchedules: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.ListSchedulesRequest, _schedule_service_pb2.ListSchedulesResponse]
     """Pages through the schedules of a namespace, in the order of their ids."""
     DeleteSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.DeleteScheduleRequest, _schedule_service_pb2.DeleteScheduleResponse]
-    """Deletes a schedule and the records of its firings. What it has started goes on."""
+    """Deletes a schedule and the records of its runs. What it has started goes on."""
     PauseSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.PauseScheduleRequest, _schedule_service_pb2.PauseScheduleResponse]
     """Pauses a schedule until it is resumed. If it is paused already, only the note changes."""
     ResumeSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]
@@ -62,25 +62,25 @@ class ScheduleServiceStub:
     on.
     """
     TriggerSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.TriggerScheduleRequest, _schedule_service_pb2.TriggerScheduleResponse]
-    """Fires a schedule now, in addition to its own instants, also while it is paused."""
+    """Runs a schedule now, in addition to its own instants, also while it is paused."""
     BackfillSchedule: _grpc.UnaryUnaryMultiCallable[_schedule_service_pb2.BackfillScheduleRequest, _schedule_service_pb2.BackfillScheduleResponse]
-    """Fires those instants of a past span that have not started anything yet."""
+    """Runs those instants of a past span that have not started anything yet."""
 
 @_typing.type_check_only
 class ScheduleServiceAsyncStub(ScheduleServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.CreateScheduleRequest, _schedule_service_pb2.CreateScheduleResponse]  # type: ignore[assignment]
-    """Creates a schedule. Its first firing is that of the first instant after now."""
+    """Creates a schedule. Its first run is that of the first instant after now."""
     UpdateSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.UpdateScheduleRequest, _schedule_service_pb2.UpdateScheduleResponse]  # type: ignore[assignment]
-    """Replaces the spec of a schedule. If its times have changed, its next firing is that of the first
-    instant after now. Queued firings stay queued.
+    """Replaces the spec of a schedule. If its times have changed, its next run is that of the first
+    instant after now. Queued runs stay queued.
     """
     GetSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.GetScheduleRequest, _schedule_service_pb2.GetScheduleResponse]  # type: ignore[assignment]
-    """Returns a schedule with its next and its last firings."""
+    """Returns a schedule with its next and its last runs."""
     ListSchedules: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ListSchedulesRequest, _schedule_service_pb2.ListSchedulesResponse]  # type: ignore[assignment]
     """Pages through the schedules of a namespace, in the order of their ids."""
     DeleteSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.DeleteScheduleRequest, _schedule_service_pb2.DeleteScheduleResponse]  # type: ignore[assignment]
-    """Deletes a schedule and the records of its firings. What it has started goes on."""
+    """Deletes a schedule and the records of its runs. What it has started goes on."""
     PauseSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.PauseScheduleRequest, _schedule_service_pb2.PauseScheduleResponse]  # type: ignore[assignment]
     """Pauses a schedule until it is resumed. If it is paused already, only the note changes."""
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]  # type: ignore[assignment]
@@ -88,9 +88,9 @@ class ScheduleServiceAsyncStub(ScheduleServiceStub):
     on.
     """
     TriggerSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.TriggerScheduleRequest, _schedule_service_pb2.TriggerScheduleResponse]  # type: ignore[assignment]
-    """Fires a schedule now, in addition to its own instants, also while it is paused."""
+    """Runs a schedule now, in addition to its own instants, also while it is paused."""
     BackfillSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.BackfillScheduleRequest, _schedule_service_pb2.BackfillScheduleResponse]  # type: ignore[assignment]
-    """Fires those instants of a past span that have not started anything yet."""
+    """Runs those instants of a past span that have not started anything yet."""
 
 class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -99,7 +99,7 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.CreateScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.CreateScheduleResponse, _abc.Awaitable[_schedule_service_pb2.CreateScheduleResponse]]:
-        """Creates a schedule. Its first firing is that of the first instant after now."""
+        """Creates a schedule. Its first run is that of the first instant after now."""
 
     @_abc_1.abstractmethod
     def UpdateSchedule(
@@ -107,8 +107,8 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.UpdateScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.UpdateScheduleResponse, _abc.Awaitable[_schedule_service_pb2.UpdateScheduleResponse]]:
-        """Replaces the spec of a schedule. If its times have changed, its next firing is that of the first
-        instant after now. Queued firings stay queued.
+        """Replaces the spec of a schedule. If its times have changed, its next run is that of the first
+        instant after now. Queued runs stay queued.
         """
 
     @_abc_1.abstractmethod
@@ -117,7 +117,7 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.GetScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.GetScheduleResponse, _abc.Awaitable[_schedule_service_pb2.GetScheduleResponse]]:
-        """Returns a schedule with its next and its last firings."""
+        """Returns a schedule with its next and its last runs."""
 
     @_abc_1.abstractmethod
     def ListSchedules(
@@ -133,7 +133,7 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.DeleteScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.DeleteScheduleResponse, _abc.Awaitable[_schedule_service_pb2.DeleteScheduleResponse]]:
-        """Deletes a schedule and the records of its firings. What it has started goes on."""
+        """Deletes a schedule and the records of its runs. What it has started goes on."""
 
     @_abc_1.abstractmethod
     def PauseSchedule(
@@ -159,7 +159,7 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.TriggerScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.TriggerScheduleResponse, _abc.Awaitable[_schedule_service_pb2.TriggerScheduleResponse]]:
-        """Fires a schedule now, in addition to its own instants, also while it is paused."""
+        """Runs a schedule now, in addition to its own instants, also while it is paused."""
 
     @_abc_1.abstractmethod
     def BackfillSchedule(
@@ -167,6 +167,6 @@ class ScheduleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _schedule_service_pb2.BackfillScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedule_service_pb2.BackfillScheduleResponse, _abc.Awaitable[_schedule_service_pb2.BackfillScheduleResponse]]:
-        """Fires those instants of a past span that have not started anything yet."""
+        """Runs those instants of a past span that have not started anything yet."""
 
 def add_ScheduleServiceServicer_to_server(servicer: ScheduleServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

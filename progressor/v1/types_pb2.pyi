@@ -559,7 +559,7 @@ class GateUse(_message.Message):
     capacity: _builtins.int
     """The capacity with which the gate is created if it does not exist, 0 .. 1,000,000. A gate that
     exists keeps its own. Absent: the gate must exist; otherwise Start, Call, Notify and SubmitJob end
-    with GATE_NOT_FOUND, and a firing of a schedule that would do one of the first three is refused.
+    with GATE_NOT_FOUND, and a run of a schedule that would do one of the first three is refused.
     The gate of a timer, of a node that a processor starts, or of a node of a scheduled job is created
     with a capacity of 1 in this case, and so is a gate that is deleted before its node starts.
     """

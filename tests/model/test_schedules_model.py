@@ -2,7 +2,7 @@
 
 A course of deeds on one schedule: minutes pass, what was started ends in some way, the queue is
 looked at, triggers and backfills come, the schedule is paused, resumed and given another policy.
-After each deed every firing is where the model has it, and each started exactly one process.
+After each deed every run is where the model has it, and each started exactly one process.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.schedule import (
     Decision,
-    Firing,
-    FiringCause,
     OverlapPolicy,
     Schedule,
+    ScheduleRun,
+    ScheduleRunCause,
     Upcoming,
     decide,
     decide_queued,
@@ -36,7 +36,7 @@ POLICIES = list(OverlapPolicy)
 
 @dataclasses.dataclass(frozen=True)
 class Tick:
-    """A minute passes, and what is due is fired."""
+    """A minute passes, and what is due is run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ DEEDS = st.lists(
 
 
 class Model:
-    """Where each firing is, by its instant: a word of FiringState."""
+    """Where each run is, by its instant: a word of ScheduleRunState."""
 
     def __init__(self, policy: OverlapPolicy, now: dt.datetime) -> None:
         self.policy = policy
@@ -118,7 +118,7 @@ class Model:
     def at_work(self) -> list[dt.datetime]:
         return sorted(it for it, state in self.states.items() if state == "running")
 
-    def fire(self, instant: dt.datetime, policy: OverlapPolicy, cause: FiringCause) -> None:
+    def run(self, instant: dt.datetime, policy: OverlapPolicy, cause: ScheduleRunCause) -> None:
         has_queued = not all(is_backfill for _, is_backfill in self.queue.values())
         match decide(policy, cause, is_at_work=bool(self.at_work), has_queued=has_queued):
             case Decision.START:
@@ -160,9 +160,9 @@ class Play:
         match deed:
             case Tick():
                 self.clock.advance(model.next - self.clock.now())
-                await timetable.fire_due()
+                await timetable.run_due()
                 if not model.paused:
-                    model.fire(model.next, model.policy, FiringCause.TIME)
+                    model.run(model.next, model.policy, ScheduleRunCause.TIME)
                 model.next += MINUTE
             case Look():
                 await timetable.look_at_queue()
@@ -173,7 +173,7 @@ class Play:
             case Trigger(policy):
                 self.clock.advance(dt.timedelta(milliseconds=1))
                 await timetable.schedule_runs.trigger(key, policy=policy, idempotency_key=None)
-                model.fire(self.clock.now(), policy or model.policy, FiringCause.TRIGGER)
+                model.run(self.clock.now(), policy or model.policy, ScheduleRunCause.TRIGGER)
             case Backfill(ago, count, policy):
                 past = model.next - (ago + 1) * MINUTE
                 instants = [past - n * MINUTE for n in range(count)]
@@ -192,26 +192,26 @@ class Play:
 
     async def _end(self, instant: dt.datetime, how: How) -> None:
         store = self.timetable.store
-        [firing] = [it for it in await self.firings() if it.instant == instant]
-        key = process_key("orders", firing.process_id or "")
+        [run] = [it for it in await self.runs() if it.instant == instant]
+        key = process_key("orders", run.process_id or "")
         if how == "gone":
             await store.writes.remove(key)
         else:
-            [claimed] = await store.claim(key, firing.task_id)
+            [claimed] = await store.claim(key, run.task_id)
             await store.settled(
                 claimed.task, success(Complete(result=b"")) if how == "done" else BROKEN
             )
         self.model.states[instant] = how
 
-    async def firings(self) -> list[Firing]:
+    async def runs(self) -> list[ScheduleRun]:
         return list(await self.timetable.last(self.schedule))
 
     async def judge(self) -> None:
-        firings = await self.firings()
-        assert {it.instant: it.state.value for it in firings} == dict(
+        runs = await self.runs()
+        assert {it.instant: it.state.value for it in runs} == dict(
             sorted(self.model.states.items())
         )
-        started = [it.task_id for it in firings if it.task_id is not None]
+        started = [it.task_id for it in runs if it.task_id is not None]
         assert len(set(started)) == len(started)
         schedule = await self.timetable.schedules.get(self.schedule.key)
         assert schedule.started_count == len(started)
@@ -229,7 +229,7 @@ async def run(database: str, policy: OverlapPolicy, deeds: list[Deed]) -> None:
             await play.judge()
 
 
-def test_every_firing_is_where_the_model_has_it(database: str) -> None:
+def test_every_run_is_where_the_model_has_it(database: str) -> None:
     create_namespace(database)
     with psycopg.connect(database, autocommit=True) as observer:
 

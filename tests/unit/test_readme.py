@@ -266,12 +266,12 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("from 1 s; to 1 day; 1 s to 366 days", schedule.CATCH_UP_MAX, dt.timedelta(days=366)),
         ("of one backfill | 1,000 |", schedule.BACKFILL_MAX, 1000),
         (
-            "span of the next firings shown | 3,660 days |",
+            "span of the next runs shown | 3,660 days |",
             schedule.BACKFILL_SPAN_MAX,
             dt.timedelta(days=3660),
         ),
         (
-            "span of the next firings shown | 3,660 days |",
+            "span of the next runs shown | 3,660 days |",
             schedule.NEXT_HORIZON,
             dt.timedelta(days=3660),
         ),

@@ -1,6 +1,6 @@
--- Deletes a namespace without processes, with its gates, orders, schedules and firings. One statement: no
+-- Deletes a namespace without processes, with its gates, orders, schedules and runs. One statement: no
 -- lock is held while a replica has the word, which may be frozen by then.
--- Locks: its schedules, in key order, since who fires one holds that and then starts processes; then
+-- Locks: its schedules, in key order, since who runs one holds that and then starts processes; then
 -- the table of processes against writers, which keeps new ones out until the namespace is gone:
 -- their functions look for it under this lock. Waits for each for 2 s at most.
 -- Returns: deleted, not_found or not_empty.
@@ -38,7 +38,7 @@ BEGIN
     -- Its gates have no holders, since it has no processes.
     DELETE FROM gates g WHERE g.namespace = p_name;
     DELETE FROM orders o WHERE o.namespace = p_name;
-    DELETE FROM firings f
+    DELETE FROM schedule_runs f
     USING schedules s
     WHERE s.namespace COLLATE "C" = p_name
         AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id);

@@ -1,7 +1,7 @@
 -- Queues instants of the past: those that have started nothing yet, and wait for nothing.
 -- Locks: the schedule.
 -- Returns: the verdict: queued, with how many now are; not_found; changed, if it is at another revision
--- than was read; forgotten, if one of the instants is where retention has deleted firings.
+-- than was read; forgotten, if one of the instants is where retention has deleted runs.
 CREATE FUNCTION backfill_schedule(
     p_now            timestamptz,
     p_slot           smallint,
@@ -38,16 +38,16 @@ BEGIN
         verdict := 'forgotten';
     ELSE
         verdict := 'queued';
-        INSERT INTO firings AS f (
-            slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at
+        INSERT INTO schedule_runs AS f (
+            slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, recorded_at
         )
         SELECT p_slot, p_namespace, p_schedule_id, i.instant, 'backfill', 'queued',
             p_overlap_policy::overlap_policy, i.due_at, coalesce(p_now, clock_timestamp())
         FROM unnest(p_instant, p_due_at) i (instant, due_at)
         ORDER BY i.instant
-        ON CONFLICT ON CONSTRAINT firings_pkey DO UPDATE
+        ON CONFLICT ON CONSTRAINT schedule_runs_pkey DO UPDATE
         SET cause = 'backfill', state = 'queued', overlap_policy = excluded.overlap_policy,
-            fired_at = excluded.fired_at, process_slot = NULL, process_id = NULL, task_type = NULL,
+            recorded_at = excluded.recorded_at, process_slot = NULL, process_id = NULL, task_type = NULL,
             error_code = NULL, error_reason = NULL, error_message = NULL, missed_count = NULL,
             missed_until = NULL
         WHERE f.state IN ('skipped', 'missed', 'refused');

@@ -1,4 +1,4 @@
--- Deletes a schedule with its firings, if it is at the revision that is expected; 0: at any. One
+-- Deletes a schedule with its runs, if it is at the revision that is expected; 0: at any. One
 -- statement: no lock is held while a replica has the word.
 -- Locks: the schedule.
 -- Returns: the revision at which it was, and whether it is deleted; null if there is none.
@@ -22,7 +22,7 @@ BEGIN
     FOR UPDATE;
     deleted := revision IS NOT NULL AND p_expected IN (0, revision);
     IF deleted THEN
-        DELETE FROM firings f
+        DELETE FROM schedule_runs f
         WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, p_namespace, p_schedule_id);
         DELETE FROM schedules s
         WHERE (s.slot, s.namespace, s.schedule_id) = (p_slot, p_namespace, p_schedule_id);

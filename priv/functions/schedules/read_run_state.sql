@@ -1,4 +1,4 @@
--- Tells where what a firing started is, as its schedule sees it: running, done, failed, cancelled or gone.
+-- Reads the state of the work that a run started, as its schedule sees it: running, done, failed, cancelled or gone.
 -- A process that has ended stays so for the schedule, even if it is repaired.
 -- Locks: none.
 -- Returns: the state.
@@ -9,7 +9,7 @@ CREATE FUNCTION read_run_state(
     p_task_type  task_type,
     p_task_id    bigint
 )
-RETURNS firing_state
+RETURNS schedule_run_state
 STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -32,7 +32,7 @@ BEGIN
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
                 AND p.init_task_id = p_task_id
-        ), 'gone')::firing_state;
+        ), 'gone')::schedule_run_state;
     END IF;
     RETURN coalesce((
         SELECT CASE t.status
@@ -44,6 +44,6 @@ BEGIN
         FROM tasks t
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, p_task_id)
-    ), 'gone')::firing_state;
+    ), 'gone')::schedule_run_state;
 END;
 $$;

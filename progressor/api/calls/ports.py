@@ -14,10 +14,10 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import (
-    Firing,
     OverlapPolicy,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
     ScheduleSpec,
     Upcoming,
 )
@@ -281,13 +281,13 @@ class Schedules(Protocol):
         """Replace the spec of a schedule."""
 
     async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule fire no more."""
+        """Have a schedule run no more."""
 
     async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule fire again."""
+        """Have a schedule run again."""
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
-        """Delete a schedule with the record of its firings."""
+        """Delete a schedule with the record of its runs."""
 
     async def backfill(
         self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
@@ -295,7 +295,7 @@ class Schedules(Protocol):
         """Queue instants of the past, and return how many had started nothing before.
 
         Raises:
-            InvalidRequestError: Some are where the record of firings is gone.
+            InvalidRequestError: Some are where the record of runs is gone.
         """
 
 
@@ -309,11 +309,11 @@ class ScheduleRuns(Protocol):
         policy: OverlapPolicy | None,
         idempotency_key: str | None,
         trace_context: Mapping[str, str],
-    ) -> Firing:
-        """Fire a schedule now; a key that came before finds its firing."""
+    ) -> ScheduleRun:
+        """Run a schedule now; a key that came before finds its run."""
 
-    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
-        """Return at most `limit` firings, the latest first."""
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
+        """Return at most `limit` runs, the latest first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from progressor.domain.schedules.schedule import (
     BACKFILL_SPAN_MAX,
     NOTE_BYTES_MAX,
     SCHEDULE_ID_BYTES_MAX,
-    Firing,
     OverlapPolicy,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
     ScheduleSpec,
     Upcoming,
     schedule_key,
@@ -36,7 +36,7 @@ NEXT_DEFAULT, LAST_DEFAULT = 5, 10
 COUNT_MAX = 100
 """Runs of each kind that one GetSchedule returns at most."""
 
-_NEXT = Shape(Upcoming, messages.NextFiring)
+_NEXT = Shape(Upcoming, messages.NextRun)
 _SCHEDULE = Shape(
     Schedule,
     messages.Schedule,
@@ -44,7 +44,7 @@ _SCHEDULE = Shape(
     spec=SPEC,
     upcoming=flat(Shape(Upcoming, messages.Schedule, instant="next_instant", due_at="next_at")),
 )
-firing_to_wire = Shape(Firing, messages.Firing, error=TASK_ERROR).message
+run_to_wire = Shape(ScheduleRun, messages.ScheduleRun, error=TASK_ERROR).message
 
 
 Keyed = (
@@ -80,7 +80,7 @@ class Update:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A GetSchedule: how many firings to come, and of the past."""
+    """A GetSchedule: how many runs to come, and of the past."""
 
     key: ScheduleKey
     next_count: int = NEXT_DEFAULT
@@ -239,13 +239,13 @@ def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> messa
 
 
 def view_to_wire(
-    schedule: Schedule, following: Sequence[Upcoming], last: tuple[Firing, ...]
+    schedule: Schedule, following: Sequence[Upcoming], last: tuple[ScheduleRun, ...]
 ) -> messages.GetScheduleResponse:
-    """Return a schedule with its firings to come, and of the past."""
+    """Return a schedule with its runs to come, and of the past."""
     return messages.GetScheduleResponse(
         schedule=schedule_to_wire(schedule),
-        next_firings=map(_NEXT.message, following),
-        last_firings=map(firing_to_wire, last),
+        next_runs=map(_NEXT.message, following),
+        last_runs=map(run_to_wire, last),
     )
 
 

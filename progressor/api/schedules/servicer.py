@@ -94,7 +94,7 @@ class ScheduleServicer:
     async def get(
         self, message: messages.GetScheduleRequest, context: CallContext
     ) -> messages.GetScheduleResponse:
-        """Return a schedule with its firings to come, and of the past."""
+        """Return a schedule with its runs to come, and of the past."""
         seconds_left(context)
         reading = schedule_codec.get_from_wire(message)
         await self._backend().namespaces.lookup(reading.key.namespace)
@@ -136,7 +136,7 @@ class ScheduleServicer:
     async def pause(
         self, message: messages.PauseScheduleRequest, context: CallContext
     ) -> messages.PauseScheduleResponse:
-        """Have a schedule fire no more."""
+        """Have a schedule run no more."""
         seconds_left(context)
         change = schedule_codec.change_from_wire(message)
         await self._backend().namespaces.lookup(change.key.namespace)
@@ -149,7 +149,7 @@ class ScheduleServicer:
     async def resume(
         self, message: messages.ResumeScheduleRequest, context: CallContext
     ) -> messages.ResumeScheduleResponse:
-        """Have a schedule fire again."""
+        """Have a schedule run again."""
         seconds_left(context)
         change = schedule_codec.change_from_wire(message)
         await self._backend().namespaces.lookup(change.key.namespace)
@@ -162,23 +162,23 @@ class ScheduleServicer:
     async def trigger(
         self, message: messages.TriggerScheduleRequest, context: CallContext
     ) -> messages.TriggerScheduleResponse:
-        """Fire a schedule now."""
+        """Run a schedule now."""
         seconds_left(context)
         triggering = schedule_codec.trigger_from_wire(message)
         await self._backend().namespaces.lookup(triggering.key.namespace)
-        firing = await self._backend().schedule_runs.trigger(
+        run = await self._backend().schedule_runs.trigger(
             triggering.key,
             policy=triggering.policy,
             idempotency_key=triggering.idempotency_key,
             trace_context=trace_context_of(context),
         )
         _log_change("schedule triggered", triggering.key)
-        return messages.TriggerScheduleResponse(firing=schedule_codec.firing_to_wire(firing))
+        return messages.TriggerScheduleResponse(run=schedule_codec.run_to_wire(run))
 
     async def backfill(
         self, message: messages.BackfillScheduleRequest, context: CallContext
     ) -> messages.BackfillScheduleResponse:
-        """Fire what is past."""
+        """Run what is past."""
         seconds_left(context)
         asked = schedule_codec.backfill_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(asked.key.namespace)

@@ -28,7 +28,7 @@ from progressor.cli.schedules.view import (
     schedule_facts,
     schedules_table,
 )
-from progressor.sdk.values.schedules import FiringState, OverlapPolicy, Schedule, ScheduleView
+from progressor.sdk.values.schedules import OverlapPolicy, Schedule, ScheduleRunState, ScheduleView
 
 _RUNS_MAX = 100
 _NO_TIMES = TimesInput()
@@ -126,7 +126,7 @@ async def print_next(
     check_range("--count", count, 0, _RUNS_MAX)
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=count, last_count=0)
-    show({"next_firings": view.next_firings}, _next(view), as_json=options.json)
+    show({"next_runs": view.next_runs}, _next(view), as_json=options.json)
 
 
 async def pause(
@@ -174,7 +174,7 @@ async def trigger(
             schedule_id, overlap_policy=_policy(overlap), idempotency_key=idempotency_key
         )
     show(run, runs_table([run]), as_json=options.json)
-    return ExitCode.FAILED if run.state is FiringState.REFUSED else ExitCode.DONE
+    return ExitCode.FAILED if run.state is ScheduleRunState.REFUSED else ExitCode.DONE
 
 
 async def backfill(
@@ -217,24 +217,24 @@ def _show(schedule: Schedule, options: NamespaceOptions) -> None:
 
 def _people(view: ScheduleView) -> list[RenderableType]:
     shown: list[RenderableType] = [schedule_facts(view.schedule)]
-    if view.next_firings:
+    if view.next_runs:
         shown += ["", Text("next", style="bold"), _next(view)]
-    if view.last_firings:
-        shown += ["", Text("last", style="bold"), runs_table(view.last_firings)]
+    if view.last_runs:
+        shown += ["", Text("last", style="bold"), runs_table(view.last_runs)]
     return shown
 
 
 def _next(view: ScheduleView) -> RenderableType:
-    if view.next_firings:
-        return next_table(view.next_firings, view.schedule.spec.times)
+    if view.next_runs:
+        return next_table(view.next_runs, view.schedule.spec.times)
     return Text("the schedule is paused" if view.schedule.paused else "no more runs")
 
 
 def _view_document(view: ScheduleView) -> dict[str, object]:
     return {
         "schedule": schedule_document(view.schedule),
-        "next_firings": view.next_firings,
-        "last_firings": view.last_firings,
+        "next_runs": view.next_runs,
+        "last_runs": view.last_runs,
     }
 
 

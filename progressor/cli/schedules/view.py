@@ -22,29 +22,29 @@ from progressor.sdk.values.graph import Graph
 from progressor.sdk.values.schedules import (
     Cron,
     Every,
-    Firing,
-    FiringState,
-    NextFiring,
+    NextRun,
     Schedule,
     ScheduledCall,
     ScheduledJob,
     ScheduledNotify,
     ScheduledStart,
+    ScheduleRun,
+    ScheduleRunState,
     ScheduleSpec,
     Target,
     Times,
 )
 
-_STYLES: Mapping[FiringState, str] = {
-    FiringState.QUEUED: "cyan",
-    FiringState.RUNNING: "green",
-    FiringState.DONE: "blue",
-    FiringState.FAILED: "bold red",
-    FiringState.CANCELLED: "magenta",
-    FiringState.GONE: "dim",
-    FiringState.SKIPPED: "yellow",
-    FiringState.MISSED: "yellow",
-    FiringState.REFUSED: "bold red",
+_STYLES: Mapping[ScheduleRunState, str] = {
+    ScheduleRunState.QUEUED: "cyan",
+    ScheduleRunState.RUNNING: "green",
+    ScheduleRunState.DONE: "blue",
+    ScheduleRunState.FAILED: "bold red",
+    ScheduleRunState.CANCELLED: "magenta",
+    ScheduleRunState.GONE: "dim",
+    ScheduleRunState.SKIPPED: "yellow",
+    ScheduleRunState.MISSED: "yellow",
+    ScheduleRunState.REFUSED: "bold red",
 }
 _PAUSED = Text("paused", style="yellow")
 _KINDS = {
@@ -84,10 +84,10 @@ def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
     return table(_SCHEDULES, schedules)
 
 
-def next_table(runs: Sequence[NextFiring], times: Times) -> RenderableType:
+def next_table(runs: Sequence[NextRun], times: Times) -> RenderableType:
     """Return future runs, with their instants in the schedule's time zone, and their delays."""
     zone = times.time_zone if isinstance(times, Cron) else ""
-    columns: Mapping[str, Column[NextFiring]] = {
+    columns: Mapping[str, Column[NextRun]] = {
         "at": lambda it: instant_text(it.instant),
         f"in {zone}" if zone else "": lambda it: wall_text(it.instant, zone),
         "later by": lambda it: _optional_duration(it.due_at - it.instant),
@@ -95,7 +95,7 @@ def next_table(runs: Sequence[NextFiring], times: Times) -> RenderableType:
     return table(columns, runs)
 
 
-def runs_table(runs: Sequence[Firing]) -> RenderableType:
+def runs_table(runs: Sequence[ScheduleRun]) -> RenderableType:
     return table(_RUNS, runs)
 
 
@@ -141,7 +141,7 @@ def wall_text(instant: dt.datetime, zone: str) -> str:
     return "" if shown is None else f"{shown:%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-def run_note(run: Firing) -> str:
+def run_note(run: ScheduleRun) -> str:
     """Return how many runs were missed, or the error of a run, in one line."""
     if run.missed_count:
         last = f", the last at {instant_text(run.missed_until)}" if run.missed_until else ""
@@ -211,7 +211,7 @@ def _counts(schedule: Schedule) -> Text:
     return Text(", ").join(shown)
 
 
-def _took(run: Firing) -> str:
+def _took(run: ScheduleRun) -> str:
     """Return the time until the end of the work was noticed, at the next run or later."""
     if run.started_at is None or run.ended_at is None:
         return ""
@@ -230,7 +230,7 @@ _SCHEDULES: Mapping[str, Column[Schedule]] = {
     "runs": _counts,
     "note": lambda it: one_line(it.note),
 }
-_RUNS: Mapping[str, Column[Firing]] = {
+_RUNS: Mapping[str, Column[ScheduleRun]] = {
     "at": lambda it: instant_text(it.instant),
     "status": lambda it: Text(it.state, style=_STYLES.get(it.state, "")),
     "cause": lambda it: it.cause,

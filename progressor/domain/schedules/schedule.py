@@ -1,13 +1,13 @@
 """A schedule: starts a process, calls one or submits a job on time. Source: DESIGN, section 9.
 
-A *firing* is one instant of a schedule. What it starts, its record and the schedule's step to the
+A *run* is one instant of a schedule. What it starts, its record and the schedule's step to the
 next instant are one transaction under the lock of the schedule's row: neither a lease nor a key
 alone would keep it to once, since a process may have been removed, by itself or by retention,
 before somebody slow comes to the same instant again.
-``priv/functions/schedules/fire_schedules.sql`` does it; `decide` is its table.
+``priv/functions/schedules/run_schedules.sql`` does it; `decide` is its table.
 
 ================  ===========  ============================  =====================================
-overlap policy    none at      an earlier one is at work     it is, and a firing is queued
+overlap policy    none at      an earlier one is at work     it is, and a run is queued
                   work
 ================  ===========  ============================  =====================================
 skip              started      skipped                       skipped
@@ -17,7 +17,7 @@ cancel previous   started      the earlier ones are          as before; what was
                                cancelled, then started       waiting
 ================  ===========  ============================  =====================================
 
-A queued firing is started once none is at work any more, by the scan. With none at work and one
+A queued run is started once none is at work any more, by the scan. With none at work and one
 queued, which is about to be started, a new one counts as if that were done.
 """
 
@@ -43,7 +43,7 @@ JITTER_MAX = dt.timedelta(days=1)
 CATCH_UP_MIN = dt.timedelta(seconds=1)
 CATCH_UP_MAX = dt.timedelta(days=366)
 CATCH_UP_DEFAULT = dt.timedelta(days=1)
-"""So a daily firing survives a downtime of hours."""
+"""So a daily run survives a downtime of hours."""
 
 BACKFILL_MAX = 1000
 """Instants of one backfill."""
@@ -66,7 +66,7 @@ _SHARES = 2**32
 
 
 class OverlapPolicy(enum.StrEnum):
-    """What a firing does while another is at work; equals the SQL enum ``overlap_policy``."""
+    """What a run does while another is at work; equals the SQL enum ``overlap_policy``."""
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"
@@ -74,16 +74,16 @@ class OverlapPolicy(enum.StrEnum):
     CANCEL_PREVIOUS = "cancel_previous"
 
 
-class FiringCause(enum.StrEnum):
-    """What made a firing. Members and order equal the SQL enum ``firing_cause``."""
+class ScheduleRunCause(enum.StrEnum):
+    """What made a run. Members and order equal the SQL enum ``schedule_run_cause``."""
 
     TIME = "time"
     TRIGGER = "trigger"
     BACKFILL = "backfill"
 
 
-class FiringState(enum.StrEnum):
-    """Where a firing is. Members and order equal the SQL enum ``firing_state``.
+class ScheduleRunState(enum.StrEnum):
+    """Where a run is. Members and order equal the SQL enum ``schedule_run_state``.
 
     QUEUED waits; RUNNING: what it started is not known to have ended. The others are final.
     """
@@ -100,7 +100,7 @@ class FiringState(enum.StrEnum):
 
 
 class Decision(enum.StrEnum):
-    """What becomes of a firing."""
+    """What becomes of a run."""
 
     START = "start"
     QUEUE = "queue"
@@ -128,7 +128,7 @@ Times = CronTimes | IntervalTimes
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StartTarget:
-    """Starts a process at each firing; ``template`` makes its id."""
+    """Starts a process at each run; ``template`` makes its id."""
 
     template: str = TEMPLATE_DEFAULT
     args: bytes = b""
@@ -140,7 +140,7 @@ class StartTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CallTarget:
-    """Calls or notifies a process at each firing; ``task_type`` is one of these two."""
+    """Calls or notifies a process at each run; ``task_type`` is one of these two."""
 
     task_type: TaskType
     process_id: str
@@ -152,7 +152,7 @@ class CallTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobTarget:
-    """Submits a job at each firing; ``template`` makes its id, ``timeout`` is counted from then."""
+    """Submits a job at each run; ``template`` makes its id, ``timeout`` is counted from then."""
 
     nodes: tuple[NodeSpec, ...]
     template: str = TEMPLATE_DEFAULT
@@ -166,7 +166,7 @@ Target = StartTarget | CallTarget | JobTarget
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When a schedule fires: all that its instants, and what is late, follow from."""
+    """When a schedule runs: all that its instants, and what is late, follow from."""
 
     times: Times
     jitter: dt.timedelta = dt.timedelta()
@@ -176,7 +176,7 @@ class Timing:
     catch_up_window: dt.timedelta = CATCH_UP_DEFAULT
 
     def has_instants_of(self, other: "Timing") -> bool:
-        """Tell whether both fire at the same instants, with the same jitter."""
+        """Tell whether both run at the same instants, with the same jitter."""
         return (self.times, self.jitter, self.start_at, self.end_at) == (
             other.times,
             other.jitter,
@@ -229,14 +229,14 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Firing:
-    """A firing as it stands; ``process_id`` and ``task_id`` of what it started or called."""
+class ScheduleRun:
+    """A run as it stands; ``process_id`` and ``task_id`` of what it started or called."""
 
     instant: dt.datetime
-    cause: FiringCause
-    state: FiringState
+    cause: ScheduleRunCause
+    state: ScheduleRunState
     due_at: dt.datetime
-    fired_at: dt.datetime
+    recorded_at: dt.datetime
     started_at: dt.datetime | None = None
     ended_at: dt.datetime | None = None
     process_id: str | None = None
@@ -248,7 +248,7 @@ class Firing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missed:
-    """Instants at which no replica fired the schedule in time: the first, the last, the count."""
+    """Instants at which no replica ran the schedule in time: the first, the last, the count."""
 
     first: Upcoming
     until: dt.datetime
@@ -257,7 +257,7 @@ class Missed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done with a schedule that is due: it fires, or has missed instants.
+    """What is to be done with a schedule that is due: it runs, or has missed instants.
 
     ``then`` is what is due next, perhaps at once; None: the schedule has ended.
     """
@@ -360,15 +360,15 @@ class Calendar:
 
 
 def decide(
-    policy: OverlapPolicy, cause: FiringCause, *, is_at_work: bool, has_queued: bool
+    policy: OverlapPolicy, cause: ScheduleRunCause, *, is_at_work: bool, has_queued: bool
 ) -> Decision:
-    """Return what becomes of a new firing; `fire_schedules` is held to this by a test.
+    """Return what becomes of a new run; `run_schedules` is held to this by a test.
 
     Args:
         policy: The schedule's, or that of the trigger or backfill.
         cause: What made it.
-        is_at_work: What an earlier firing started has not ended.
-        has_queued: Another firing, not of a backfill, is queued.
+        is_at_work: What an earlier run started has not ended.
+        has_queued: Another run, not of a backfill, is queued.
     """
     match policy:
         case OverlapPolicy.ALLOW | OverlapPolicy.CANCEL_PREVIOUS:
@@ -378,19 +378,19 @@ def decide(
         case OverlapPolicy.QUEUE_ONE:
             if not is_at_work and not has_queued:
                 return Decision.START
-            if cause is FiringCause.BACKFILL or not (is_at_work and has_queued):
+            if cause is ScheduleRunCause.BACKFILL or not (is_at_work and has_queued):
                 return Decision.QUEUE
             return Decision.SKIP
 
 
 def decide_queued(policy: OverlapPolicy, *, is_at_work: bool) -> Decision:
-    """Return what becomes of the oldest queued firing; QUEUE: it stays queued.
+    """Return what becomes of the oldest queued run; QUEUE: it stays queued.
 
-    ``fire_schedules`` is held to this by a test.
+    ``run_schedules`` is held to this by a test.
 
     Args:
         policy: The one with which it was queued.
-        is_at_work: What an earlier firing started has not ended.
+        is_at_work: What an earlier run started has not ended.
     """
     match policy:
         case OverlapPolicy.ALLOW | OverlapPolicy.CANCEL_PREVIOUS:
@@ -402,7 +402,7 @@ def decide_queued(policy: OverlapPolicy, *, is_at_work: bool) -> Decision:
 
 
 def target_id(template: str, schedule_id: str, instant: dt.datetime) -> str:
-    """Return the id that a template makes for a firing; any other text stays as it is."""
+    """Return the id that a template makes for a run; any other text stays as it is."""
     return template.replace("{instant}", instant_text(instant)).replace(
         "{schedule_id}", schedule_id
     )
@@ -413,8 +413,8 @@ def instant_text(instant: dt.datetime) -> str:
     return instant.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
 
 
-def firing_key(schedule_id: str, instant: dt.datetime) -> str:
-    """Return the idempotency key of a firing, at most 170 bytes."""
+def run_key(schedule_id: str, instant: dt.datetime) -> str:
+    """Return the idempotency key of a run, at most 170 bytes."""
     return f"schedule/{schedule_id}/{instant_text(instant)}"
 
 

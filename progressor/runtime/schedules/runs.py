@@ -1,6 +1,6 @@
-"""ScheduleRuns: firings with what goes before them, and what is told of them.
+"""ScheduleRuns: runs with what goes before them, and what is told of them.
 
-What ends before a firing of the policy *cancel previous* is ended by requests of their own, as a
+What ends before a run of the policy *cancel previous* is ended by requests of their own, as a
 client would: each is safe to repeat, so that a replica that dies in between leaves nothing undone
 that the next one would not do.
 """
@@ -18,16 +18,16 @@ from progressor.domain.jobs.job import Job
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
-    Firing,
-    FiringCause,
     OverlapPolicy,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
+    ScheduleRunCause,
     Upcoming,
 )
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.storage.schedules.runs import Done, Firings, Item, Run, fired_of
+from progressor.storage.schedules.runs import Done, Item, StartedWork, StoredRuns, schedule_target
 from progressor.telemetry.traces.spans import UNTRACED, Span
 
 _log = logging.getLogger(__name__)
@@ -76,27 +76,27 @@ class Schedules(Protocol):
 
 
 class ScheduleRuns:
-    """Fires schedules."""
+    """Runs schedules."""
 
     def __init__(
         self,
         *,
-        firings: Firings,
+        runs: StoredRuns,
         schedules: Schedules,
         requests: Requests,
         jobs: Jobs,
         effects: EffectDispatcher,
         context: Context,
     ) -> None:
-        self._firings = firings
+        self._runs = runs
         self._schedules = schedules
         self._requests = requests
         self._jobs = jobs
         self._effects = effects
         self._context = context
 
-    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
-        """Fire a batch of one kind; raises as `Firings.fire`."""
+    async def run(self, items: Sequence[Item]) -> tuple[Done, ...]:
+        """Run a batch of one kind; raises as `StoredRuns.run`."""
         for item in items:
             if item.policy is OverlapPolicy.CANCEL_PREVIOUS:
                 await self._cancel_previous(item)
@@ -106,7 +106,7 @@ class ScheduleRuns:
             for item, span in zip(items, spans, strict=True)
         ]
         try:
-            done, effects = await self._firings.fire(items)
+            done, effects = await self._runs.run(items)
             self._effects.apply(effects)
         except (errors.StorageConflictError, errors.StorageLockedError):
             # Nothing was done, and nothing is reported: spans that never end are dropped.
@@ -126,76 +126,76 @@ class ScheduleRuns:
         policy: OverlapPolicy | None,
         idempotency_key: str | None,
         trace_context: Mapping[str, str] = _NO_TRACE,
-    ) -> Firing:
-        """Fire a schedule now; a key that came before finds its firing.
+    ) -> ScheduleRun:
+        """Run a schedule now; a key that came before finds its run.
 
         What is started goes on with the `trace_context`.
 
         Raises:
             ScheduleNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable; whether it fired is told by the key.
+            StorageUnavailableError: PostgreSQL is unreachable; whether it ran is told by the key.
         """
         for _ in range(ATTEMPTS_MAX):
             schedule = await self._schedules.get(key)
             if idempotency_key is not None:
-                known = await self._firings.by_key(key, idempotency_key)
+                known = await self._runs.by_key(key, idempotency_key)
                 if known is not None:
                     return known
-            now = await self._firings.now()
+            now = await self._runs.now()
             item = Item(
-                fired=fired_of(schedule),
+                schedule=schedule_target(schedule),
                 what=Upcoming(now, now),
-                cause=FiringCause.TRIGGER,
+                cause=ScheduleRunCause.TRIGGER,
                 policy=policy or schedule.spec.timing.overlap_policy,
                 idempotency_key=idempotency_key,
                 trace_context=trace_context,
             )
-            [done] = await self.fire([item])
+            [done] = await self.run([item])
             if done.verdict in {"changed", "known"}:
                 continue
-            found = await self._firings.at(key, now)
+            found = await self._runs.at(key, now)
             if found is not None:
                 return found
         raise errors.StorageConflictError("the schedule keeps changing")
 
-    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
-        """Return at most `limit` firings, the latest first."""
-        return await self._firings.last(key, limit=limit)
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
+        """Return at most `limit` runs, the latest first."""
+        return await self._runs.last(key, limit=limit)
 
     async def _cancel_previous(self, item: Item) -> None:
-        key = item.fired.key
-        for run in await self._firings.running(key):
+        key = item.schedule.key
+        for work in await self._runs.running(key):
             with contextlib.suppress(*_ENDS_BY_ITSELF):
-                await self._cancel(run)
-                await self._firings.mark_cancelled(key, run.instant)
+                await self._cancel(work)
+                await self._runs.mark_cancelled(key, work.instant)
 
-    async def _cancel(self, run: Run) -> None:
-        if run.task_type is not TaskType.INIT:
-            await self._requests.cancel(run.process, run.task_id)
+    async def _cancel(self, work: StartedWork) -> None:
+        if work.task_type is not TaskType.INIT:
+            await self._requests.cancel(work.process, work.task_id)
             return
         try:
-            await self._jobs.cancel(run.process, _CANCELLED)
+            await self._jobs.cancel(work.process, _CANCELLED)
         except job_errors.JobNotFoundError:
-            await self._requests.halt(run.process, _CANCELLED)
+            await self._requests.halt(work.process, _CANCELLED)
 
     def _span(self, item: Item) -> Span:
         if not self._context.tracing.is_on:
             return UNTRACED
         instant = item.upcoming.instant
         return self._context.tracing.schedule_run(
-            item.fired.process_at(instant),
-            item.fired.key.schedule_id,
+            item.schedule.process_at(instant),
+            item.schedule.key.schedule_id,
             instant,
             cause=item.cause,
-            by_request=item.cause is FiringCause.TRIGGER and not item.was_queued,
+            by_request=item.cause is ScheduleRunCause.TRIGGER and not item.was_queued,
         )
 
     def _tell(self, done: Iterable[Done], spans: Iterable[Span]) -> None:
         for each, span in zip(done, spans, strict=True):
             item, verdict = each.item, each.verdict
-            key = item.fired.key
+            key = item.schedule.key
             self._context.observers.tell(
-                "fired",
+                "schedule_run",
                 namespace=key.namespace,
                 schedule_id=key.schedule_id,
                 instant=item.upcoming.instant,
@@ -204,7 +204,7 @@ class ScheduleRuns:
             if verdict in _UNTOLD:
                 continue
             self._context.metrics.schedule_runs.add(1, (key.namespace, verdict))
-            late = None if item.due is None else each.fired_at - item.upcoming.due_at
+            late = None if item.due is None else each.recorded_at - item.upcoming.due_at
             if late is not None and verdict == "started":
                 milliseconds = late / _MILLISECOND
                 self._context.metrics.schedule_lateness.record(milliseconds, (key.namespace,))
@@ -221,5 +221,5 @@ class ScheduleRuns:
 
 
 def _failure(done: Done) -> str | None:
-    """Return why a firing started nothing though it should have; None: it did as it should."""
+    """Return why a run started nothing though it should have; None: it did as it should."""
     return done.reason or done.verdict.upper() if done.verdict in _FAILURES else None

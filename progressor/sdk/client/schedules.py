@@ -5,7 +5,7 @@
     at_night = Cron("30 2 * * *", "Europe/Berlin")
     nightly = ScheduleSpec(times=at_night, target=ScheduledStart("sales"))
     await client.schedules.create("nightly", nightly)
-    firing = await client.schedules.trigger("nightly")
+    run = await client.schedules.trigger("nightly")
 """
 
 import datetime as dt
@@ -24,16 +24,16 @@ from progressor.sdk.transport.methods import (
 from progressor.sdk.values.schedule_wire import (
     policy_to_wire,
     read_backfilled,
-    read_firing,
+    read_run,
     read_schedule,
     read_view,
     spec_to_wire,
 )
 from progressor.sdk.values.schedules import (
     Backfilled,
-    Firing,
     OverlapPolicy,
     Schedule,
+    ScheduleRun,
     ScheduleSpec,
     ScheduleView,
 )
@@ -57,12 +57,12 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Create a schedule and return it; it first fires at its next instant from now on.
+        """Create a schedule and return it; it first runs at its next instant from now on.
 
         Args:
             schedule_id: Unique within the namespace.
             spec: What it starts, and when; the client's codec encodes the args.
-            paused: Create it paused; it does not fire until it is resumed.
+            paused: Create it paused; it does not run until it is resumed.
             note: For operators, at most 1,024 bytes.
             timeout: Of the request.
             namespace: Of the schedule and of what it starts.
@@ -121,9 +121,9 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[ScheduleView]:
-        """Return a schedule with its next and its last firings.
+        """Return a schedule with its next and its last runs.
 
-        `next_count` and `last_count` are at most 100; None: 5 next and 10 last firings.
+        `next_count` and `last_count` are at most 100; None: 5 next and 10 last runs.
 
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
@@ -161,7 +161,7 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[None]:
-        """Delete a schedule and the record of its firings; what it started continues.
+        """Delete a schedule and the record of its runs; what it started continues.
 
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
@@ -186,7 +186,7 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Stop a schedule from firing until it is resumed, and return it.
+        """Pause a schedule until it is resumed, and return it.
 
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
@@ -212,7 +212,7 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Let a schedule fire again, from its next instant on, and return it.
+        """Let a schedule run again, from its next instant on, and return it.
 
         Instants during the pause are not made up for; see `backfill`.
 
@@ -239,10 +239,10 @@ class ScheduleRequests(RequestBuilder):
         idempotency_key: str = "",
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Firing]:
-        """Fire a schedule now, even if it is paused, and return the firing.
+    ) -> Exchange[ScheduleRun]:
+        """Run a schedule now, even if it is paused, and return the run.
 
-        The firing may be queued, skipped or refused, as its state says. `overlap_policy` replaces
+        The run may be queued, skipped or refused, as its state says. `overlap_policy` replaces
         the schedule's own, unless it is UNSPECIFIED. The request is repeated only with an
         idempotency key.
 
@@ -256,7 +256,7 @@ class ScheduleRequests(RequestBuilder):
                 overlap_policy=policy_to_wire(overlap_policy),
                 idempotency_key=idempotency_key,
             ),
-            lambda message: read_firing(message.firing),
+            lambda message: read_run(message.run),
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -271,7 +271,7 @@ class ScheduleRequests(RequestBuilder):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Backfilled]:
-        """Fire the past instants of a range that have not fired yet.
+        """Run the past instants of a range that have not run yet.
 
         Args:
             schedule_id: The id of the schedule.
@@ -296,7 +296,7 @@ class ScheduleRequests(RequestBuilder):
             ),
             read_backfilled,
             timeout,
-            # An instant fires only once, even if it is requested again.
+            # An instant runs only once, even if it is requested again.
             repeatable=True,
         )
 

@@ -12,13 +12,13 @@ from progressor.sdk.values.schedules import (
     Backfilled,
     Cron,
     Every,
-    Firing,
     OverlapPolicy,
     Schedule,
     ScheduledCall,
     ScheduledJob,
     ScheduledNotify,
     ScheduledStart,
+    ScheduleRun,
     ScheduleSpec,
     ScheduleView,
 )
@@ -28,7 +28,7 @@ from progressor.wire.shapes import Field, OneOf, Shape
 
 def _write_graph(message: pb.ScheduledJob, graph: Graph, codec: Codec) -> None:
     if graph.present:
-        text = f"the graph has no node {graph.present[0]!r}: each firing submits a new job"
+        text = f"the graph has no node {graph.present[0]!r}: each run submits a new job"
         raise ValueError(text)
     message.nodes.extend(nodes_to_wire(graph, codec))
 
@@ -84,7 +84,7 @@ _SPEC = Shape(
 _SCHEDULE = Shape(Schedule, pb.Schedule, spec=_SPEC)
 _VIEW = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE)
 
-read_firing = Shape(Firing, pb.Firing).read
+read_run = Shape(ScheduleRun, pb.ScheduleRun).read
 read_backfilled = Shape(Backfilled, pb.BackfillScheduleResponse).read
 
 
@@ -113,5 +113,5 @@ def read_schedule(message: pb.Schedule, codec: Codec) -> Schedule:
 
 
 def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
-    """Return a schedule with its firings."""
+    """Return a schedule with its runs."""
     return _VIEW.read(message, context=codec)

@@ -26,9 +26,9 @@ CATCH_UP_WINDOW_DEFAULT = dt.timedelta(days=1)
 
 
 class OverlapPolicy(WireEnum):
-    """What a firing does while the process or job of an earlier one has not ended.
+    """What a run does while the process or job of an earlier one has not ended.
 
-    SKIP: start nothing. QUEUE_ONE: wait for its end; at most one firing waits. ALLOW: start.
+    SKIP: start nothing. QUEUE_ONE: wait for its end; at most one run waits. ALLOW: start.
     CANCEL_PREVIOUS: cancel the earlier ones, and start. UNSPECIFIED: SKIP; in a request, the
     policy of the schedule.
     """
@@ -40,8 +40,8 @@ class OverlapPolicy(WireEnum):
     CANCEL_PREVIOUS = "cancel_previous"
 
 
-class FiringState(WireEnum):
-    """The state of a firing. UNSPECIFIED: a state that only a newer SDK knows.
+class ScheduleRunState(WireEnum):
+    """The state of a run. UNSPECIFIED: a state that only a newer SDK knows.
 
     QUEUED: waits for an earlier one. RUNNING: what it started has not ended. DONE, FAILED,
     CANCELLED: how that ended. GONE: that was removed. SKIPPED: nothing was started, by the overlap
@@ -61,12 +61,16 @@ class FiringState(WireEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the firing has ended."""
-        return self not in {FiringState.UNSPECIFIED, FiringState.QUEUED, FiringState.RUNNING}
+        """Whether the run has ended."""
+        return self not in {
+            ScheduleRunState.UNSPECIFIED,
+            ScheduleRunState.QUEUED,
+            ScheduleRunState.RUNNING,
+        }
 
 
-class FiringCause(WireEnum):
-    """What caused a firing. UNSPECIFIED: a cause that only a newer SDK knows."""
+class ScheduleRunCause(WireEnum):
+    """What caused a run. UNSPECIFIED: a cause that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     TIME = "time"
@@ -104,7 +108,7 @@ Times: TypeAlias = Cron | Every
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledStart:
-    """Each firing starts a process.
+    """Each run starts a process.
 
     ``process_id_template``: the id of the process, with the placeholders {instant}, required, and
     {schedule_id}; "": "{schedule_id}/{instant}".
@@ -120,7 +124,7 @@ class ScheduledStart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledCall:
-    """Each firing calls a process. No caller waits for the response; the task stores it."""
+    """Each run calls a process. No caller waits for the response; the task stores it."""
 
     process_id: str
     args: Payload = None
@@ -131,7 +135,7 @@ class ScheduledCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledNotify:
-    """Each firing notifies a process."""
+    """Each run notifies a process."""
 
     process_id: str
     args: Payload = None
@@ -142,10 +146,10 @@ class ScheduledNotify:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """Each firing submits a job; its nodes cannot have a ``process_id``.
+    """Each run submits a job; its nodes cannot have a ``process_id``.
 
     ``job_id_template``: the id of the job, as `ScheduledStart.process_id_template`. ``timeout``:
-    when the job fails if it has not ended, in seconds or a timedelta from the firing; None: never.
+    when the job fails if it has not ended, in seconds or a timedelta from the run; None: never.
     """
 
     graph: Graph
@@ -162,8 +166,8 @@ Target: TypeAlias = ScheduledStart | ScheduledCall | ScheduledNotify | Scheduled
 class ScheduleSpec:
     """What a schedule starts, and when.
 
-    ``jitter``: the longest random delay of a firing after its instant. ``start_at``, ``end_at``:
-    the first and last possible instant; None: no limit. ``catch_up_window``: how late a firing may
+    ``jitter``: the longest random delay of a run after its instant. ``start_at``, ``end_at``:
+    the first and last possible instant; None: no limit. ``catch_up_window``: how late a run may
     be after a downtime; later ones are counted as missed.
     """
 
@@ -181,7 +185,7 @@ class Schedule:
     """A schedule; ``revision`` counts its changes, from 1.
 
     ``next_instant``: without jitter. ``next_at``: with jitter. Both are None if there is no next
-    instant or the schedule is paused. The counts are of firings since it was created. In a list,
+    instant or the schedule is paused. The counts are of runs since it was created. In a list,
     its target has no args and no nodes.
     """
 
@@ -202,20 +206,20 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Firing:
-    """A firing of a schedule, identified by its ``instant``.
+class ScheduleRun:
+    """A run of a schedule, identified by its ``instant``.
 
-    ``due_at``: the instant with jitter. ``fired_at``: when it was recorded. ``started_at``: when it
-    started something; None: it did not. ``ended_at``: when the end of that was detected.
+    ``due_at``: the instant with jitter. ``recorded_at``: when it was recorded. ``started_at``:
+    when it started something; None: it did not. ``ended_at``: when the end of that was detected.
     ``process_id``, ``task_id``: what it started or called; "" and None: nothing. Consecutive missed
-    firings are one record: ``missed_count`` is their number, ``missed_until`` the last instant.
+    runs are one record: ``missed_count`` is their number, ``missed_until`` the last instant.
     """
 
     instant: dt.datetime
-    cause: FiringCause
-    state: FiringState
+    cause: ScheduleRunCause
+    state: ScheduleRunState
     due_at: dt.datetime | None
-    fired_at: dt.datetime | None
+    recorded_at: dt.datetime | None
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
     process_id: str
@@ -226,8 +230,8 @@ class Firing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NextFiring:
-    """A future firing; ``due_at`` is its instant with jitter."""
+class NextRun:
+    """A future run; ``due_at`` is its instant with jitter."""
 
     instant: dt.datetime
     due_at: dt.datetime
@@ -235,11 +239,11 @@ class NextFiring:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule with its next firings, the earliest first, and its last ones, the latest first."""
+    """A schedule with its next runs, the earliest first, and its last ones, the latest first."""
 
     schedule: Schedule
-    next_firings: tuple[NextFiring, ...]
-    last_firings: tuple[Firing, ...]
+    next_runs: tuple[NextRun, ...]
+    last_runs: tuple[ScheduleRun, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class ScheduleRow(NamedTuple):
 
 
 def timing_columns(timing: Timing) -> dict[str, Any]:
-    """Return when a schedule fires, as named parameters."""
+    """Return when a schedule runs, as named parameters."""
     columns: dict[str, Any] = {
         "cron": None,
         "time_zone": None,
@@ -136,7 +136,7 @@ def target_columns(key: ScheduleKey, target: Target) -> dict[str, Any]:
 
 
 def timing_of(row: DueScheduleRow | ScheduleRow) -> Timing:
-    """Return when a schedule fires."""
+    """Return when a schedule runs."""
     times: Times
     if row.cron is None:
         times = IntervalTimes(row.every, row.anchor)
@@ -174,7 +174,7 @@ def schedule_of(row: ScheduleRow) -> Schedule:
 
 
 def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
-    """Return what each firing asks for, but for the process; and the target's two columns.
+    """Return what each run asks for, but for the process; and the target's two columns.
 
     The key of the request stands for any: a fingerprint does not tell processes apart.
     """

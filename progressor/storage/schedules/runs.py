@@ -1,6 +1,6 @@
-"""Firings: what schedules start when they are due, each instant once.
+"""Runs: what schedules start when they are due, each instant once.
 
-``priv/functions/schedules/fire_schedules.sql`` does it, in one transaction under the locks of the
+``priv/functions/schedules/run_schedules.sql`` does it, in one transaction under the locks of the
 schedules; a claim before it only divides the work among replicas.
 """
 
@@ -13,19 +13,19 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
-    Firing,
-    FiringCause,
-    FiringState,
     JobTarget,
     Missed,
     OverlapPolicy,
     Plan,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
+    ScheduleRunCause,
+    ScheduleRunState,
     StartTarget,
     Timing,
     Upcoming,
-    firing_key,
+    run_key,
     target_id,
 )
 from progressor.storage.postgres import statements
@@ -52,8 +52,8 @@ FIRST = ScheduleKey(-1, "", "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Fired:
-    """A schedule as far as firing it needs: where it is, and what it starts.
+class ScheduleTarget:
+    """A schedule as far as its runs need it: which one, and what it starts.
 
     ``target`` and ``target_id`` are its columns; ``is_gated``: what it starts has constraints.
     """
@@ -87,34 +87,34 @@ class Fired:
 class DueSchedule:
     """A schedule that is due, by PostgreSQL's ``now``, and claimed for a while."""
 
-    fired: Fired
+    schedule: ScheduleTarget
     timing: Timing
     upcoming: Upcoming
     now: dt.datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedFiring:
-    """The oldest queued firing of a schedule; ``is_ready``: it may be started."""
+class QueuedRun:
+    """The oldest queued run of a schedule; ``is_ready``: it may be started."""
 
-    fired: Fired
+    schedule: ScheduleTarget
     upcoming: Upcoming
-    cause: FiringCause
+    cause: ScheduleRunCause
     policy: OverlapPolicy
     is_ready: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A firing to be done; at most one of a schedule in a batch.
+    """A run to be done; at most one of a schedule in a batch.
 
     ``due`` is what its instant was claimed by, and ``then`` what comes next; both only for time.
     ``what`` is Missed only there. ``trace_context`` goes with what is started.
     """
 
-    fired: Fired
+    schedule: ScheduleTarget
     what: Upcoming | Missed
-    cause: FiringCause
+    cause: ScheduleRunCause
     policy: OverlapPolicy
     was_queued: bool = False
     due: Upcoming | None = None
@@ -130,18 +130,18 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What became of an item, as `fire_schedules` says it; ``fired_at`` by PostgreSQL's clock."""
+    """What became of an item, as `run_schedules` says it; ``recorded_at`` by PostgreSQL's clock."""
 
     item: Item
     verdict: str
-    fired_at: dt.datetime
+    recorded_at: dt.datetime
     task_id: int | None
     reason: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What a firing has started, or called."""
+class StartedWork:
+    """What a run has started, or called."""
 
     instant: dt.datetime
     process: ProcessKey
@@ -151,10 +151,10 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeletedTo:
-    """Where in a slot the deletion of old firings is.
+    """Where in a slot the deletion of old runs is.
 
     ``instant``: within that schedule; None: behind it. ``kept_at`` and ``kept_instant`` are of the
-    latest firing of it that is not kept, if there is one.
+    latest run of it that is not kept, if there is one.
     """
 
     namespace: str = ""
@@ -166,14 +166,14 @@ class DeletedTo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many old firings were deleted, and where to go on; None: the slot is done."""
+    """How many old runs were deleted, and where to go on; None: the slot is done."""
 
     count: int
     next: DeletedTo | None
 
 
 class _QueuedRow(NamedTuple):
-    """A queued firing, with the columns of its schedule."""
+    """A queued run, with the columns of its schedule."""
 
     slot: int
     namespace: str
@@ -189,24 +189,24 @@ class _QueuedRow(NamedTuple):
     is_ready: bool
 
 
-class _FiredRow(NamedTuple):
+class _DoneRow(NamedTuple):
     """What became of an item; or, without an item, effects on gates."""
 
     item: int | None
     verdict: str
-    fired_at: dt.datetime
+    recorded_at: dt.datetime
     task_id: int
     is_due: bool
     reason: str | None
     effects: list[Any] | None
 
 
-class _FiringRow(NamedTuple):
+class _RunRow(NamedTuple):
     instant: dt.datetime
     cause: str
     state: str
     due_at: dt.datetime
-    fired_at: dt.datetime
+    recorded_at: dt.datetime
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
     process_id: str | None
@@ -218,7 +218,7 @@ class _FiringRow(NamedTuple):
     missed_until: dt.datetime | None
 
 
-class _RunRow(NamedTuple):
+class _StartedRow(NamedTuple):
     instant: dt.datetime
     process_slot: int
     process_id: str
@@ -227,7 +227,7 @@ class _RunRow(NamedTuple):
 
 
 class _DeletedRow(NamedTuple):
-    """How many firings were deleted; ``is_done``: the slot is, so the rest says nothing."""
+    """How many runs were deleted; ``is_done``: the slot is, so the rest says nothing."""
 
     deleted_count: int
     is_done: bool
@@ -238,18 +238,18 @@ class _DeletedRow(NamedTuple):
     kept_instant: dt.datetime | None
 
 
-class Firings:
-    """Claims, fires and reads what schedules fire."""
+class StoredRuns:
+    """Claims due schedules, and starts and reads their runs."""
 
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
         self._claim_schedules = functions.call("claim_schedules", DueScheduleRow)
-        self._fire_schedules = functions.call("fire_schedules", _FiredRow)
-        self._find_queued_firings = functions.call("find_queued_firings", _QueuedRow)
-        self._read_firings = functions.call("read_firings", _FiringRow)
-        self._find_running_firings = functions.call("find_running_firings", _RunRow)
-        self._delete_old_firings = functions.call("delete_old_firings", _DeletedRow)
+        self._run_schedules = functions.call("run_schedules", _DoneRow)
+        self._find_queued_runs = functions.call("find_queued_runs", _QueuedRow)
+        self._read_schedule_runs = functions.call("read_schedule_runs", _RunRow)
+        self._find_started_work = functions.call("find_started_work", _StartedRow)
+        self._delete_old_runs = functions.call("delete_old_runs", _DeletedRow)
 
     async def claim_due(self, *, limit: int, lease: dt.timedelta) -> tuple[DueSchedule, ...]:
         """Claim at most `limit` schedules that are due, the longest overdue first.
@@ -269,10 +269,10 @@ class Firings:
         found = await self._named("find_next_due", {"now": self._context.clock.pinned()})
         return max(0.0, found[0][0]) if found else None
 
-    async def find_queued(self, *, after: ScheduleKey, limit: int) -> tuple[QueuedFiring, ...]:
-        """Look at the oldest queued firing of at most `limit` schedules behind `after`."""
+    async def find_queued(self, *, after: ScheduleKey, limit: int) -> tuple[QueuedRun, ...]:
+        """Look at the oldest queued run of at most `limit` schedules behind `after`."""
         found = await self._context.call(
-            self._find_queued_firings,
+            self._find_queued_runs,
             limit=limit,
             after_slot=after.slot,
             after_namespace=after.namespace,
@@ -280,18 +280,18 @@ class Firings:
         )
         return tuple(map(_queued_of, found))
 
-    async def fire(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
-        """Fire what is due, all of one kind, and return what became of each, in their order.
+    async def run(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
+        """Run what is due, all of one kind, and return what became of each, in their order.
 
         Raises:
             StorageConflictError: Nothing was done; it may be repeated at once.
             StorageLockedError: Another transaction keeps one of them locked; nothing was changed.
             StorageUnavailableError: Whether it was done is unknown; to repeat it does no harm.
         """
-        kinds = {item.fired.kind for item in items}
+        kinds = {item.schedule.kind for item in items}
         assert len(kinds) == 1, f"{kinds}: one kind in a batch"
         found = await self._context.call(
-            self._fire_schedules,
+            self._run_schedules,
             **self._context.own_arguments(),
             kind=kinds.pop(),
             **_columns_of(items),
@@ -307,34 +307,34 @@ class Firings:
             results[row.item - 1] = Done(
                 item=item,
                 verdict=row.verdict,
-                fired_at=row.fired_at,
+                recorded_at=row.recorded_at,
                 task_id=row.task_id,
                 reason=row.reason,
             )
             if row.is_due:
-                due.append((item.fired.process_at(item.upcoming.instant), row.task_id))
+                due.append((item.schedule.process_at(item.upcoming.instant), row.task_id))
         done = tuple(result for result in results if result is not None)
         assert len(done) == len(items), "a batch came back with items missing"
         return done, effects | Effects(due=tuple(due))
 
-    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> Firing | None:
-        """Return the firing of the trigger that came with a key before."""
+    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> ScheduleRun | None:
+        """Return the run of the trigger that came with a key before."""
         named = dataclasses.asdict(key) | {"idempotency_key": idempotency_key}
-        found = await self._named("firing_by_key", named)
+        found = await self._named("find_run_by_key", named)
         return await self.at(key, found[0][0]) if found else None
 
-    async def at(self, key: ScheduleKey, instant: dt.datetime) -> Firing | None:
-        """Return the firing of an instant."""
+    async def at(self, key: ScheduleKey, instant: dt.datetime) -> ScheduleRun | None:
+        """Return the run of an instant."""
         found = await self._read(key, instant=instant, limit=1)
         return found[0] if found and found[0].instant == instant else None
 
-    async def running(self, key: ScheduleKey) -> tuple[Run, ...]:
-        """Return what firings have started and what has not ended, the oldest first."""
+    async def running(self, key: ScheduleKey) -> tuple[StartedWork, ...]:
+        """Return the work that runs have started and that has not ended, the oldest first."""
         found = await self._context.call(
-            self._find_running_firings, **dataclasses.asdict(key), limit=RUNNING_MAX
+            self._find_started_work, **dataclasses.asdict(key), limit=RUNNING_MAX
         )
         return tuple(
-            Run(
+            StartedWork(
                 instant=row.instant,
                 process=ProcessKey(row.process_slot, key.namespace, row.process_id),
                 task_type=TaskType(row.task_type),
@@ -344,14 +344,12 @@ class Firings:
         )
 
     async def mark_cancelled(self, key: ScheduleKey, instant: dt.datetime) -> None:
-        """Note that what a firing started was cancelled for the sake of another."""
+        """Note that what a run started was cancelled for the sake of another."""
         now = self._context.clock.pinned()
-        await self._named(
-            "cancel_firing", dataclasses.asdict(key) | {"instant": instant, "now": now}
-        )
+        await self._named("cancel_run", dataclasses.asdict(key) | {"instant": instant, "now": now})
 
-    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
-        """Read at most `limit` firings, the latest first, with where their runs are now."""
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
+        """Read at most `limit` runs, the latest first, with their present states."""
         return await self._read(key, instant=None, limit=limit)
 
     async def delete_old(
@@ -362,7 +360,7 @@ class Firings:
         A call goes on where the one before has ended, and looks at no more than `limit` of them.
         """
         [found] = await self._context.call(
-            self._delete_old_firings,
+            self._delete_old_runs,
             now=self._context.clock.pinned(),
             slot=slot,
             kept=kept,
@@ -383,11 +381,11 @@ class Firings:
 
     async def _read(
         self, key: ScheduleKey, *, instant: dt.datetime | None, limit: int
-    ) -> tuple[Firing, ...]:
+    ) -> tuple[ScheduleRun, ...]:
         found = await self._context.call(
-            self._read_firings, **dataclasses.asdict(key), instant=instant, limit=limit
+            self._read_schedule_runs, **dataclasses.asdict(key), instant=instant, limit=limit
         )
-        return tuple(map(_firing_of, found))
+        return tuple(map(_run_of, found))
 
     async def _named(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
         return await self._context.rows(_SQL[name], named)
@@ -396,17 +394,17 @@ class Firings:
 def item_of(due: DueSchedule, plan: Plan) -> Item:
     """Return what is to be done with a schedule that is due."""
     return Item(
-        fired=due.fired,
+        schedule=due.schedule,
         what=plan.what,
-        cause=FiringCause.TIME,
+        cause=ScheduleRunCause.TIME,
         policy=due.timing.overlap_policy,
         due=due.upcoming,
         then=plan.then,
     )
 
 
-def fired_of(schedule: Schedule) -> Fired:
-    """Return what firing a schedule needs of it."""
+def schedule_target(schedule: Schedule) -> ScheduleTarget:
+    """Return what the runs of a schedule need of it."""
     target = schedule.spec.target
     match target:
         case CallTarget():
@@ -417,7 +415,7 @@ def fired_of(schedule: Schedule) -> Fired:
             name, id_ = JOB, target.template
         case _:
             assert_never(target)
-    return Fired(
+    return ScheduleTarget(
         key=schedule.key,
         revision=schedule.revision,
         target=name,
@@ -427,15 +425,15 @@ def fired_of(schedule: Schedule) -> Fired:
 
 
 def _columns_of(items: Sequence[Item]) -> dict[str, object]:
-    keys = [item.fired.key for item in items]
+    keys = [item.schedule.key for item in items]
     instants = [item.upcoming for item in items]
     missed = [item.what if isinstance(item.what, Missed) else None for item in items]
-    processes = [item.fired.process_at(item.upcoming.instant) for item in items]
+    processes = [item.schedule.process_at(item.upcoming.instant) for item in items]
     return {
         "slot": Int2Column(key.slot for key in keys),
         "namespace": TextColumn(key.namespace for key in keys),
         "schedule_id": TextColumn(key.schedule_id for key in keys),
-        "revision": Int8Column(item.fired.revision for item in items),
+        "revision": Int8Column(item.schedule.revision for item in items),
         "next_at": InstantColumn(item.due and item.due.due_at for item in items),
         "cause": TextColumn(item.cause.value for item in items),
         "overlap_policy": TextColumn(item.policy.value for item in items),
@@ -450,7 +448,7 @@ def _columns_of(items: Sequence[Item]) -> dict[str, object]:
         "process_slot": Int2Column(process.slot for process in processes),
         "process_id": TextColumn(process.process_id for process in processes),
         "task_key": TextColumn(
-            firing_key(key.schedule_id, it.instant) for key, it in zip(keys, instants, strict=True)
+            run_key(key.schedule_id, it.instant) for key, it in zip(keys, instants, strict=True)
         ),
         "trace_context": JsonColumn(rows.json_text(item.trace_context) for item in items),
     }
@@ -458,25 +456,25 @@ def _columns_of(items: Sequence[Item]) -> dict[str, object]:
 
 def _due_of(row: DueScheduleRow) -> DueSchedule:
     return DueSchedule(
-        fired=_fired(row),
+        schedule=_target_of(row),
         timing=timing_of(row),
         upcoming=Upcoming(row.next_instant, row.next_at),
         now=row.claimed_at,
     )
 
 
-def _queued_of(row: _QueuedRow) -> QueuedFiring:
-    return QueuedFiring(
-        fired=_fired(row),
+def _queued_of(row: _QueuedRow) -> QueuedRun:
+    return QueuedRun(
+        schedule=_target_of(row),
         upcoming=Upcoming(row.instant, row.due_at),
-        cause=FiringCause(row.cause),
+        cause=ScheduleRunCause(row.cause),
         policy=OverlapPolicy(row.overlap_policy),
         is_ready=row.is_ready,
     )
 
 
-def _fired(row: DueScheduleRow | _QueuedRow) -> Fired:
-    return Fired(
+def _target_of(row: DueScheduleRow | _QueuedRow) -> ScheduleTarget:
+    return ScheduleTarget(
         key=ScheduleKey(row.slot, row.namespace, row.schedule_id),
         target=row.target,
         target_id=row.target_id,
@@ -485,18 +483,18 @@ def _fired(row: DueScheduleRow | _QueuedRow) -> Fired:
     )
 
 
-def _firing_of(row: _FiringRow) -> Firing:
+def _run_of(row: _RunRow) -> ScheduleRun:
     error = None
     if row.error_reason is not None:
         error = TaskError(
             code=row.error_code, reason=row.error_reason, message=row.error_message or ""
         )
-    return Firing(
+    return ScheduleRun(
         instant=row.instant,
-        cause=FiringCause(row.cause),
-        state=FiringState(row.state),
+        cause=ScheduleRunCause(row.cause),
+        state=ScheduleRunState(row.state),
         due_at=row.due_at,
-        fired_at=row.fired_at,
+        recorded_at=row.recorded_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
         process_id=row.process_id,

@@ -1,4 +1,4 @@
-"""Schedules: what is read and set of them. What they fire stands in ``firings``.
+"""Schedules: reading and setting them; their runs are in ``runs``.
 
 Instants are computed here, between a read and a write: the write counts only if the schedule is
 still at the revision that was read.
@@ -126,13 +126,13 @@ class Schedules:
         return await self._change("update_schedule", key, change, expected_revision)
 
     async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule fire no more; raises as `update` does."""
+        """Have a schedule run no more; raises as `update` does."""
         return await self._change(
             "pause_schedule", key, lambda _schedule, _now: {"note": note}, expected_revision
         )
 
     async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule fire again, from its first instant after now on; raises as `update`."""
+        """Have a schedule run again, from its first instant after now on; raises as `update`."""
 
         def change(schedule: Schedule, now: dt.datetime) -> dict[str, Any]:
             upcoming = Calendar(key, schedule.spec.timing).upcoming(now)
@@ -141,7 +141,7 @@ class Schedules:
         return await self._change("resume_schedule", key, change, expected_revision)
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
-        """Delete a schedule with its firings; raises as `update` does."""
+        """Delete a schedule with its runs; raises as `update` does."""
         [found] = await self._context.call(
             self._delete_schedule, **dataclasses.asdict(key), expected=expected_revision
         )
@@ -155,12 +155,12 @@ class Schedules:
     async def backfill(
         self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
     ) -> int:
-        """Queue instants of the past, and return how many were not fired, or queued, before.
+        """Queue instants of the past, and return how many were not run, or queued, before.
 
         Raises:
             ScheduleNotFoundError: There is none any more.
             ScheduleChangedError: It has changed since `schedule` was read.
-            InvalidRequestError: Some are where the record of firings is gone.
+            InvalidRequestError: Some are where the record of runs is gone.
             StorageUnavailableError: PostgreSQL is unreachable.
         """
         key = schedule.key
@@ -181,7 +181,7 @@ class Schedules:
             )
         if found.verdict == "forgotten":
             description = (
-                f"the record of firings from {found.forgotten_from.isoformat()} to "
+                f"the record of runs from {found.forgotten_from.isoformat()} to "
                 f"{found.forgotten_until.isoformat()} is gone: whether they happened is not known"
             )
             raise errors.InvalidRequestError(errors.FieldViolation("since", description))

@@ -94,16 +94,16 @@ WHERE s.next_at IS NOT NULL
 ORDER BY s.next_at
 LIMIT 1;
 
--- name: firing_by_key
+-- name: find_run_by_key
 -- The instant of a trigger that was asked for before.
 SELECT f.instant
-FROM progressor.firings f
+FROM progressor.schedule_runs f
 WHERE (f.slot, f.namespace, f.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
     AND f.idempotency_key = %(idempotency_key)s;
 
--- name: cancel_firing
+-- name: cancel_run
 -- Fenced by the state: who has seen it end in another way was first.
-UPDATE progressor.firings f
+UPDATE progressor.schedule_runs f
 SET state = 'cancelled', ended_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 WHERE (f.slot, f.namespace, f.schedule_id, f.instant)
     = (%(slot)s, %(namespace)s, %(schedule_id)s, %(instant)s)

@@ -18,7 +18,7 @@ previous one (``progress``).
       progressor.step, attempt 3
 
     progressor.v1.ScheduleService/TriggerSchedule
-      progressor.fire                           a trace of its own unless it was triggered
+      progressor.schedule_run                           a trace of its own unless it was triggered
 """
 
 import datetime as dt
@@ -51,7 +51,7 @@ from progressor.telemetry.traces.spans import (
 
 _ADMIT_STARTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_starts"}
 _ADMIT_REQUESTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_requests"}
-_FIRE_SCHEDULES = {**POSTGRESQL, names.DB_PROCEDURE: "fire_schedules"}
+_RUN_SCHEDULES = {**POSTGRESQL, names.DB_PROCEDURE: "run_schedules"}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -214,9 +214,11 @@ class Tracing:
             names.SCHEDULE_ID: schedule_id,
             names.INSTANT: instant.isoformat(),
             names.CAUSE: cause,
-            **_FIRE_SCHEDULES,
+            **_RUN_SCHEDULES,
         }
-        span = self._tracer.start_span(names.FIRE, parent, trace.SpanKind.CLIENT, attributes)
+        span = self._tracer.start_span(
+            names.SCHEDULE_RUN, parent, trace.SpanKind.CLIENT, attributes
+        )
         return Recorded(self._tracer, span)
 
 

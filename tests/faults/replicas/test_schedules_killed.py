@@ -1,6 +1,6 @@
-"""An hour of a minutely schedule, two minutes a second, while replicas are killed: each fires once.
+"""An hour of a minutely schedule, two minutes a second, while replicas are killed: each runs once.
 
-What half of the firings start removes itself at once, so that neither its process nor anything that
+What half of the runs start removes itself at once, so that neither its process nor anything that
 hangs on it could tell a second start from the first.
 """
 
@@ -88,7 +88,7 @@ STAYS = Answer(ProcessResponse(complete=Complete()))
 
 
 @pytest.mark.slow
-async def test_a_minutely_schedule_fires_each_minute_once_while_replicas_are_killed(
+async def test_a_minutely_schedule_runs_each_minute_once_while_replicas_are_killed(
     own_database: str, tmp_path: Path, chance: random.Random
 ) -> None:
     begun_at = time.time()
@@ -107,22 +107,22 @@ async def test_a_minutely_schedule_fires_each_minute_once_while_replicas_are_kil
             address = chance.choice(crew.addresses)
             await crew.kill(address)
             await crew.start(address)
-        await _fired(own_database, instants[-1])
+        await _wait_for_run(own_database, instants[-1])
 
     with psycopg.connect(own_database) as observer:
-        fired = observer.execute(
-            "SELECT instant, process_id, task_id FROM progressor.firings"
+        runs = observer.execute(
+            "SELECT instant, process_id, task_id FROM progressor.schedule_runs"
             " WHERE instant <= %s ORDER BY instant",
             (instants[-1],),
         ).fetchall()
     assert crew.kill_count >= 5
-    assert [row[0] for row in fired] == instants
+    assert [row[0] for row in runs] == instants
     # A second start would have drawn a task of its own.
     tasks: dict[str, set[int]] = {}
     for request in processor.requests:
         tasks.setdefault(request.process.process_id, set()).add(request.task.task_id)
-    assert {row[1]: {row[2]} for row in fired} == {
-        process_id: tasks.get(process_id) for _, process_id, _ in fired
+    assert {row[1]: {row[2]} for row in runs} == {
+        process_id: tasks.get(process_id) for _, process_id, _ in runs
     }
 
 
@@ -145,14 +145,16 @@ async def _made(address: str, processor: ScriptedProcessor) -> dt.datetime:
     return first
 
 
-async def _fired(conninfo: str, last: dt.datetime) -> None:
-    """Wait until the last firing has happened, and all that was started has ended."""
+async def _wait_for_run(conninfo: str, last: dt.datetime) -> None:
+    """Wait until the last run has happened, and all that was started has ended."""
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as observer,
     ):
-        await _until(observer, "EXISTS (SELECT FROM progressor.firings WHERE instant = %s)", last)
-        # It would go on at two firings a second; and by the time of the judge, who comes last, it
+        await _until(
+            observer, "EXISTS (SELECT FROM progressor.schedule_runs WHERE instant = %s)", last
+        )
+        # It would go on at two runs a second; and by the time of the judge, who comes last, it
         # would have been due for months.
         await observer.execute(
             "UPDATE progressor.schedules SET (paused, next_instant, next_at) = (true, NULL, NULL)"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def populated(database: str) -> AsyncIterator[Store]:
-    """Return a store with a schedule that has fired."""
+    """Return a store with a schedule that has run."""
     create_namespace(database)
     async with running_stores(database, clock=ManualClock()) as (store,):
         timetable = schedule_store(store)
@@ -27,7 +27,7 @@ async def populated(database: str) -> AsyncIterator[Store]:
         clock = store.clock
         assert isinstance(clock, ManualClock)
         clock.advance(MINUTE)
-        assert await timetable.fire_due() == ["started"]
+        assert await timetable.run_due() == ["started"]
         yield store
 
 

@@ -9,7 +9,7 @@ from progressor.domain.gates.constraint import GatedState, GateHold
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import NodeState, TaskStatus, TaskType
-from progressor.domain.schedules.schedule import FiringCause, FiringState, OverlapPolicy
+from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleRunCause, ScheduleRunState
 from progressor.storage.rows import tasks as rows
 
 MIRRORS: dict[str, type[enum.StrEnum]] = {
@@ -21,8 +21,8 @@ MIRRORS: dict[str, type[enum.StrEnum]] = {
     "job_state": JobState,
     "node_state": NodeState,
     "overlap_policy": OverlapPolicy,
-    "firing_cause": FiringCause,
-    "firing_state": FiringState,
+    "schedule_run_cause": ScheduleRunCause,
+    "schedule_run_state": ScheduleRunState,
 }
 
 

@@ -1,4 +1,4 @@
-"""Firing schedules and writing to the same processes concurrently causes no deadlock."""
+"""Run schedules and writing to the same processes concurrently causes no deadlock."""
 
 import contextlib
 import itertools
@@ -13,14 +13,14 @@ from progressor import errors, job_errors
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
-    FiringCause,
     OverlapPolicy,
     ScheduleKey,
+    ScheduleRunCause,
     StartTarget,
     Upcoming,
     schedule_key,
 )
-from progressor.storage.schedules.runs import FIRST, DeletedTo, Item, fired_of
+from progressor.storage.schedules.runs import FIRST, DeletedTo, Item, schedule_target
 from tests.storage.postgres.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,
@@ -56,7 +56,7 @@ def timetable_of(party: Party) -> ScheduleStore:
     return schedule_store(party.store)
 
 
-async def fire(party: Party, keys: list[ScheduleKey]) -> None:
+async def run(party: Party, keys: list[ScheduleKey]) -> None:
     """Trigger several schedules in one batch, in no order, at an instant that may be taken."""
     timetable = timetable_of(party)
     now = party.store.clock.now()
@@ -65,33 +65,39 @@ async def fire(party: Party, keys: list[ScheduleKey]) -> None:
         schedule = await timetable.schedules.get(key)
         items.append(
             Item(
-                fired=fired_of(schedule),
+                schedule=schedule_target(schedule),
                 what=Upcoming(now, now),
-                cause=FiringCause.TRIGGER,
+                cause=ScheduleRunCause.TRIGGER,
                 policy=party.random.choice(list(OverlapPolicy)),
             )
         )
-    await timetable.firings.fire(items)
+    await timetable.runs.run(items)
 
 
-async def fire_calls(party: Party) -> None:
-    await fire(party, CALLS)
+async def run_calls(party: Party) -> None:
+    await run(party, CALLS)
 
 
-async def fire_starts(party: Party) -> None:
-    await fire(party, STARTS)
+async def run_starts(party: Party) -> None:
+    await run(party, STARTS)
 
 
 async def start_queued(party: Party) -> None:
     timetable = timetable_of(party)
-    found = await timetable.firings.find_queued(after=FIRST, limit=10)
+    found = await timetable.runs.find_queued(after=FIRST, limit=10)
     items = [
-        Item(fired=it.fired, what=it.upcoming, cause=it.cause, policy=it.policy, was_queued=True)
+        Item(
+            schedule=it.schedule,
+            what=it.upcoming,
+            cause=it.cause,
+            policy=it.policy,
+            was_queued=True,
+        )
         for it in party.random.sample(found, len(found))
-        if it.fired.kind == "request"
+        if it.schedule.kind == "request"
     ]
     if items:
-        await timetable.firings.fire(items)
+        await timetable.runs.run(items)
 
 
 async def change(party: Party) -> None:
@@ -107,17 +113,17 @@ async def change(party: Party) -> None:
 async def forget(party: Party) -> None:
     timetable = timetable_of(party)
     for key in party.random.sample(CALLS, 3):
-        await timetable.firings.delete_old(key.slot, DeletedTo(), kept=2, age=HOUR, limit=1000)
+        await timetable.runs.delete_old(key.slot, DeletedTo(), kept=2, age=HOUR, limit=1000)
 
 
-FIRING: tuple[Writer, ...] = (fire_calls, fire_starts, start_queued, change, forget)
+RUN: tuple[Writer, ...] = (run_calls, run_starts, start_queued, change, forget)
 OTHERS: tuple[Writer, ...] = (
     admit_starts, admit_requests, settle_tasks, claim_due, remove_process, put_process,
     simple_repair, delete_finished,
 )  # fmt: skip
 PAIRS = [
-    *itertools.combinations_with_replacement(FIRING, 2),
-    *itertools.product((fire_calls, start_queued), OTHERS),
+    *itertools.combinations_with_replacement(RUN, 2),
+    *itertools.product((run_calls, start_queued), OTHERS),
 ]
 
 
@@ -147,7 +153,7 @@ async def parties(database: str) -> AsyncIterator[list[Party]]:
 async def test_two_writers_never_lock_each_other_out(
     parties: list[Party], database: str, one: Writer, other: Writer
 ) -> None:
-    await write_at_once(parties, one, other, (admit_starts, fire_calls, claim_due))
+    await write_at_once(parties, one, other, (admit_starts, run_calls, claim_due))
 
     with psycopg.connect(database, autocommit=True) as observer:
         assert broken_invariants(observer) == {}

@@ -1,4 +1,4 @@
-"""What fires schedules reads what it fires: not the other schedules, nor what has been fired."""
+"""What runs schedules reads what it runs: not the other schedules, nor what has been run."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -23,7 +23,7 @@ from tests.support.storage.store import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SCHEDULES, FIRINGS_EACH, BATCH = 20_000, 10, 50
+SCHEDULES, RUNS_EACH, BATCH = 20_000, 10, 50
 PER_ITEM = 12
 """Rows that may be read per table for one schedule: its own, by several statements."""
 
@@ -34,9 +34,9 @@ _SCHEDULES = """
         'next_instant', %(start)s + n * '1 h'::interval,
         'next_at', %(start)s + n * '1 h'::interval))).*
     FROM progressor.schedules s, generate_series(1, %(count)s) n"""
-_FIRINGS = """
-    INSERT INTO progressor.firings
-        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at,
+_RUNS = """
+    INSERT INTO progressor.schedule_runs
+        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, recorded_at,
         started_at, process_slot, process_id, task_type, task_id)
     SELECT s.slot, s.namespace, s.schedule_id, at, 'time', 'done', 'skip', at, at, at, 1,
         'seeded', 'init', 1
@@ -60,11 +60,11 @@ async def filled(
         await schedule_store(store).create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
         await reads_of(connection, clock, _everything)
         with psycopg.connect(conninfo, autocommit=True) as filler:
-            named = {"start": START, "count": SCHEDULES, "each": FIRINGS_EACH}
+            named = {"start": START, "count": SCHEDULES, "each": RUNS_EACH}
             filler.execute(_SCHEDULES.encode(), named)
-            filler.execute(_FIRINGS.encode(), named)
+            filler.execute(_RUNS.encode(), named)
             if request.param == "analyzed":
-                filler.execute("ANALYZE progressor.schedules, progressor.firings")
+                filler.execute("ANALYZE progressor.schedules, progressor.schedule_runs")
         yield connection, clock
     await connection.close()
     cluster.drop_database(conninfo)
@@ -75,35 +75,35 @@ async def _everything(store: Store) -> None:
     timetable = schedule_store(store)
     clock = store.clock
     assert isinstance(clock, ManualClock)
-    await _fire(timetable)
-    await timetable.firings.find_queued(after=FIRST, limit=BATCH)
-    await timetable.firings.seconds_until_due()
-    await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
+    await _run_batch(timetable)
+    await timetable.runs.find_queued(after=FIRST, limit=BATCH)
+    await timetable.runs.seconds_until_due()
+    await timetable.runs.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
 
 
-async def _fire(timetable: ScheduleStore) -> None:
-    due = await timetable.firings.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
+async def _run_batch(timetable: ScheduleStore) -> None:
+    due = await timetable.runs.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
     items = [item for each in due if (item := timetable.scan.planned(each)) is not None]
     if items:
-        await timetable.schedule_runs.fire(items)
+        await timetable.schedule_runs.run(items)
 
 
 async def _queue(timetable: ScheduleStore) -> None:
-    await timetable.firings.find_queued(after=FIRST, limit=BATCH)
+    await timetable.runs.find_queued(after=FIRST, limit=BATCH)
 
 
 async def _look(timetable: ScheduleStore) -> None:
-    await timetable.firings.seconds_until_due()
+    await timetable.runs.seconds_until_due()
 
 
 async def _read(timetable: ScheduleStore) -> None:
-    await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
+    await timetable.runs.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
     await timetable.schedules.list("orders", after="seeded-1", limit=10)
 
 
 @pytest.mark.parametrize(
-    ("work", "items"), [(_fire, BATCH), (_queue, 1), (_look, 1), (_read, 20)],
-    ids=["fire", "queue", "look", "read"],
+    ("work", "items"), [(_run_batch, BATCH), (_queue, 1), (_look, 1), (_read, 20)],
+    ids=["run", "queue", "look", "read"],
 )  # fmt: skip
 async def test_no_statement_reads_more_than_what_it_is_about(
     filled: tuple[Connection, ManualClock],
@@ -115,7 +115,7 @@ async def test_no_statement_reads_more_than_what_it_is_about(
 
     reads = await reads_of(connection, clock, lambda store: work(schedule_store(store)))
 
-    for table in ("schedules", "firings", "processes"):
+    for table in ("schedules", "schedule_runs", "processes"):
         found = reads.get(table, Reads(sequential=0, by_index=0))
         assert found.sequential == 0, f"{table} is read as a whole"
         assert found.by_index <= PER_ITEM * items, f"{table}: {found}"

@@ -1,4 +1,4 @@
-"""Firings: each instant once, with what it starts, by whichever replica comes first."""
+"""StoredRuns: each instant once, with what it starts, by whichever replica comes first."""
 
 import asyncio
 import datetime as dt
@@ -10,11 +10,11 @@ import pytest
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
-    Firing,
-    FiringState,
     IntervalTimes,
     OverlapPolicy,
     Schedule,
+    ScheduleRun,
+    ScheduleRunState,
     StartTarget,
 )
 from tests.support.clock import ManualClock
@@ -43,39 +43,39 @@ def rival(other: Store) -> ScheduleStore:
     return schedule_store(other)
 
 
-async def end(store: Store, firing: Firing, *, well: bool = True) -> None:
-    """End what a firing has started."""
-    [claimed] = await store.claim(process_of(firing), firing.task_id)
+async def end(store: Store, run: ScheduleRun, *, well: bool = True) -> None:
+    """End what a run has started."""
+    [claimed] = await store.claim(process_of(run), run.task_id)
     await store.settled(claimed.task, success(Complete(result=b"")) if well else BROKEN)
 
 
-async def fired(timetable: ScheduleStore, clock: ManualClock, schedule: Schedule) -> Firing:
-    """Let the next minute come, and return the firing of it."""
+async def ran(timetable: ScheduleStore, clock: ManualClock, schedule: Schedule) -> ScheduleRun:
+    """Let the next minute come, and return the run of it."""
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
     return (await timetable.last(schedule))[-1]
 
 
-async def test_a_schedule_fires_at_its_next_instant_and_not_before(
+async def test_a_schedule_runs_at_its_next_instant_and_not_before(
     timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create()
     assert schedule.upcoming is not None
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
 
     clock.advance(schedule.upcoming.due_at - clock.now())
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
 
-    [firing] = await timetable.last(schedule)
-    assert firing.state is FiringState.RUNNING
-    assert firing.instant == schedule.upcoming.instant
-    assert firing.process_id == f"{schedule.key.schedule_id}/{clock.now():%Y-%m-%dT%H:%M:%S}Z"
+    [run] = await timetable.last(schedule)
+    assert run.state is ScheduleRunState.RUNNING
+    assert run.instant == schedule.upcoming.instant
+    assert run.process_id == f"{schedule.key.schedule_id}/{clock.now():%Y-%m-%dT%H:%M:%S}Z"
     assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert again.started_count == 1
     assert again.upcoming is not None
     assert again.upcoming.instant == schedule.upcoming.instant + MINUTE
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
 
 
 async def test_what_is_started_gets_all_that_the_schedule_says(
@@ -86,10 +86,10 @@ async def test_what_is_started_gets_all_that_the_schedule_says(
     )
     schedule = await timetable.create(a_spec(target))
 
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
 
-    [claimed] = await store.claim(process_of(firing), firing.task_id)
-    assert firing.process_id == f"made-{clock.now():%Y-%m-%dT%H:%M:%S}Z"
+    [claimed] = await store.claim(process_of(run), run.task_id)
+    assert run.process_id == f"made-{clock.now():%Y-%m-%dT%H:%M:%S}Z"
     assert claimed.task.task_type is TaskType.INIT
     assert (claimed.task.args, claimed.task.caller_context) == (b"args", {"a": "b"})
     assert claimed.task.process.metadata == {"n": 1}
@@ -100,21 +100,21 @@ async def test_what_is_started_is_told_as_due(
 ) -> None:
     schedule = await timetable.create()
 
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
 
-    assert store.told[-1].due == ((process_of(firing), firing.task_id),)
+    assert store.told[-1].due == ((process_of(run), run.task_id),)
 
 
-async def test_two_replicas_that_come_together_fire_once(
+async def test_two_replicas_that_come_together_run_once(
     timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     for _ in range(30):
         await timetable.create()
     clock.advance(MINUTE)
-    await asyncio.gather(*(each.fire_due() for each in (timetable, rival) * 4))
+    await asyncio.gather(*(each.run_due() for each in (timetable, rival) * 4))
 
-    assert len(timetable.fired) + len(rival.fired) == 30
-    assert count(observer, "processes") == count(observer, "firings") == 30
+    assert len(timetable.ran) + len(rival.ran) == 30
+    assert count(observer, "processes") == count(observer, "schedule_runs") == 30
 
 
 async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
@@ -123,18 +123,18 @@ async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
     """Not even where neither what was started nor the record of it is there any more."""
     schedule = await timetable.create()
     clock.advance(MINUTE)
-    [claimed] = await timetable.firings.claim_due(limit=10, lease=LEASE)
+    [claimed] = await timetable.runs.claim_due(limit=10, lease=LEASE)
     clock.advance(2 * LEASE)
-    assert await rival.fire_due() == ["started"]
-    [firing] = await rival.last(schedule)
-    await rival.store.writes.remove(process_of(firing))
-    observer.execute("DELETE FROM progressor.firings")
+    assert await rival.run_due() == ["started"]
+    [run] = await rival.last(schedule)
+    await rival.store.writes.remove(process_of(run))
+    observer.execute("DELETE FROM progressor.schedule_runs")
 
     item = timetable.scan.planned(claimed)
     assert item is not None
-    [done] = await timetable.schedule_runs.fire([item])
+    [done] = await timetable.schedule_runs.run([item])
     assert done.verdict == "changed"
-    assert count(observer, "processes") == count(observer, "firings") == 0
+    assert count(observer, "processes") == count(observer, "schedule_runs") == 0
 
 
 async def test_a_claim_keeps_others_away_until_it_has_run_out(
@@ -142,47 +142,47 @@ async def test_a_claim_keeps_others_away_until_it_has_run_out(
 ) -> None:
     await timetable.create()
     clock.advance(MINUTE)
-    assert len(await timetable.firings.claim_due(limit=10, lease=LEASE)) == 1
+    assert len(await timetable.runs.claim_due(limit=10, lease=LEASE)) == 1
 
-    assert await rival.fire_due() == []
-    assert await rival.firings.seconds_until_due() is None
+    assert await rival.run_due() == []
+    assert await rival.runs.seconds_until_due() is None
     clock.advance(LEASE)
-    assert await rival.firings.seconds_until_due() == 0
-    assert await rival.fire_due() == ["started"]
+    assert await rival.runs.seconds_until_due() == 0
+    assert await rival.run_due() == ["started"]
 
 
-async def test_an_instant_that_was_fired_before_takes_the_schedule_on_and_starts_nothing(
+async def test_an_instant_that_was_run_before_takes_the_schedule_on_and_starts_nothing(
     timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create()
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
     observer.execute(
         "UPDATE progressor.schedules s SET next_instant = f.instant, next_at = f.due_at"
-        " FROM progressor.firings f WHERE f.schedule_id = s.schedule_id"
+        " FROM progressor.schedule_runs f WHERE f.schedule_id = s.schedule_id"
     )
 
-    assert await timetable.fire_due() == ["known"]
+    assert await timetable.run_due() == ["known"]
     assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert again.upcoming is not None
-    assert again.upcoming.instant == firing.instant + MINUTE
+    assert again.upcoming.instant == run.instant + MINUTE
 
 
-async def test_jitter_puts_a_firing_off_but_not_its_instant(
+async def test_jitter_puts_a_run_off_but_not_its_instant(
     timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(jitter=MINUTE))
     assert schedule.upcoming is not None
     clock.advance(schedule.upcoming.instant - clock.now())
-    assert await timetable.fire_due() == []
-    assert await timetable.firings.seconds_until_due() == pytest.approx(
+    assert await timetable.run_due() == []
+    assert await timetable.runs.seconds_until_due() == pytest.approx(
         (schedule.upcoming.due_at - clock.now()).total_seconds()
     )
 
     clock.advance(schedule.upcoming.due_at - clock.now())
-    assert await timetable.fire_due() == ["started"]
-    [firing] = await timetable.last(schedule)
-    assert (firing.instant, firing.due_at) == (schedule.upcoming.instant, clock.now())
+    assert await timetable.run_due() == ["started"]
+    [run] = await timetable.last(schedule)
+    assert (run.instant, run.due_at) == (schedule.upcoming.instant, clock.now())
     clock.advance(schedule.upcoming.instant + MINUTE - clock.now())
 
 
@@ -193,10 +193,10 @@ async def test_a_downtime_is_made_up_for_within_the_window_and_counted_beyond(
     schedule = await timetable.create(spec)
     clock.advance(10 * MINUTE)
 
-    assert await timetable.fire_due() == ["missed", *["started"] * 4]
+    assert await timetable.run_due() == ["missed", *["started"] * 4]
 
     missed, *_, last = await timetable.last(schedule)
-    assert missed.state is FiringState.MISSED
+    assert missed.state is ScheduleRunState.MISSED
     assert (missed.missed_count, missed.missed_until) == (6, missed.instant + 5 * MINUTE)
     assert last.instant == clock.now()
     again = await timetable.schedules.get(schedule.key)
@@ -207,10 +207,10 @@ async def test_a_schedule_that_has_ended_is_due_no_more(
     timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(end_at=clock.now() + MINUTE))
-    await fired(timetable, clock, schedule)
+    await ran(timetable, clock, schedule)
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
     assert (await timetable.schedules.get(schedule.key)).upcoming is None
 
 
@@ -223,7 +223,7 @@ async def test_a_schedule_that_has_ended_is_due_no_more(
         (OverlapPolicy.CANCEL_PREVIOUS, "started", 2),
     ],
 )
-async def test_a_firing_meets_one_that_is_at_work(
+async def test_a_run_meets_one_that_is_at_work(
     timetable: ScheduleStore,
     clock: ManualClock,
     observer: Observer,
@@ -232,55 +232,59 @@ async def test_a_firing_meets_one_that_is_at_work(
     process_count: int,
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=policy))
-    await fired(timetable, clock, schedule)
+    await ran(timetable, clock, schedule)
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == [verdict]
+    assert await timetable.run_due() == [verdict]
 
     assert count(observer, "processes") == process_count
     first = (await timetable.last(schedule))[0]
     is_cancelled = policy is OverlapPolicy.CANCEL_PREVIOUS
-    assert (first.state is FiringState.CANCELLED) is is_cancelled
+    assert (first.state is ScheduleRunState.CANCELLED) is is_cancelled
 
 
 @pytest.mark.parametrize("policy", [OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE])
 @pytest.mark.parametrize(
     ("how", "state"),
-    [("done", FiringState.DONE), ("broken", FiringState.FAILED), ("gone", FiringState.GONE)],
+    [
+        ("done", ScheduleRunState.DONE),
+        ("broken", ScheduleRunState.FAILED),
+        ("gone", ScheduleRunState.GONE),
+    ],
 )
-async def test_a_firing_starts_once_the_one_before_has_ended(
+async def test_a_run_starts_once_the_one_before_has_ended(
     timetable: ScheduleStore,
     store: Store,
     clock: ManualClock,
     policy: OverlapPolicy,
     how: str,
-    state: FiringState,
+    state: ScheduleRunState,
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=policy))
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
     if how == "gone":
-        await store.writes.remove(process_of(firing))
+        await store.writes.remove(process_of(run))
     else:
-        await end(store, firing, well=how == "done")
+        await end(store, run, well=how == "done")
     [seen] = await timetable.last(schedule)
     assert (seen.state, seen.ended_at) == (state, None)
 
-    await fired(timetable, clock, schedule)
+    await ran(timetable, clock, schedule)
 
     first, second = await timetable.last(schedule)
     assert (first.state, first.ended_at) == (state, clock.now())
-    assert second.state is FiringState.RUNNING
+    assert second.state is ScheduleRunState.RUNNING
 
 
-async def test_one_firing_waits_and_starts_when_the_one_before_has_ended(
+async def test_one_run_waits_and_starts_when_the_one_before_has_ended(
     timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
     clock.advance(2 * MINUTE)
-    assert await timetable.fire_due() == ["queued", "skipped"]
+    assert await timetable.run_due() == ["queued", "skipped"]
     assert await timetable.look_at_queue() == []
 
-    await end(store, firing)
+    await end(store, run)
     assert await timetable.look_at_queue() == ["started"]
 
     assert await timetable.states(schedule) == ["done", "running", "skipped"]
@@ -298,10 +302,10 @@ async def test_two_replicas_start_what_was_queued_once(
     observer: Observer,
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
-    firing = await fired(timetable, clock, schedule)
+    run = await ran(timetable, clock, schedule)
     clock.advance(MINUTE)
-    await timetable.fire_due()
-    await end(store, firing)
+    await timetable.run_due()
+    await end(store, run)
 
     await asyncio.gather(*(each.scan.scan() for each in (timetable, rival) * 4))
 
@@ -317,7 +321,7 @@ async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
         await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE)) for _ in range(5)
     ]
     clock.advance(2 * MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     for schedule in made:
         first = (await timetable.last(schedule))[0]
         await timetable.store.writes.remove(process_of(first))
@@ -337,13 +341,13 @@ async def test_what_somebody_keeps_locked_holds_up_no_other(
             "SELECT FROM progressor.schedules WHERE schedule_id = %s FOR UPDATE",
             (kept.key.schedule_id,),
         )
-        assert await timetable.fire_due() == ["started"] * 2
+        assert await timetable.run_due() == ["started"] * 2
 
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
     assert count(observer, "processes") == 3
 
 
-async def test_an_interval_fires_as_often_as_it_says(
+async def test_an_interval_runs_as_often_as_it_says(
     timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     every = IntervalTimes(dt.timedelta(seconds=20), clock.now())
@@ -351,7 +355,7 @@ async def test_an_interval_fires_as_often_as_it_says(
     schedule = await timetable.create(spec)
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["started"] * 3
+    assert await timetable.run_due() == ["started"] * 3
     instants = [each.instant for each in await timetable.last(schedule)]
     assert [clock.now() - each for each in instants] == [
         dt.timedelta(seconds=n) for n in (40, 20, 0)
@@ -363,7 +367,7 @@ async def test_lateness_and_verdicts_are_counted(
 ) -> None:
     await timetable.create()
     clock.advance(2 * MINUTE + dt.timedelta(seconds=3))
-    await timetable.fire_due()
+    await timetable.run_due()
 
     counted = timetable.metrics.schedule_runs
     assert [counted.value(("orders", each)) for each in ("started", "skipped")] == [1, 1]

@@ -1,4 +1,4 @@
-"""The record of firings is settled and deleted at a cost that grows with it, a window at a time."""
+"""The record of runs is settled and deleted at a cost that grows with it, a window at a time."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -26,8 +26,8 @@ WINDOW = 50
 DAY = dt.timedelta(days=1)
 
 _RUNS = """
-    INSERT INTO progressor.firings
-        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at,
+    INSERT INTO progressor.schedule_runs
+        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, recorded_at,
         started_at, process_slot, process_id, task_type, task_id)
     SELECT s.slot, s.namespace, s.schedule_id, at, 'time', 'running', 'skip', at, at, at, 1,
         s.schedule_id || '/' || n, 'init', n
@@ -38,7 +38,7 @@ _PROCESSES = """
     INSERT INTO progressor.processes (slot, namespace, process_id, status, created_at,
         status_changed_at, init_task_id)
     SELECT f.process_slot, f.namespace, f.process_id, 'running', f.instant, f.instant, f.task_id
-    FROM progressor.firings f"""
+    FROM progressor.schedule_runs f"""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -61,19 +61,19 @@ async def worked(
     cluster.drop_database(conninfo)
 
 
-async def test_a_firing_looks_once_at_each_run_of_its_schedule(
+async def test_a_run_looks_once_at_each_run_of_its_schedule(
     worked: tuple[Connection, ManualClock, list[Schedule]],
 ) -> None:
     connection, clock, _ = worked
     clock.advance(MINUTE)
-    fired: list[str] = []
+    ran: list[str] = []
 
-    async def fire(store: Store) -> None:
-        fired.extend(await schedule_store(store).fire_due())
+    async def run(store: Store) -> None:
+        ran.extend(await schedule_store(store).run_due())
 
-    reads = await reads_of(connection, clock, fire)
+    reads = await reads_of(connection, clock, run)
 
-    assert fired == ["skipped"] * SCHEDULES
+    assert ran == ["skipped"] * SCHEDULES
     assert reads["processes"].by_index <= PER_RUN * SCHEDULES * RUNNING
 
 
@@ -84,12 +84,12 @@ async def test_retention_looks_once_at_each_run_of_a_schedule(
     key = schedules[0].key
 
     async def forget(store: Store) -> None:
-        firings = schedule_store(store).firings
+        runs = schedule_store(store).runs
         at: DeletedTo | None = DeletedTo()
         while at is not None:
-            at = (await firings.delete_old(key.slot, at, kept=1, age=DAY, limit=WINDOW)).next
+            at = (await runs.delete_old(key.slot, at, kept=1, age=DAY, limit=WINDOW)).next
 
     reads = await reads_of(connection, clock, forget)
 
     assert reads["processes"].by_index <= PER_RUN * RUNNING
-    assert reads["firings"].by_index <= 5 * RUNNING
+    assert reads["schedule_runs"].by_index <= 5 * RUNNING

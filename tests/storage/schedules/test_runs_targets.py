@@ -13,9 +13,9 @@ from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
-    FiringState,
     JobTarget,
     OverlapPolicy,
+    ScheduleRunState,
     StartTarget,
 )
 from tests.support.clock import ManualClock
@@ -54,11 +54,11 @@ async def test_a_call_and_a_notify_run_on_their_process(
         for task_type in (TaskType.CALL, TaskType.NOTIFY)
     ]
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == ["started", "started"]
+    assert await timetable.run_due() == ["started", "started"]
 
-    firings = [(await timetable.last(each))[0] for each in schedules]
+    runs = [(await timetable.last(each))[0] for each in schedules]
     claimed = await store.claim_due()
-    assert [each.task.task_id for each in claimed] == [min(it.task_id or 0 for it in firings)]
+    assert [each.task.task_id for each in claimed] == [min(it.task_id or 0 for it in runs)]
     assert claimed[0].task.args == b"tick"
     written = await store.settled(claimed[0].task)
     assert written.next is not None
@@ -76,7 +76,7 @@ async def test_a_call_that_waits_is_cancelled_for_the_next_one(
     schedule = await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.CANCEL_PREVIOUS))
     clock.advance(2 * MINUTE)
 
-    assert await timetable.fire_due() == ["started", "started"]
+    assert await timetable.run_due() == ["started", "started"]
 
     assert await timetable.states(schedule) == ["cancelled", "running"]
     await store.settled(busy)
@@ -93,14 +93,14 @@ async def test_what_cannot_be_started_is_refused_and_told(
     await store.started(process_key("orders", key.process_id + instant))
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["refused", "refused"]
+    assert await timetable.run_due() == ["refused", "refused"]
 
     errors = []
     for schedule in (call, taken):
-        [firing] = await timetable.last(schedule)
-        assert firing.state is FiringState.REFUSED
-        assert firing.task_id is None
-        errors.append(firing.error)
+        [run] = await timetable.last(schedule)
+        assert run.state is ScheduleRunState.REFUSED
+        assert run.task_id is None
+        errors.append(run.error)
         assert (await timetable.schedules.get(schedule.key)).refused_count == 1
     there = f"process '{key.process_id}{instant}'"
     assert errors == [
@@ -122,10 +122,10 @@ async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
     schedule = await timetable.create(a_spec(target))
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["refused"]
+    assert await timetable.run_due() == ["refused"]
 
-    [firing] = await timetable.last(schedule)
-    assert firing.error == refusal(
+    [run] = await timetable.last(schedule)
+    assert run.error == refusal(
         "EVENT_NOT_FOUND",
         f"process '{key.process_id}' was not called: its history ends before the event that the "
         "history range starts after",
@@ -139,7 +139,7 @@ async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
         (success(Complete()), "PROCESS_FINISHED", "it is finished"),
     ],
 )
-async def test_a_process_that_takes_no_request_refuses_the_firing(
+async def test_a_process_that_takes_no_request_refuses_the_run(
     timetable: ScheduleStore,
     store: Store,
     clock: ManualClock,
@@ -154,10 +154,10 @@ async def test_a_process_that_takes_no_request_refuses_the_firing(
     )
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["refused"]
+    assert await timetable.run_due() == ["refused"]
 
-    [firing] = await timetable.last(schedule)
-    assert firing.error == refusal(reason, f"process '{key.process_id}' was not notified: {why}")
+    [run] = await timetable.last(schedule)
+    assert run.error == refusal(reason, f"process '{key.process_id}' was not notified: {why}")
 
 
 async def test_a_job_of_an_id_that_is_taken_is_refused(
@@ -170,10 +170,10 @@ async def test_a_job_of_an_id_that_is_taken_is_refused(
     await store.started(process_key("orders", process_id))
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["refused"]
+    assert await timetable.run_due() == ["refused"]
 
-    [firing] = await timetable.last(schedule)
-    assert firing.error == refusal(
+    [run] = await timetable.last(schedule)
+    assert run.error == refusal(
         "PROCESS_ALREADY_EXISTS",
         f"job '{process_id}' was not submitted: a process of this id exists already",
     )
@@ -189,11 +189,11 @@ async def test_a_long_detail_of_a_process_is_told_in_part(
         a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
     )
     clock.advance(MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
 
-    [firing] = await timetable.last(schedule)
+    [run] = await timetable.last(schedule)
     told = f"process '{key.process_id}' was not called: it is in error: {'x' * 500}"
-    assert firing.error == refusal("PROCESS_FAILED", told)
+    assert run.error == refusal("PROCESS_FAILED", told)
 
 
 async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
@@ -201,15 +201,15 @@ async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
     clock.advance(MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     [first] = await timetable.last(schedule)
-    observer.execute("DELETE FROM progressor.firings")
+    observer.execute("DELETE FROM progressor.schedule_runs")
     observer.execute(
         "UPDATE progressor.schedules SET next_instant = %s, next_at = %s, fingerprint = 'other'",
         [first.instant, first.due_at],
     )
 
-    assert await timetable.fire_due() == ["refused"]
+    assert await timetable.run_due() == ["refused"]
 
     [second] = await timetable.last(schedule)
     why = "its idempotency key belongs to a different request"
@@ -218,7 +218,7 @@ async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
     )
 
 
-async def test_a_refused_firing_takes_no_other_with_it(
+async def test_a_refused_run_takes_no_other_with_it(
     timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     key = fresh_key()
@@ -227,7 +227,7 @@ async def test_a_refused_firing_takes_no_other_with_it(
     await timetable.store.started(key)
     clock.advance(MINUTE)
 
-    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+    assert sorted(await timetable.run_due()) == ["refused", "started"]
 
 
 async def test_two_schedules_may_call_one_process_at_one_instant(
@@ -240,7 +240,7 @@ async def test_two_schedules_may_call_one_process_at_one_instant(
         await timetable.create(a_spec(target))
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["started"] * 3
+    assert await timetable.run_due() == ["started"] * 3
     assert count(observer, "schedule") == 3
 
 
@@ -251,7 +251,7 @@ async def test_two_schedules_may_not_start_one_process(
         await timetable.create(a_spec(StartTarget(template="the one at {instant}")))
     clock.advance(MINUTE)
 
-    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+    assert sorted(await timetable.run_due()) == ["refused", "started"]
     assert count(observer, "processes") == 1
 
 
@@ -261,14 +261,14 @@ async def test_a_job_is_submitted_with_its_graph(
     nodes = (NodeSpec(name="a", args=b"1"), NodeSpec(name="b", predecessors=("a",)))
     schedule = await timetable.create(a_spec(JobTarget(nodes=nodes)))
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
 
-    [firing] = await timetable.last(schedule)
+    [run] = await timetable.last(schedule)
     row = observer.execute(
         "SELECT led_by, job_options->>'scheduled' FROM progressor.processes"
     ).fetchone()
     assert row == ("engine", "true")
-    [claimed] = await store.claim(process_of(firing), firing.task_id)
+    [claimed] = await store.claim(process_of(run), run.task_id)
     assert claimed.task.args
     assert await timetable.schedules.get(schedule.key) is not None
     assert (await timetable.schedules.get(schedule.key)).spec == schedule.spec
@@ -290,7 +290,7 @@ async def test_what_has_constraints_waits_for_them(
     told_before = len(store.told)
     clock.advance(2 * MINUTE)
 
-    assert await timetable.fire_due() == ["started", "started"]
+    assert await timetable.run_due() == ["started", "started"]
 
     states = observer.execute(
         "SELECT state::text FROM progressor.gated ORDER BY task_id"
@@ -300,7 +300,7 @@ async def test_what_has_constraints_waits_for_them(
 
 
 @pytest.mark.parametrize("kind", ["start", "call"])
-async def test_a_gate_that_is_not_there_refuses_the_firing_alone(
+async def test_a_gate_that_is_not_there_refuses_the_run_alone(
     timetable: ScheduleStore, store: Store, clock: ManualClock, kind: str
 ) -> None:
     key = fresh_key()
@@ -317,8 +317,8 @@ async def test_a_gate_that_is_not_there_refuses_the_firing_alone(
         made.append(await timetable.create(a_spec(target)))
     clock.advance(MINUTE)
 
-    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+    assert sorted(await timetable.run_due()) == ["refused", "started"]
 
-    [firing] = await timetable.last(made[0])
-    what = f"process '{firing.process_id}' was not {kind}ed"
-    assert firing.error == refusal("GATE_NOT_FOUND", f"{what}: gate 'missing' does not exist")
+    [run] = await timetable.last(made[0])
+    what = f"process '{run.process_id}' was not {kind}ed"
+    assert run.error == refusal("GATE_NOT_FOUND", f"{what}: gate 'missing' does not exist")

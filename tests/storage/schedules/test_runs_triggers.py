@@ -1,4 +1,4 @@
-"""Triggers: a schedule fires now, besides its own instants; and what firings report."""
+"""Triggers: a schedule runs now, besides its own instants; and what runs report."""
 
 import asyncio
 import dataclasses
@@ -16,11 +16,11 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
     Decision,
-    Firing,
-    FiringCause,
-    FiringState,
     JobTarget,
     OverlapPolicy,
+    ScheduleRun,
+    ScheduleRunCause,
+    ScheduleRunState,
     StartTarget,
     Target,
     decide,
@@ -50,14 +50,14 @@ def rival(other: Store) -> ScheduleStore:
     return schedule_store(other)
 
 
-async def test_a_trigger_fires_now_whether_or_not_the_schedule_is_paused(
+async def test_a_trigger_runs_now_whether_or_not_the_schedule_is_paused(
     timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(paused=True)
 
-    firing = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key=None)
+    run = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key=None)
 
-    assert (firing.instant, firing.state) == (clock.now(), FiringState.RUNNING)
+    assert (run.instant, run.state) == (clock.now(), ScheduleRunState.RUNNING)
     assert count(observer, "processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert (again.upcoming, again.started_count) == (None, 1)
@@ -75,10 +75,10 @@ async def test_a_trigger_leaves_what_is_due_as_it_is(
 
     assert (await timetable.schedules.get(schedule.key)).upcoming == schedule.upcoming
     clock.advance(MINUTE / 2)
-    assert await timetable.fire_due() == ["skipped"]
+    assert await timetable.run_due() == ["skipped"]
 
 
-async def test_a_trigger_with_a_key_fires_once(
+async def test_a_trigger_with_a_key_runs_once(
     timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
@@ -91,7 +91,7 @@ async def test_a_trigger_with_a_key_fires_once(
     assert count(observer, "processes") == 1
 
 
-async def test_triggers_of_one_key_at_once_fire_once(
+async def test_triggers_of_one_key_at_once_run_once(
     timetable: ScheduleStore, rival: ScheduleStore, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
@@ -115,7 +115,7 @@ class TickingClock(ManualClock):
         return super().pinned()
 
 
-async def test_triggers_of_one_key_at_different_instants_fire_once(
+async def test_triggers_of_one_key_at_different_instants_run_once(
     store: Store, observer: Observer
 ) -> None:
     ticking = schedule_store(dataclasses.replace(store, clock=TickingClock(store.clock.now())))
@@ -144,7 +144,7 @@ async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
 @pytest.mark.parametrize("has_queued", [False, True])
 @pytest.mark.parametrize("is_at_work", [False, True])
 @pytest.mark.parametrize("policy", OverlapPolicy)
-async def test_what_becomes_of_a_firing_is_what_the_table_says(
+async def test_what_becomes_of_a_run_is_what_the_table_says(
     timetable: ScheduleStore,
     clock: ManualClock,
     policy: OverlapPolicy,
@@ -153,7 +153,7 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
 ) -> None:
     schedule = await timetable.create(paused=True)
 
-    async def trigger(policy: OverlapPolicy) -> Firing:
+    async def trigger(policy: OverlapPolicy) -> ScheduleRun:
         clock.advance(dt.timedelta(seconds=1))
         return await timetable.schedule_runs.trigger(
             schedule.key, policy=policy, idempotency_key=None
@@ -161,19 +161,19 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
 
     first = await trigger(OverlapPolicy.SKIP)
     if has_queued:
-        assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is FiringState.QUEUED
+        assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is ScheduleRunState.QUEUED
     if not is_at_work:
         await timetable.store.writes.remove(process_key("orders", first.process_id or ""))
 
-    firing = await trigger(policy)
+    run = await trigger(policy)
 
-    says = decide(policy, FiringCause.TRIGGER, is_at_work=is_at_work, has_queued=has_queued)
+    says = decide(policy, ScheduleRunCause.TRIGGER, is_at_work=is_at_work, has_queued=has_queued)
     assert (
-        firing.state
+        run.state
         is {
-            Decision.START: FiringState.RUNNING,
-            Decision.QUEUE: FiringState.QUEUED,
-            Decision.SKIP: FiringState.SKIPPED,
+            Decision.START: ScheduleRunState.RUNNING,
+            Decision.QUEUE: ScheduleRunState.QUEUED,
+            Decision.SKIP: ScheduleRunState.SKIPPED,
         }[says]
     )
 
@@ -201,10 +201,10 @@ async def test_what_a_trigger_starts_goes_on_with_its_trace(
         await store.started(process_key(NAMESPACE.name, CALLED))
     schedule = await timetable.create(a_spec(target))
 
-    firing = await timetable.schedule_runs.trigger(
+    run = await timetable.schedule_runs.trigger(
         schedule.key, policy=None, idempotency_key=None, trace_context=context
     )
 
-    assert firing.state is FiringState.RUNNING
+    assert run.state is ScheduleRunState.RUNNING
     query = "SELECT trace_context FROM progressor.tasks WHERE task_id = %s"
-    assert observer.execute(query, [firing.task_id]).fetchall() == [(context,)]
+    assert observer.execute(query, [run.task_id]).fetchall() == [(context,)]

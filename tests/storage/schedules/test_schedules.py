@@ -13,11 +13,11 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
     CronTimes,
-    FiringCause,
-    FiringState,
     IntervalTimes,
     OverlapPolicy,
     Schedule,
+    ScheduleRunCause,
+    ScheduleRunState,
     StartTarget,
     Upcoming,
     schedule_key,
@@ -105,7 +105,7 @@ async def test_an_update_that_leaves_the_times_leaves_what_is_due(
 
     assert (updated.spec, updated.revision) == (spec, 2)
     assert updated.upcoming == schedule.upcoming
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
 
 
 async def test_an_update_of_the_times_counts_from_now(
@@ -121,7 +121,7 @@ async def test_an_update_of_the_times_counts_from_now(
 
     at = clock.now() + dt.timedelta(seconds=10)
     assert updated.upcoming == Upcoming(at, at)
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
 
 
 async def test_an_update_makes_what_was_claimed_before_void(
@@ -129,12 +129,12 @@ async def test_an_update_makes_what_was_claimed_before_void(
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
-    [claimed] = await timetable.firings.claim_due(limit=10, lease=MINUTE)
+    [claimed] = await timetable.runs.claim_due(limit=10, lease=MINUTE)
     await timetable.schedules.update(schedule.key, a_spec(times=HOURLY), expected_revision=0)
 
     item = timetable.scan.planned(claimed)
     assert item is not None
-    [done] = await timetable.schedule_runs.fire([item])
+    [done] = await timetable.schedule_runs.run([item])
     assert done.verdict == "changed"
 
 
@@ -174,16 +174,16 @@ async def test_a_pause_lasts_until_it_is_resumed_and_is_not_made_up_for(
         True, "vacation", None, 2,
     )  # fmt: skip
     clock.advance(HOUR)
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
 
     resumed = await timetable.schedules.resume(schedule.key, note="back", expected_revision=2)
 
     assert (resumed.paused, resumed.note, resumed.revision) == (False, "back", 3)
     assert resumed.upcoming is not None
     assert clock.now() < resumed.upcoming.instant <= clock.now() + MINUTE
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
 
 
 async def test_to_resume_what_is_not_paused_changes_the_note_alone(
@@ -207,7 +207,7 @@ async def test_what_is_paused_stays_so_when_it_is_updated(
 
     assert (updated.paused, updated.upcoming) == (True, None)
     clock.advance(HOUR)
-    assert await timetable.fire_due() == []
+    assert await timetable.run_due() == []
 
 
 async def test_changes_at_once_are_all_made(timetable: ScheduleStore) -> None:
@@ -228,11 +228,11 @@ async def test_a_deleted_schedule_leaves_what_it_started(
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
 
     await timetable.schedules.delete(schedule.key, expected_revision=0)
 
-    assert observer.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
+    assert observer.execute("SELECT count(*) FROM progressor.schedule_runs").fetchone() == (0,)
     assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (1,)
 
 
@@ -259,13 +259,13 @@ async def backfilled(
     return await timetable.schedules.backfill(schedule, upcoming, policy)
 
 
-async def test_a_backfill_fires_what_started_nothing_before(
+async def test_a_backfill_runs_what_started_nothing_before(
     timetable: ScheduleStore, clock: ManualClock
 ) -> None:
     spec = a_spec(overlap_policy=ALLOW, catch_up_window=MINUTE)
     schedule = await timetable.create(spec)
     clock.advance(3 * MINUTE)
-    assert await timetable.fire_due() == ["missed", "started", "started"]
+    assert await timetable.run_due() == ["missed", "started", "started"]
     last = (await timetable.last(schedule))[-1].instant
     instants = [last - n * MINUTE for n in range(4)]
 
@@ -273,11 +273,12 @@ async def test_a_backfill_fires_what_started_nothing_before(
     started = [await timetable.look_at_queue() for _ in range(3)]
 
     assert started == [["started"], ["started"], []]
-    firings = await timetable.last(schedule)
-    assert [each.cause for each in firings] == [
-        FiringCause.BACKFILL, FiringCause.BACKFILL, FiringCause.TIME, FiringCause.TIME,
+    runs = await timetable.last(schedule)
+    assert [each.cause for each in runs] == [
+        ScheduleRunCause.BACKFILL, ScheduleRunCause.BACKFILL,
+        ScheduleRunCause.TIME, ScheduleRunCause.TIME,
     ]  # fmt: skip
-    assert {each.state for each in firings} == {FiringState.RUNNING}
+    assert {each.state for each in runs} == {ScheduleRunState.RUNNING}
     assert await backfilled(timetable, schedule, instants, ALLOW) == 0
 
 
@@ -292,7 +293,9 @@ async def test_a_backfill_in_a_queue_goes_one_after_the_other(
     for _ in instants:
         assert await timetable.look_at_queue() == ["started"]
         assert await timetable.look_at_queue() == []
-        running = [it for it in await timetable.last(schedule) if it.state is FiringState.RUNNING]
+        running = [
+            it for it in await timetable.last(schedule) if it.state is ScheduleRunState.RUNNING
+        ]
         assert len(running) == 1
         order.append(running[0].instant)
         await store.writes.remove(process_key("orders", running[0].process_id or ""))
@@ -325,30 +328,30 @@ async def test_a_backfill_finds_the_schedule_as_it_was_read(
         await backfilled(timetable, schedule, [clock.now()], ALLOW)
 
 
-async def test_what_was_refused_may_be_fired_again(
+async def test_what_was_refused_may_be_run_again(
     timetable: ScheduleStore, store: Store, clock: ManualClock
 ) -> None:
     key = process_key("orders", "comes late")
     target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
     schedule = await timetable.create(a_spec(target))
     clock.advance(MINUTE)
-    assert await timetable.fire_due() == ["refused"]
-    [firing] = await timetable.last(schedule)
+    assert await timetable.run_due() == ["refused"]
+    [run] = await timetable.last(schedule)
     await store.started(key)
 
-    assert await backfilled(timetable, schedule, [firing.instant], ALLOW) == 1
+    assert await backfilled(timetable, schedule, [run.instant], ALLOW) == 1
     assert await timetable.look_at_queue() == ["started"]
-    [firing] = await timetable.last(schedule)
-    assert (firing.state, firing.error) == (FiringState.RUNNING, None)
+    [run] = await timetable.last(schedule)
+    assert (run.state, run.error) == (ScheduleRunState.RUNNING, None)
 
 
 async def deleted(
     timetable: ScheduleStore, schedule: Schedule, kept: int, age: dt.timedelta, limit: int = 1000
 ) -> int:
-    """Delete old firings of the schedule's slot, a window after the other; return how many."""
+    """Delete old runs of the schedule's slot, a window after the other; return how many."""
     count, at = 0, DeletedTo()
     while True:
-        found = await timetable.firings.delete_old(
+        found = await timetable.runs.delete_old(
             schedule.key.slot, at, kept=kept, age=age, limit=limit
         )
         count += found.count
@@ -359,21 +362,21 @@ async def deleted(
 
 async def ended(timetable: ScheduleStore, schedule: Schedule) -> None:
     """Remove all that was started."""
-    for firing in await timetable.last(schedule):
-        if firing.process_id is not None:
-            await timetable.store.writes.remove(process_key("orders", firing.process_id))
+    for run in await timetable.last(schedule):
+        if run.process_id is not None:
+            await timetable.store.writes.remove(process_key("orders", run.process_id))
 
 
 @pytest.mark.parametrize("limit", [1000, 10, 3, 1])
-async def test_retention_keeps_the_last_firings_and_what_is_at_work(
+async def test_retention_keeps_the_last_runs_and_what_is_at_work(
     timetable: ScheduleStore, clock: ManualClock, limit: int
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(5 * MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     await ended(timetable, schedule)
     clock.advance(5 * MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
 
     assert await deleted(timetable, schedule, 7, HOUR, limit) == 3
     assert await timetable.states(schedule) == ["gone"] * 2 + ["running"] * 5
@@ -386,7 +389,7 @@ async def test_retention_deletes_what_is_too_old(
 ) -> None:
     schedule = await timetable.create()
     clock.advance(MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     await ended(timetable, schedule)
     await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
     clock.advance(HOUR)
@@ -395,12 +398,12 @@ async def test_retention_deletes_what_is_too_old(
     assert await deleted(timetable, schedule, 100, MINUTE) == 1
 
 
-async def test_what_retention_has_deleted_is_not_fired_again(
+async def test_what_retention_has_deleted_is_not_run_again(
     timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(3 * MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     instants = [each.instant for each in await timetable.last(schedule)]
     await ended(timetable, schedule)
     assert await deleted(timetable, schedule, 1, HOUR) == 2
@@ -417,16 +420,16 @@ async def test_what_retention_has_deleted_is_not_fired_again(
 async def test_nothing_is_skipped_for_runs_that_have_all_ended(
     timetable: ScheduleStore, clock: ManualClock, observer: Observer
 ) -> None:
-    """A firing looks closely at a hundred of them; more may have ended since the last look."""
+    """A run looks closely at a hundred of them; more may have ended since the last look."""
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(102 * MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     observer.execute("DELETE FROM progressor.processes")
     skip = a_spec(overlap_policy=OverlapPolicy.SKIP)
     await timetable.schedules.update(schedule.key, skip, expected_revision=0)
     clock.advance(MINUTE)
 
-    assert await timetable.fire_due() == ["started"]
+    assert await timetable.run_due() == ["started"]
 
 
 async def test_the_scan_forgets_some_slots_a_round(
@@ -438,10 +441,10 @@ async def test_the_scan_forgets_some_slots_a_round(
     monkeypatch.setattr("progressor.runtime.schedules.scan.KEPT", 0)
     await timetable.create()
     clock.advance(MINUTE)
-    await timetable.fire_due()
+    await timetable.run_due()
     observer.execute("DELETE FROM progressor.processes")
 
     for _ in range(32):
         await timetable.scan.forget()
 
-    assert observer.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
+    assert observer.execute("SELECT count(*) FROM progressor.schedule_runs").fetchone() == (0,)

@@ -44,7 +44,7 @@ async def test_schedules_are_counted_by_whether_they_go_on(
 
     clock.advance(MINUTE + LATE_AFTER + dt.timedelta(seconds=1))
     late = await counted(store, *SCHEDULES)
-    await timetable.fire_due()
+    await timetable.run_due()
 
     assert before == (2, 1, 0)
     assert late == (2, 1, 2)

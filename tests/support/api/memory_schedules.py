@@ -1,4 +1,4 @@
-"""Schedules in memory, for a server without PostgreSQL: kept, and fired when told to."""
+"""Schedules in memory, for a server without PostgreSQL: kept, and ran when told to."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from progressor import job_errors
 from progressor.domain.schedules.schedule import (
     Calendar,
-    Firing,
-    FiringCause,
-    FiringState,
     OverlapPolicy,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
+    ScheduleRunCause,
+    ScheduleRunState,
     ScheduleSpec,
     Upcoming,
 )
@@ -108,7 +108,7 @@ class MemoryScheduleRuns:
 
     def __init__(self, schedules: MemorySchedules) -> None:
         self._schedules = schedules
-        self.fired: list[Firing] = []
+        self.ran: list[ScheduleRun] = []
 
     async def trigger(
         self,
@@ -117,24 +117,24 @@ class MemoryScheduleRuns:
         policy: OverlapPolicy | None,
         idempotency_key: str | None,
         trace_context: Mapping[str, str],
-    ) -> Firing:
-        """Fire one, as of NOW."""
+    ) -> ScheduleRun:
+        """Run one, as of NOW."""
         del policy, idempotency_key, trace_context
         await self._schedules.get(key)
-        firing = Firing(
+        run = ScheduleRun(
             instant=NOW,
-            cause=FiringCause.TRIGGER,
-            state=FiringState.RUNNING,
+            cause=ScheduleRunCause.TRIGGER,
+            state=ScheduleRunState.RUNNING,
             due_at=NOW,
-            fired_at=NOW,
+            recorded_at=NOW,
             started_at=NOW,
             process_id=f"{key.schedule_id}/now",
             task_id=7,
         )
-        self.fired.append(firing)
-        return firing
+        self.ran.append(run)
+        return run
 
-    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
         """Return what was triggered of any."""
         await self._schedules.get(key)
-        return tuple(self.fired[::-1][:limit])
+        return tuple(self.ran[::-1][:limit])

@@ -1,4 +1,4 @@
-"""Schedules as one or two replicas fire them, on PostgreSQL, under a clock that tests move."""
+"""Schedules as one or two replicas run them, on PostgreSQL, under a clock that tests move."""
 
 import dataclasses
 import datetime as dt
@@ -11,9 +11,9 @@ from progressor.domain.jobs.job import Job
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.schedules.schedule import (
     CronTimes,
-    Firing,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
     ScheduleSpec,
     StartTarget,
     Target,
@@ -25,7 +25,7 @@ from progressor.runtime.core.observer import Observers
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
-from progressor.storage.schedules.runs import Firings
+from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.runtime.context import make_context
@@ -47,10 +47,10 @@ def a_spec(target: Target | None = None, times: Times = MINUTELY, **timing: Any)
     return ScheduleSpec(timing=Timing(times=times, **timing), target=target or StartTarget())
 
 
-def process_of(firing: Firing) -> ProcessKey:
-    """Return the process that a firing was about."""
-    assert firing.process_id is not None
-    return process_key(NAMESPACE.name, firing.process_id)
+def process_of(run: ScheduleRun) -> ProcessKey:
+    """Return the process that a run was about."""
+    assert run.process_id is not None
+    return process_key(NAMESPACE.name, run.process_id)
 
 
 class NoJobs:
@@ -64,7 +64,7 @@ class NoJobs:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ender:
-    """Ends what an earlier firing has started, as a client does."""
+    """Ends what an earlier run has started, as a client does."""
 
     store: Store
 
@@ -82,37 +82,37 @@ class ScheduleStore:
 
     store: Store
     schedules: Schedules
-    firings: Firings
+    runs: StoredRuns
     schedule_runs: ScheduleRuns
     scan: ScheduleScan
     metrics: Metrics
-    fired: list[dict[str, object]]
-    """What was fired, oldest first."""
+    ran: list[dict[str, object]]
+    """What was run, oldest first."""
 
     async def create(self, spec: ScheduleSpec | None = None, *, paused: bool = False) -> Schedule:
         return await self.schedules.create(
             fresh_schedule_key(), spec or a_spec(), paused=paused, note=""
         )
 
-    async def fire_due(self) -> list[str]:
-        """Fire all that is due, and return what became of it, in order."""
-        before = len(self.fired)
-        while await self.scan.fire_due():
+    async def run_due(self) -> list[str]:
+        """Run all that is due, and return what became of it, in order."""
+        before = len(self.ran)
+        while await self.scan.run_due():
             pass
-        return [str(each["verdict"]) for each in self.fired[before:]]
+        return [str(each["verdict"]) for each in self.ran[before:]]
 
     async def look_at_queue(self) -> list[str]:
         """Start what is queued and may start, and return what became of it."""
-        before = len(self.fired)
+        before = len(self.ran)
         await self.scan.scan()
-        return [str(each["verdict"]) for each in self.fired[before:]]
+        return [str(each["verdict"]) for each in self.ran[before:]]
 
-    async def last(self, schedule: Schedule) -> Sequence[Firing]:
-        """Return the firings of a schedule, the oldest first."""
-        return (await self.firings.last(schedule.key, limit=1000))[::-1]
+    async def last(self, schedule: Schedule) -> Sequence[ScheduleRun]:
+        """Return the runs of a schedule, the oldest first."""
+        return (await self.runs.last(schedule.key, limit=1000))[::-1]
 
     async def states(self, schedule: Schedule) -> list[str]:
-        """Return where the firings of a schedule are, the oldest first."""
+        """Return where the runs of a schedule are, the oldest first."""
         return [each.state.value for each in await self.last(schedule)]
 
 
@@ -120,13 +120,13 @@ def schedule_store(store: Store) -> ScheduleStore:
     """Return a replica's schedules."""
     metrics, observers = Metrics(), Observers()
     storage = dataclasses.replace(store.context, clock=store.clock)
-    fired: list[dict[str, object]] = []
-    observers.add(lambda point, facts: fired.append(facts) if point == "fired" else None)
+    ran: list[dict[str, object]] = []
+    observers.add(lambda point, facts: ran.append(facts) if point == "schedule_run" else None)
     schedules = Schedules(storage)
-    firings = Firings(storage)
+    runs = StoredRuns(storage)
     context = make_context(observers=observers, metrics=metrics)
     schedule_runs = ScheduleRuns(
-        firings=firings,
+        runs=runs,
         schedules=schedules,
         requests=Ender(store=store),
         jobs=NoJobs(),
@@ -134,7 +134,7 @@ def schedule_store(store: Store) -> ScheduleStore:
         context=context,
     )
     scan = ScheduleScan(
-        firings=firings,
+        runs=runs,
         schedule_runs=schedule_runs,
         interval=dt.timedelta(seconds=1),
         lease=LEASE_TIMEOUT,
@@ -143,9 +143,9 @@ def schedule_store(store: Store) -> ScheduleStore:
     return ScheduleStore(
         store=store,
         schedules=schedules,
-        firings=firings,
+        runs=runs,
         schedule_runs=schedule_runs,
         scan=scan,
         metrics=metrics,
-        fired=fired,
+        ran=ran,
     )

@@ -63,7 +63,7 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused"
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
     "gated", "gates", "gate_holders", "gate_lines", "orders", "jobs", "job_nodes", "schedules",
-    "firings",
+    "schedule_runs",
     "orphans",
 )  # fmt: skip
 

@@ -77,7 +77,7 @@ def test_create_sends_all_that_is_given(there: ScriptedEngine, cli: Cli) -> None
         (("--start",), "start", pb.ScheduledStart()),
     ],
 )
-def test_a_firing_calls_notifies_or_starts(
+def test_a_run_calls_notifies_or_starts(
     options: tuple[str, ...], field: str, expected: Any, there: ScriptedEngine, cli: Cli
 ) -> None:
     cli("schedule", "create", "s", "--every", "90s", "--anchor", "2026-03-01T12:00:00Z", *options)
@@ -88,9 +88,7 @@ def test_a_firing_calls_notifies_or_starts(
     assert spec.interval == pb.IntervalTimes(every=seconds(90), anchor=at(0))
 
 
-def test_a_firing_submits_the_job_of_a_file(
-    there: ScriptedEngine, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_run_submits_the_job_of_a_file(there: ScriptedEngine, cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "job.json"
     file.write_text(
         '{"job_id": "j-{instant}", "deadline": "2h", "context": {"k": "v"},'
@@ -227,7 +225,7 @@ def test_update_changes_what_is_given_and_leaves_the_rest(there: ScriptedEngine,
     )
 
 
-def test_update_replaces_what_a_firing_does_as_a_whole(there: ScriptedEngine, cli: Cli) -> None:
+def test_update_replaces_what_a_run_does_as_a_whole(there: ScriptedEngine, cli: Cli) -> None:
     cli("schedule", "update", "nightly", "--notify", "q")
 
     spec = there.requests[1].spec
@@ -244,31 +242,31 @@ def test_an_update_of_nothing_is_refused(
     assert engine.requests == []
 
 
-def test_a_schedule_is_shown_with_its_firings(engine: ScriptedEngine, cli: Cli) -> None:
+def test_a_schedule_is_shown_with_its_runs(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["GetSchedule"] = pb.GetScheduleResponse(
         schedule=a_schedule(),
-        next_firings=[pb.NextFiring(instant=at(3600), due_at=at(3690))],
-        last_firings=[
-            pb.Firing(
+        next_runs=[pb.NextRun(instant=at(3600), due_at=at(3690))],
+        last_runs=[
+            pb.ScheduleRun(
                 instant=at(0),
-                cause=pb.FIRING_CAUSE_TIME,
-                state=pb.FIRING_STATE_DONE,
+                cause=pb.SCHEDULE_RUN_CAUSE_TIME,
+                state=pb.SCHEDULE_RUN_STATE_DONE,
                 due_at=at(0),
                 started_at=at(0),
                 ended_at=at(90),
                 process_id="p",
                 task_id=7,
             ),
-            pb.Firing(
+            pb.ScheduleRun(
                 instant=at(-60),
-                cause=pb.FIRING_CAUSE_BACKFILL,
-                state=pb.FIRING_STATE_REFUSED,
+                cause=pb.SCHEDULE_RUN_CAUSE_BACKFILL,
+                state=pb.SCHEDULE_RUN_STATE_REFUSED,
                 error=an_error("PROCESS_NOT_FOUND", "gone\naway"),
             ),
-            pb.Firing(
+            pb.ScheduleRun(
                 instant=at(-120),
-                cause=pb.FIRING_CAUSE_TIME,
-                state=pb.FIRING_STATE_MISSED,
+                cause=pb.SCHEDULE_RUN_CAUSE_TIME,
+                state=pb.SCHEDULE_RUN_STATE_MISSED,
                 missed_count=2,
                 missed_until=at(-60),
             ),
@@ -291,7 +289,7 @@ def test_a_schedule_is_shown_with_its_firings(engine: ScriptedEngine, cli: Cli) 
     assert ["runs", "12", "started,", "2", "missed"] in words
     wall = ["Sun", "2026-03-01", "14:00:00", "CET"]
     assert ["2026-03-01", "13:00:00.000Z", *wall, "1m30s"] in words
-    # The end of a run is detected at the next firing or later: no more than that is known.
+    # The end of a run is detected at the next run or later: no more than that is known.
     assert ["at", "status", "cause", "process", "task", "took", "at", "most", "why"] in words
     noon = ["2026-03-01", "12:00:00.000Z"]
     assert [*noon, "done", "time", "p", "7", "1m30s"] in words
@@ -307,7 +305,7 @@ def test_a_schedule_is_a_document_that_names_its_kinds(engine: ScriptedEngine, c
     job.job.nodes.add(name="b", predecessors=["a"], wants_results=True)
     job.job.timeout.FromSeconds(60)
     engine.answers["GetSchedule"] = pb.GetScheduleResponse(
-        schedule=a_schedule(job), last_firings=[pb.Firing(instant=at(0))]
+        schedule=a_schedule(job), last_runs=[pb.ScheduleRun(instant=at(0))]
     )
 
     document = cli("schedule", "get", "nightly", "--json").document
@@ -320,7 +318,7 @@ def test_a_schedule_is_a_document_that_names_its_kinds(engine: ScriptedEngine, c
     assert [*spec["target"]["job"]["graph"]] == ["a", "b"]
     assert spec["target"]["job"]["graph"]["a"]["args"] == {"x": 1.5}
     assert spec["target"]["job"]["graph"]["b"]["after"] == ["a"]
-    assert document["last_firings"][0]["instant"] == "2026-03-01T12:00:00+00:00"
+    assert document["last_runs"][0]["instant"] == "2026-03-01T12:00:00+00:00"
 
 
 def test_schedules_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
@@ -343,10 +341,8 @@ def test_schedules_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
 
 
 def test_next_prints_instants_on_the_clock_of_the_zone(engine: ScriptedEngine, cli: Cli) -> None:
-    firings = [pb.NextFiring(instant=at(day * 86_400), due_at=at(day * 86_400)) for day in (0, 30)]
-    engine.answers["GetSchedule"] = pb.GetScheduleResponse(
-        schedule=a_schedule(), next_firings=firings
-    )
+    runs = [pb.NextRun(instant=at(day * 86_400), due_at=at(day * 86_400)) for day in (0, 30)]
+    engine.answers["GetSchedule"] = pb.GetScheduleResponse(schedule=a_schedule(), next_runs=runs)
 
     people = cli("schedule", "next", "nightly", "--count", "2")
     document = cli("schedule", "next", "nightly", "--json").document
@@ -357,7 +353,7 @@ def test_next_prints_instants_on_the_clock_of_the_zone(engine: ScriptedEngine, c
     assert words[0] == ["at", "in", "Europe/Berlin", "later", "by"]
     assert words[1][-2:] == ["13:00:00", "CET"]
     assert words[2][-2:] == ["14:00:00", "CEST"]
-    assert len(document["next_firings"]) == 2
+    assert len(document["next_runs"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -394,19 +390,25 @@ def test_pause_and_resume_leave_a_note(there: ScriptedEngine, cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("state", "code"),
-    [(pb.FIRING_STATE_RUNNING, 0), (pb.FIRING_STATE_SKIPPED, 0), (pb.FIRING_STATE_REFUSED, 1)],
+    [
+        (pb.SCHEDULE_RUN_STATE_RUNNING, 0),
+        (pb.SCHEDULE_RUN_STATE_SKIPPED, 0),
+        (pb.SCHEDULE_RUN_STATE_REFUSED, 1),
+    ],
 )
 def test_trigger_prints_what_became_of_it(
-    state: pb.FiringState.ValueType, code: int, engine: ScriptedEngine, cli: Cli
+    state: pb.ScheduleRunState.ValueType, code: int, engine: ScriptedEngine, cli: Cli
 ) -> None:
-    firing = pb.Firing(instant=at(0), cause=pb.FIRING_CAUSE_TRIGGER, state=state, process_id="p")
-    engine.answers["TriggerSchedule"] = pb.TriggerScheduleResponse(firing=firing)
+    run = pb.ScheduleRun(
+        instant=at(0), cause=pb.SCHEDULE_RUN_CAUSE_TRIGGER, state=state, process_id="p"
+    )
+    engine.answers["TriggerSchedule"] = pb.TriggerScheduleResponse(run=run)
 
     ended = cli("schedule", "trigger", "s", "--overlap", "allow", "--idempotency-key", "k")
 
     assert ended.code == code
     assert words_of(ended.out)[1][2:] == [
-        pb.FiringState.Name(state).removeprefix("FIRING_STATE_").lower(),
+        pb.ScheduleRunState.Name(state).removeprefix("SCHEDULE_RUN_STATE_").lower(),
         "trigger",
         "p",
     ]

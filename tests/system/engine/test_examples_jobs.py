@@ -58,7 +58,7 @@ async def test_a_thousand_pages_are_counted(own_database: str) -> None:
     assert "40000 words, 12 different ones:\n  the       6736\n  step      5544\n" in printed
 
 
-async def test_a_nightly_schedule_fires_by_hand_and_by_the_clock(own_database: str) -> None:
+async def test_a_nightly_schedule_runs_by_hand_and_by_the_clock(own_database: str) -> None:
     code, printed = await play(own_database, "--example", "nightly")
 
     assert code == 0, printed

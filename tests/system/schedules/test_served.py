@@ -54,27 +54,25 @@ async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(env: Env,
     assert got.document["schedule"]["paused"]
     assert got.document["schedule"]["note"] == "why"
     assert got.document["schedule"]["started_count"] == 1
-    assert got.document["last_firings"][0]["cause"] == "trigger"
-    years = [it["instant"][4:16] for it in coming.document["next_firings"]]
+    assert got.document["last_runs"][0]["cause"] == "trigger"
+    years = [it["instant"][4:16] for it in coming.document["next_runs"]]
     assert years == ["-02-29T02:30"] * 2
 
 
-async def test_a_firing_that_is_refused_says_why_to_people_and_to_programs(
-    env: Env, run: Run
-) -> None:
+async def test_a_run_that_is_refused_says_why_to_people_and_to_programs(env: Env, run: Run) -> None:
     await run("create", "s", "--every", "1h", "--call", "absent", "--paused")
 
     triggered = await run("trigger", "s", "--json")
     people = await run("get", "s")
-    [firing] = (await env.client.schedules.get("s")).last_firings
+    [recorded] = (await env.client.schedules.get("s")).last_runs
     await run("delete", "s")
 
     why = "process 'absent' was not called: it does not exist"
     assert triggered.code == ExitCode.FAILED
     assert triggered.document["error"]["message"] == why
     assert f"PROCESS_NOT_FOUND: {why}" in " ".join(people.out.split())
-    assert firing.error is not None
-    assert (firing.error.reason, firing.error.message) == ("PROCESS_NOT_FOUND", why)
+    assert recorded.error is not None
+    assert (recorded.error.reason, recorded.error.message) == ("PROCESS_NOT_FOUND", why)
 
 
 async def test_a_job_is_submitted_for_each_instant_of_a_backfill(

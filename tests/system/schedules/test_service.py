@@ -1,4 +1,4 @@
-"""ScheduleService on the real engine: schedules are created, fire, and are reported."""
+"""ScheduleService on the real engine: schedules are created, run, and are reported."""
 
 import asyncio
 import datetime as dt
@@ -57,9 +57,9 @@ class Timetable:
             messages.GetScheduleRequest(**self.named(schedule_id), **fields)
         )
 
-    async def trigger(self, schedule_id: str = "nightly", **fields: Any) -> messages.Firing:
+    async def trigger(self, schedule_id: str = "nightly", **fields: Any) -> messages.ScheduleRun:
         request = messages.TriggerScheduleRequest(**self.named(schedule_id), **fields)
-        return (await self.stub.TriggerSchedule(request)).firing
+        return (await self.stub.TriggerSchedule(request)).run
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -83,19 +83,19 @@ def duration(seconds: float) -> duration_pb2.Duration:
     return made
 
 
-async def test_a_schedule_fires_by_itself_soon_after_it_is_made(timetable: Timetable) -> None:
+async def test_a_schedule_runs_by_itself_soon_after_it_is_made(timetable: Timetable) -> None:
     """No scan comes in this engine: the loop wakes by itself."""
     env = timetable.env
     await timetable.create(cron=SECONDLY, overlap_policy=messages.OVERLAP_POLICY_ALLOW)
 
-    await env.points.wait("fired", 2, namespace=env.namespace, verdict="started")
+    await env.points.wait("schedule_run", 2, namespace=env.namespace, verdict="started")
     async with asyncio.timeout(PATIENCE_SECONDS):
         requests = await env.processor.received(2)
 
     assert [each.task.type for each in requests[:2]] == [TASK_TYPE_INIT] * 2
     got = await timetable.get()
     assert got.schedule.started_count >= 2
-    first, second, *_ = got.last_firings[::-1]
+    first, second, *_ = got.last_runs[::-1]
     assert second.instant.ToDatetime() - first.instant.ToDatetime() == dt.timedelta(seconds=1)
     assert first.process_id == f"nightly/{first.instant.ToDatetime().isoformat()}Z"
 
@@ -108,39 +108,39 @@ async def test_a_schedule_tells_what_comes_and_what_was(timetable: Timetable) ->
     got = await timetable.get(next_count=3, last_count=5)
 
     assert got.schedule.spec.cron == times
-    comes = [each.instant.ToDatetime(dt.UTC) for each in got.next_firings]
+    comes = [each.instant.ToDatetime(dt.UTC) for each in got.next_runs]
     assert comes[0] == made.next_instant.ToDatetime(dt.UTC)
     assert all(
         dt.timedelta() <= each.due_at.ToDatetime() - each.instant.ToDatetime() < dt.timedelta(0, 60)
-        for each in got.next_firings
+        for each in got.next_runs
     )
     assert len(comes) == 3
-    assert [each.cause for each in got.last_firings] == [messages.FIRING_CAUSE_TRIGGER]
-    assert not (await timetable.get(next_count=0, last_count=0)).next_firings
+    assert [each.cause for each in got.last_runs] == [messages.SCHEDULE_RUN_CAUSE_TRIGGER]
+    assert not (await timetable.get(next_count=0, last_count=0)).next_runs
 
 
 @pytest.mark.parametrize(
     ("fields", "state"),
     [
-        ({"complete": Complete()}, messages.FIRING_STATE_DONE),
-        ({"failure": {"code": 13, "message": "broke"}}, messages.FIRING_STATE_FAILED),
-        ({"remove": {}}, messages.FIRING_STATE_GONE),
-        ({}, messages.FIRING_STATE_RUNNING),
+        ({"complete": Complete()}, messages.SCHEDULE_RUN_STATE_DONE),
+        ({"failure": {"code": 13, "message": "broke"}}, messages.SCHEDULE_RUN_STATE_FAILED),
+        ({"remove": {}}, messages.SCHEDULE_RUN_STATE_GONE),
+        ({}, messages.SCHEDULE_RUN_STATE_RUNNING),
     ],
     ids=["done", "failed", "gone", "running"],
 )
-async def test_a_firing_tells_how_what_it_started_ended(
+async def test_a_run_tells_how_what_it_started_ended(
     timetable: Timetable, fields: dict[str, Any], state: int
 ) -> None:
     env = timetable.env
     env.processor.on_type(TASK_TYPE_INIT, answering(**fields))
     await timetable.create()
 
-    firing = await timetable.trigger()
-    await env.settled(firing.process_id)
+    run = await timetable.trigger()
+    await env.settled(run.process_id)
 
-    [last] = (await timetable.get()).last_firings
-    assert (last.state, last.task_id) == (state, firing.task_id)
+    [last] = (await timetable.get()).last_runs
+    assert (last.state, last.task_id) == (state, run.task_id)
 
 
 async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: Timetable) -> None:
@@ -155,8 +155,8 @@ async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: 
     hang.released.set()
     await env.settled(second.process_id)
 
-    states = [each.state for each in (await timetable.get()).last_firings]
-    assert states == [messages.FIRING_STATE_DONE, messages.FIRING_STATE_CANCELLED]
+    states = [each.state for each in (await timetable.get()).last_runs]
+    assert states == [messages.SCHEDULE_RUN_STATE_DONE, messages.SCHEDULE_RUN_STATE_CANCELLED]
     cancelled = await env.client.get(first.process_id)
     assert cancelled.process.status is ProcessStatus.ERROR
     assert cancelled.process.detail == "SCHEDULE_CANCELLED"
@@ -181,12 +181,12 @@ async def test_a_job_of_a_schedule_is_done_node_by_node(timetable: Timetable) ->
     nodes = [NodeSpec(name="a"), NodeSpec(name="b", predecessors=["a"])]
     await timetable.create(start=None, job=messages.ScheduledJob(nodes=nodes))
 
-    firing = await timetable.trigger()
-    await env.asked(f"{firing.process_id}/b")
+    run = await timetable.trigger()
+    await env.asked(f"{run.process_id}/b")
 
-    await env.points.wait("settled", key=env.key(firing.process_id), task_type=TaskType.JOIN)
-    [last] = (await timetable.get()).last_firings
-    assert last.state == messages.FIRING_STATE_DONE
+    await env.points.wait("settled", key=env.key(run.process_id), task_type=TaskType.JOIN)
+    [last] = (await timetable.get()).last_runs
+    assert last.state == messages.SCHEDULE_RUN_STATE_DONE
 
 
 async def test_all_that_is_wrong_with_a_schedule_is_told(timetable: Timetable) -> None:

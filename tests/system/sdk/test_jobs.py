@@ -18,7 +18,6 @@ from progressor import sdk
 from progressor.sdk import (
     Client,
     Fail,
-    FiringState,
     Graph,
     JobFailedError,
     JobState,
@@ -26,6 +25,7 @@ from progressor.sdk import (
     NodeState,
     Processor,
     ProcessStatus,
+    ScheduleRunState,
     Step,
     SyncClient,
 )
@@ -325,6 +325,6 @@ async def test_the_examples_of_the_docstrings_run(replica: Replica, tmp_path: Pa
     )()
 
     assert words["total"] == 10
-    assert fired["firing"].state in {FiringState.RUNNING, FiringState.DONE}
+    assert fired["run"].state in {ScheduleRunState.RUNNING, ScheduleRunState.DONE}
     assert len(built["graph"]) == 4
     assert isinstance(spec, sdk.ScheduleSpec)

@@ -117,7 +117,7 @@ async def test_what_is_recorded_is_what_was_counted(prometheus: Prometheus) -> N
 
 
 async def test_alerts_tell_of_what_went_on(prometheus: Prometheus) -> None:
-    broken = 'ALERTS{alertname="ProgressorProcessesBreak", alertstate="firing"}'
+    broken = 'ALERTS{alertname="ProgressorProcessesBreak", alertstate="run"}'
     await prometheus.until(broken, bool)
     told = {labels["alertname"] for labels, _ in await prometheus.query("ALERTS")}
 

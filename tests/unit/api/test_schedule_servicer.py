@@ -79,7 +79,7 @@ async def test_one_thread_computes_for_one_caller_at_a_time(computing: Computing
     assert begun == 1
     assert len(computing.threads) == 10
     assert {name.rsplit("_", 1)[0] for name in computing.threads} == {"calendars"}
-    assert all(len(view.next_firings) == 1 for view in views)
+    assert all(len(view.next_runs) == 1 for view in views)
 
 
 async def test_nothing_is_computed_for_a_caller_that_has_left(computing: Computing) -> None:

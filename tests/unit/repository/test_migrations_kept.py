@@ -28,6 +28,7 @@ CHECKSUMS = {
     "0015_pre_keys_of_the_removed.sql": "4be6f02f58bcacbe",
     "0016_pre_who_ran_it.sql": "8ad8e9e3a430619d",
     "0017_pre_orders_end.sql": "d71d5a4f42f3212c",
+    "0018_pre_schedule_runs.sql": "f1db5ce8e8fd43bc",
 }
 
 

@@ -249,20 +249,20 @@ INVARIANTS = (
         logged="job upkeep failed; retrying",
     ),
     Invariant(
-        name="schedules_fire_in_time",
+        name="schedules_run_in_time",
         says="no schedule has been due for 10 s",
         lasting=True,
-        logged="schedules not fired",
+        logged="schedules not run",
     ),
     Invariant(
-        name="queued_firings_are_looked_at",
-        says="a firing is queued only while another one of its schedule is at work",
+        name="queued_runs_are_looked_at",
+        says="a run is queued only while another one of its schedule is at work",
         lasting=True,
         logged="scan failed",
     ),
     Invariant(
-        name="firings_come_before_the_next_one",
-        says="what a schedule has fired comes before what it fires next",
+        name="schedule_runs_come_before_the_next_one",
+        says="the runs of a schedule come before its next one",
         deep=True,
     ),
     Invariant(
@@ -341,18 +341,18 @@ INVARIANTS = (
         deep=True,
     ),
     Invariant(
-        name="firings_start_one_task_each",
-        says="what a firing of a schedule starts was started by it alone",
+        name="schedule_runs_start_one_task_each",
+        says="what a run of a schedule starts was started by it alone",
         deep=True,
     ),
     Invariant(
-        name="firings_name_the_tasks_they_started",
-        says="the task that a firing names bears the schedule's id in its key",
+        name="schedule_runs_name_the_tasks_they_started",
+        says="the task that a run names bears the schedule's id in its key",
         deep=True,
     ),
     Invariant(
-        name="firings_have_their_schedule",
-        says="every firing is of a schedule, which counts it",
+        name="schedule_runs_have_their_schedule",
+        says="every run is of a schedule, which counts it",
         deep=True,
     ),
     Invariant(

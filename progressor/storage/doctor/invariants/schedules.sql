@@ -1,38 +1,38 @@
--- The invariants of schedules, in the form of processes.sql. All that is decided about a schedule and its firings is
+-- The invariants of schedules, in the form of processes.sql. All that is decided about a schedule and its runs is
 -- decided under the lock of the schedule's row, in one transaction with what it starts; so these hold at
 -- any moment, but for the first two, which are about what replicas do in time.
 
--- name: schedules_fire_in_time
+-- name: schedules_run_in_time
 -- Each replica looks at least each second for what is due; a claim on it keeps the others away for as long
 -- as a lease.
 SELECT s.namespace, s.schedule_id AS process_id,
-    concat('the firing of ', s.next_instant, ' has been due since ', s.next_at, ' and has not fired')
+    concat('the run of ', s.next_instant, ' has been due since ', s.next_at, ' and has not run')
         AS detail
 FROM progressor.schedules s
 WHERE s.next_at <= (SELECT now()) - interval '10 seconds'
 
--- name: queued_firings_are_looked_at
--- A firing that waits for another starts within a scan once that has ended.
+-- name: queued_runs_are_looked_at
+-- A run that waits for another starts within a scan once that has ended.
 SELECT q.namespace, q.schedule_id AS process_id,
-    concat('the firing of ', q.instant, ' is queued, and nothing of its schedule is at work') AS detail
-FROM progressor.firings q
+    concat('the run of ', q.instant, ' is queued, and nothing of its schedule is at work') AS detail
+FROM progressor.schedule_runs q
 WHERE q.state = 'queued'
     AND NOT EXISTS (
         SELECT
-        FROM progressor.firings w
+        FROM progressor.schedule_runs w
         WHERE (w.slot, w.namespace, w.schedule_id) = (q.slot, q.namespace, q.schedule_id)
             AND w.state = 'running'
     )
 
--- name: firings_come_before_the_next_one
--- An instant is fired and passed in one transaction: none that has come is still ahead.
+-- name: schedule_runs_come_before_the_next_one
+-- A run and the step to the next instant are one transaction: no instant with a run is still ahead.
 SELECT s.namespace, s.schedule_id AS process_id,
-    concat('the firing of ', f.instant, ' has happened, and the next one is that of ', s.next_instant)
+    concat('the run of ', f.instant, ' has happened, and the next one is that of ', s.next_instant)
         AS detail
 FROM progressor.schedules s
 CROSS JOIN LATERAL (
     SELECT f.instant
-    FROM progressor.firings f
+    FROM progressor.schedule_runs f
     WHERE (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id)
         AND f.instant >= s.next_instant AND f.cause = 'time' AND f.state <> 'missed'
     ORDER BY f.instant
@@ -40,36 +40,36 @@ CROSS JOIN LATERAL (
 ) f
 WHERE s.next_instant IS NOT NULL
 
--- name: firings_start_one_task_each
--- What a firing starts has a task of its own.
+-- name: schedule_runs_start_one_task_each
+-- What a run starts has a task of its own.
 SELECT f.namespace, min(f.schedule_id) AS process_id,
-    concat('task ', f.task_id, ' of process ', f.process_id, ' was started by ', count(*), ' firings')
+    concat('task ', f.task_id, ' of process ', f.process_id, ' was started by ', count(*), ' runs')
         AS detail
-FROM progressor.firings f
+FROM progressor.schedule_runs f
 WHERE f.task_id IS NOT NULL
 GROUP BY f.namespace, f.process_slot, f.process_id, f.task_id
 HAVING count(*) > 1
 
--- name: firings_name_the_tasks_they_started
--- The key of the task that a firing has started is made of the schedule and the instant.
+-- name: schedule_runs_name_the_tasks_they_started
+-- The key of the task that a run has started is made of the schedule and the instant.
 SELECT f.namespace, f.schedule_id AS process_id,
-    concat('the firing of ', f.instant, ' names task ', f.task_id, ', which is ', t.task_type,
+    concat('the run of ', f.instant, ' names task ', f.task_id, ', which is ', t.task_type,
         ' with the key ', coalesce(t.idempotency_key, 'of none')) AS detail
-FROM progressor.firings f
+FROM progressor.schedule_runs f
 JOIN progressor.tasks t
     ON (t.slot, t.namespace, t.process_id, t.task_id)
         = (f.process_slot, f.namespace, f.process_id, f.task_id)
 WHERE t.task_type <> f.task_type
     OR NOT starts_with(coalesce(t.idempotency_key, ''), concat('schedule/', f.schedule_id, '/'))
 
--- name: firings_have_their_schedule
--- The record of firings goes with the schedule, and counts no more than that.
+-- name: schedule_runs_have_their_schedule
+-- The record of runs goes with the schedule, and counts no more than that.
 SELECT f.namespace, f.schedule_id AS process_id,
-    concat(f.count, ' firings have started something, of a schedule that ',
+    concat(f.count, ' runs have started something, of a schedule that ',
         coalesce(concat('counts ', s.started_count), 'is not there')) AS detail
 FROM (
     SELECT f.slot, f.namespace, f.schedule_id, count(f.task_id) AS count
-    FROM progressor.firings f
+    FROM progressor.schedule_runs f
     GROUP BY f.slot, f.namespace, f.schedule_id
 ) f
 LEFT JOIN progressor.schedules s USING (slot, namespace, schedule_id)

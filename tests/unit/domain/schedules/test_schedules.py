@@ -15,15 +15,15 @@ from progressor.domain.schedules.schedule import (
     Calendar,
     CronTimes,
     Decision,
-    FiringCause,
     IntervalTimes,
     Missed,
     OverlapPolicy,
+    ScheduleRunCause,
     Timing,
     Upcoming,
     decide,
-    firing_key,
     instant_text,
+    run_key,
     schedule_key,
     target_id,
 )
@@ -57,7 +57,7 @@ def test_an_interval_counts_from_its_anchor_both_ways(
     assert every.upcoming(after) == Upcoming(expected, expected)
 
 
-def test_nothing_fires_before_start_or_after_end() -> None:
+def test_nothing_runs_before_start_or_after_end() -> None:
     bounded = calendar(start_at=NOON, end_at=NOON + 2 * MINUTE)
 
     found = [each.instant for each in bounded.following(EPOCH)]
@@ -131,7 +131,7 @@ def _some(each: Calendar) -> list[Upcoming]:
     return list(itertools.islice(each.following(NOON), 100))
 
 
-def test_a_due_instant_fires_and_the_next_one_follows() -> None:
+def test_a_due_instant_runs_and_the_next_one_follows() -> None:
     due = Upcoming(NOON, NOON)
 
     plan = calendar().plan(due, NOON + 5 * MINUTE)
@@ -161,7 +161,7 @@ def test_a_long_downtime_is_counted_in_portions() -> None:
 
 
 SKIP, QUEUE, ALLOW, CANCEL = OverlapPolicy
-TIME, TRIGGER, BACKFILL = FiringCause
+TIME, TRIGGER, BACKFILL = ScheduleRunCause
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ TIME, TRIGGER, BACKFILL = FiringCause
         (CANCEL, TIME, True, True, Decision.START),
     ],
 )
-def test_what_a_firing_meets(
+def test_what_a_run_meets(
     policy: OverlapPolicy,
-    cause: FiringCause,
+    cause: ScheduleRunCause,
     is_at_work: bool,
     has_queued: bool,
     expected: Decision,
@@ -199,7 +199,7 @@ def test_ids_and_keys_are_made_of_schedule_and_instant() -> None:
         "2026-01-01T12:00:00Z"
     )
     assert instant_text(at) == "2026-01-01T12:00:00.000005Z"
-    assert firing_key("nightly", at) == "schedule/nightly/2026-01-01T12:00:00.000005Z"
+    assert run_key("nightly", at) == "schedule/nightly/2026-01-01T12:00:00.000005Z"
     assert target_id("{schedule_id}/{instant}", "a{instant}", NOON) == (
         "a{instant}/2026-01-01T12:00:00Z"
     )

@@ -14,13 +14,13 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
     CronTimes,
-    Firing,
-    FiringCause,
-    FiringState,
     JobTarget,
     OverlapPolicy,
     Schedule,
     ScheduleKey,
+    ScheduleRun,
+    ScheduleRunCause,
+    ScheduleRunState,
     ScheduleSpec,
     StartTarget,
     Target,
@@ -31,7 +31,14 @@ from progressor.domain.schedules.schedule import (
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.schedules.runs import ATTEMPTS_MAX, ScheduleRuns
 from progressor.storage.rows.effects import NO_EFFECTS, Effects
-from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, fired_of
+from progressor.storage.schedules.runs import (
+    Done,
+    Item,
+    ScheduleTarget,
+    StartedWork,
+    StoredRuns,
+    schedule_target,
+)
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
@@ -71,20 +78,20 @@ def a_schedule(target: Target | None = None) -> Schedule:
 
 def an_item(policy: OverlapPolicy = OverlapPolicy.CANCEL_PREVIOUS) -> Item:
     return Item(
-        fired=fired_of(a_schedule()),
+        schedule=schedule_target(a_schedule()),
         what=Upcoming(NOON, NOON),
-        cause=FiringCause.TIME,
+        cause=ScheduleRunCause.TIME,
         policy=policy,
         due=Upcoming(NOON, NOON),
     )
 
 
-FIRING = Firing(
+RUN = ScheduleRun(
     instant=NOON,
-    cause=FiringCause.TRIGGER,
-    state=FiringState.RUNNING,
+    cause=ScheduleRunCause.TRIGGER,
+    state=ScheduleRunState.RUNNING,
     due_at=NOON,
-    fired_at=NOON,
+    recorded_at=NOON,
 )
 
 
@@ -92,20 +99,20 @@ class Scene:
     """Everything that schedule runs call, in one; records its calls."""
 
     def __init__(self, tracing: Tracing = SILENT) -> None:
-        self.runs: list[Run] = []
+        self.started: list[StartedWork] = []
         self.ended: list[str] = []
         self.marked: list[dt.datetime] = []
         self.fails: Exception | None = None
         self.has_job = False
         self.verdicts: list[str] = []
-        self.fired: list[Item] = []
+        self.ran: list[Item] = []
         self.refusal: Exception | None = None
-        self.known: Firing | None = None
-        self.found: list[Firing | None] = []
+        self.known: ScheduleRun | None = None
+        self.found: list[ScheduleRun | None] = []
         self.metrics = Metrics()
         self.observers = Observers()
         self.schedule_runs = ScheduleRuns(
-            firings=cast("Firings", self),
+            runs=cast("StoredRuns", self),
             schedules=cast("Any", self),
             requests=cast("Any", self),
             jobs=cast("Any", Jobs(self)),
@@ -113,9 +120,9 @@ class Scene:
             context=make_context(observers=self.observers, metrics=self.metrics, tracing=tracing),
         )
 
-    async def running(self, key: ScheduleKey) -> Sequence[Run]:
+    async def running(self, key: ScheduleKey) -> Sequence[StartedWork]:
         assert key == KEY
-        return self.runs
+        return self.started
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
         if self.fails:
@@ -133,8 +140,8 @@ class Scene:
         assert key == KEY
         self.marked.append(instant)
 
-    async def fire(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
-        self.fired.extend(items)
+    async def run(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
+        self.ran.extend(items)
         if self.refusal:
             raise self.refusal
         verdict = self.verdicts.pop(0) if self.verdicts else "started"
@@ -142,7 +149,7 @@ class Scene:
             Done(
                 item=item,
                 verdict=verdict,
-                fired_at=NOON + dt.timedelta(milliseconds=7),
+                recorded_at=NOON + dt.timedelta(milliseconds=7),
                 task_id=1,
                 reason="PROCESS_FAILED" if verdict == "refused" else None,
             )
@@ -157,17 +164,17 @@ class Scene:
     async def now(self) -> dt.datetime:
         return NOON
 
-    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> Firing | None:
+    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> ScheduleRun | None:
         assert (key, idempotency_key) == (KEY, "k")
         return self.known
 
-    async def at(self, key: ScheduleKey, instant: dt.datetime) -> Firing | None:
+    async def at(self, key: ScheduleKey, instant: dt.datetime) -> ScheduleRun | None:
         assert (key, instant) == (KEY, NOON)
-        return self.found.pop(0) if self.found else FIRING
+        return self.found.pop(0) if self.found else RUN
 
-    async def last(self, key: ScheduleKey, *, limit: int) -> Sequence[Firing]:
+    async def last(self, key: ScheduleKey, *, limit: int) -> Sequence[ScheduleRun]:
         assert key == KEY
-        return (FIRING,) * limit
+        return (RUN,) * limit
 
 
 @dataclasses.dataclass
@@ -188,8 +195,8 @@ def scene() -> Scene:
     return Scene()
 
 
-def run(task_type: TaskType) -> Run:
-    return Run(instant=NOON, process=PROCESS, task_type=task_type, task_id=7)
+def started(task_type: TaskType) -> StartedWork:
+    return StartedWork(instant=NOON, process=PROCESS, task_type=task_type, task_id=7)
 
 
 @pytest.mark.parametrize(
@@ -201,15 +208,15 @@ def run(task_type: TaskType) -> Run:
         (TaskType.NOTIFY, False, "task 7 of p"),
     ],
 )
-async def test_what_runs_is_ended_before_the_next_one_is_fired(
+async def test_what_runs_is_ended_before_the_next_one_is_run(
     scene: Scene, task_type: TaskType, has_job: bool, ended: str
 ) -> None:
-    scene.runs, scene.has_job = [run(task_type)], has_job
+    scene.started, scene.has_job = [started(task_type)], has_job
 
-    await scene.schedule_runs.fire([an_item()])
+    await scene.schedule_runs.run([an_item()])
 
     assert (scene.ended, scene.marked) == ([ended], [NOON])
-    assert len(scene.fired) == 1
+    assert len(scene.ran) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,30 +233,30 @@ async def test_what_runs_is_ended_before_the_next_one_is_fired(
 async def test_what_ends_by_itself_is_not_marked_as_cancelled(
     scene: Scene, task_type: TaskType, error: Exception
 ) -> None:
-    scene.runs, scene.fails = [run(task_type)], error
+    scene.started, scene.fails = [started(task_type)], error
 
-    await scene.schedule_runs.fire([an_item()])
+    await scene.schedule_runs.run([an_item()])
 
     assert scene.marked == []
-    assert len(scene.fired) == 1
+    assert len(scene.ran) == 1
 
 
-async def test_a_trigger_of_a_key_that_came_before_fires_nothing(scene: Scene) -> None:
-    scene.known = FIRING
+async def test_a_trigger_of_a_key_that_came_before_runs_nothing(scene: Scene) -> None:
+    scene.known = RUN
 
-    firing = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
+    run = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
 
-    assert firing is FIRING
-    assert scene.fired == []
+    assert run is RUN
+    assert scene.ran == []
 
 
 async def test_a_trigger_is_tried_again_where_the_schedule_has_changed(scene: Scene) -> None:
     scene.verdicts, scene.found = ["changed", "known"], [None]
 
-    firing = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
+    run = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
 
-    assert firing is FIRING
-    assert len(scene.fired) == 4
+    assert run is RUN
+    assert len(scene.ran) == 4
 
 
 async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) -> None:
@@ -259,17 +266,17 @@ async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) ->
         await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
 
-async def test_the_last_firings_are_read(scene: Scene) -> None:
-    assert await scene.schedule_runs.last(KEY, limit=2) == (FIRING, FIRING)
+async def test_the_last_runs_are_read(scene: Scene) -> None:
+    assert await scene.schedule_runs.last(KEY, limit=2) == (RUN, RUN)
 
 
 @pytest.mark.parametrize("verdict", ["started", "queued", "skipped", "refused", "missed"])
-async def test_what_became_of_a_firing_is_counted(
+async def test_what_became_of_a_run_is_counted(
     scene: Scene, caplog: pytest.LogCaptureFixture, verdict: str
 ) -> None:
     scene.verdicts = [verdict]
 
-    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
     assert scene.metrics.schedule_runs.value(("clocks", verdict)) == 1
     is_told = verdict in {"refused", "missed"}
@@ -292,14 +299,14 @@ LATE_MS = 7.0
         ("missed", "MISSED"),
     ],
 )
-async def test_the_span_of_a_firing_says_what_became_of_it(verdict: str, error: str | None) -> None:
+async def test_the_span_of_a_run_says_what_became_of_it(verdict: str, error: str | None) -> None:
     spans = Spans(chance=0.1)
     scene = Scene(spans.tracing)
     scene.verdicts = [verdict]
 
-    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
-    span = spans.one(names.FIRE)
+    span = spans.one(names.SCHEDULE_RUN)
     assert attributes_of(span) == {
         names.NAMESPACE: "clocks",
         names.PROCESS_ID: "s/2026-01-01T12:00:00Z",
@@ -310,26 +317,26 @@ async def test_the_span_of_a_firing_says_what_became_of_it(verdict: str, error: 
         names.LATENESS: LATE_MS,
         names.TASK_ID: 1,
         "db.system.name": "postgresql",
-        "db.stored_procedure.name": "fire_schedules",
+        "db.stored_procedure.name": "run_schedules",
     } | ({} if error is None else {names.ERROR_TYPE: error})
     assert is_error(span) is (error is not None)
     assert parent_of(span) is None
 
 
-async def test_what_a_firing_starts_goes_on_with_its_span() -> None:
+async def test_what_a_run_starts_goes_on_with_its_span() -> None:
     spans = Spans(chance=0.1)
     scene = Scene(spans.tracing)
 
-    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
-    [item] = scene.fired
-    assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.FIRE))
+    [item] = scene.ran
+    assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.SCHEDULE_RUN))
 
 
-async def test_the_ratio_decides_whether_a_firing_is_traced() -> None:
+async def test_the_ratio_decides_whether_a_run_is_traced() -> None:
     spans = Spans(ratio=0.5, chance=0.5)
 
-    await Scene(spans.tracing).schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
+    await Scene(spans.tracing).schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
     assert spans.ended() == ()
 
@@ -346,10 +353,10 @@ async def test_a_trigger_is_part_of_the_story_of_its_request(
     if not traced:
         assert spans.ended() == ()
         return
-    fired, request = spans.one(names.FIRE), spans.one(f"{TRIGGERED}/TriggerSchedule")
-    assert parent_of(fired) == id_of(request)
-    assert attributes_of(fired)[names.CAUSE] == "trigger"
-    assert names.LATENESS not in attributes_of(fired)
+    ran, request = spans.one(names.SCHEDULE_RUN), spans.one(f"{TRIGGERED}/TriggerSchedule")
+    assert parent_of(ran) == id_of(request)
+    assert attributes_of(ran)[names.CAUSE] == "trigger"
+    assert names.LATENESS not in attributes_of(ran)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +367,7 @@ async def test_a_trigger_is_part_of_the_story_of_its_request(
         (errors.StorageLockedError("kept"), []),
     ],
 )
-async def test_a_firing_that_may_have_been_done_is_told_and_none_that_was_not(
+async def test_a_run_that_may_have_been_done_is_told_and_none_that_was_not(
     refusal: errors.StorageError, told: Sequence[str]
 ) -> None:
     spans = Spans()
@@ -368,7 +375,7 @@ async def test_a_firing_that_may_have_been_done_is_told_and_none_that_was_not(
     scene.refusal = refusal
 
     with pytest.raises(type(refusal)):
-        await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
+        await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
     assert [attributes_of(span)[names.ERROR_TYPE] for span in spans.ended()] == told
 
@@ -389,9 +396,9 @@ CONSTRAINTS = Constraints(gates={"g": 1})
         (JobTarget(nodes=(), template="j{instant}"), ("job", "j{instant}", "job")),
     ],
 )
-def test_a_schedule_is_fired_as_its_columns_say(
+def test_a_schedule_is_run_as_its_columns_say(
     target: Target, expected: tuple[str, str, str]
 ) -> None:
-    found: Fired = fired_of(a_schedule(target))
+    found: ScheduleTarget = schedule_target(a_schedule(target))
 
     assert (found.target, found.target_id, found.kind) == expected

@@ -16,14 +16,14 @@ from progressor.sdk import (
     Client,
     Constraints,
     Cron,
-    FiringCause,
-    FiringState,
     Graph,
-    NextFiring,
+    NextRun,
     OverlapPolicy,
     RetryPolicy,
     ScheduledJob,
     ScheduledStart,
+    ScheduleRunCause,
+    ScheduleRunState,
     ScheduleSpec,
     SyncClient,
     TaskError,
@@ -44,7 +44,7 @@ NIGHTLY = ScheduleSpec(
 )
 
 
-@pytest.mark.parametrize("ours", [OverlapPolicy, FiringState, FiringCause])
+@pytest.mark.parametrize("ours", [OverlapPolicy, ScheduleRunState, ScheduleRunCause])
 def test_enums_mirror_the_wire(ours: type[WireEnum]) -> None:
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", ours.__name__).upper()
     theirs = pb.DESCRIPTOR.enum_types_by_name[ours.__name__]
@@ -54,8 +54,12 @@ def test_enums_mirror_the_wire(ours: type[WireEnum]) -> None:
     }
 
 
-def test_firings_tell_what_has_ended() -> None:
-    assert [it for it in FiringState if not it.has_ended] == ["unspecified", "queued", "running"]
+def test_runs_tell_what_has_ended() -> None:
+    assert [it for it in ScheduleRunState if not it.has_ended] == [
+        "unspecified",
+        "queued",
+        "running",
+    ]
 
 
 def diamond() -> Graph:
@@ -109,7 +113,7 @@ def test_a_graph_is_read_in_whatever_order_it_comes() -> None:
     ("target", "words"),
     [
         (ScheduledJob(Graph()), "at least one node"),
-        (ScheduledJob(diamond()), "no node 'old': each firing submits a new job"),
+        (ScheduledJob(diamond()), "no node 'old': each run submits a new job"),
     ],
 )
 def test_a_scheduled_job_is_a_whole_graph(target: ScheduledJob, words: str) -> None:
@@ -139,10 +143,10 @@ def a_schedule(schedule_id: str = "s") -> pb.Schedule:
     return message
 
 
-def a_firing() -> pb.Firing:
-    message = pb.Firing(
-        cause=pb.FIRING_CAUSE_TRIGGER,
-        state=pb.FIRING_STATE_MISSED,
+def a_run() -> pb.ScheduleRun:
+    message = pb.ScheduleRun(
+        cause=pb.SCHEDULE_RUN_CAUSE_TRIGGER,
+        state=pb.SCHEDULE_RUN_STATE_MISSED,
         process_id="p",
         task_id=7,
         error=types.TaskError(code=9, reason="R", message="m"),
@@ -200,9 +204,9 @@ async def test_update_replaces_all_of_it() -> None:
     ("counts", "fields"),
     [({}, {}), ({"next_count": 0, "last_count": 100}, {"next_count": 0, "last_count": 100})],
 )
-async def test_get_tells_firings_to_come_and_of_the_past(counts: Any, fields: Any) -> None:
-    answer = pb.GetScheduleResponse(schedule=a_schedule(), last_firings=[a_firing(), pb.Firing()])
-    following = answer.next_firings.add()
+async def test_get_tells_runs_to_come_and_of_the_past(counts: Any, fields: Any) -> None:
+    answer = pb.GetScheduleResponse(schedule=a_schedule(), last_runs=[a_run(), pb.ScheduleRun()])
+    following = answer.next_runs.add()
     following.instant.FromDatetime(NOON)
     following.due_at.FromDatetime(NOON + DAY)
     async with scripted_engine(answer) as engine, Client(engine.address, namespace="n") as client:
@@ -210,16 +214,16 @@ async def test_get_tells_firings_to_come_and_of_the_past(counts: Any, fields: An
 
     assert engine.requests == [pb.GetScheduleRequest(namespace="n", schedule_id="s", **fields)]
     assert view.schedule.schedule_id == "s"
-    assert view.next_firings == (NextFiring(instant=NOON, due_at=NOON + DAY),)
-    missed, bare = view.last_firings
-    assert (missed.instant, missed.due_at, missed.fired_at) == (NOON, NOON, None)
-    assert (missed.cause, missed.state) == (FiringCause.TRIGGER, FiringState.MISSED)
+    assert view.next_runs == (NextRun(instant=NOON, due_at=NOON + DAY),)
+    missed, bare = view.last_runs
+    assert (missed.instant, missed.due_at, missed.recorded_at) == (NOON, NOON, None)
+    assert (missed.cause, missed.state) == (ScheduleRunCause.TRIGGER, ScheduleRunState.MISSED)
     assert (missed.process_id, missed.task_id) == ("p", 7)
     assert missed.error == TaskError(code=9, reason="R", message="m")
     assert (missed.missed_count, missed.missed_until) == (5, NOON + DAY)
     assert (bare.task_id, bare.error, bare.started_at, bare.ended_at) == (None,) * 4
     told = msgspec.json.decode(msgspec.json.encode(view))
-    assert told["last_firings"][0]["state"] == "missed"
+    assert told["last_runs"][0]["state"] == "missed"
     assert told["schedule"]["spec"]["times"]["time_zone"] == "Europe/Berlin"
 
 
@@ -245,15 +249,15 @@ async def test_pause_resume_and_delete() -> None:
 
 async def test_trigger_is_repeated_with_a_key_only() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
-    answer = pb.TriggerScheduleResponse(firing=a_firing())
+    answer = pb.TriggerScheduleResponse(run=a_run())
     async with (
         scripted_engine(away, answer, answer) as engine,
         Client(engine.address, namespace="n", jitter=lambda: 1.0) as client,
     ):
         await client.schedules.trigger("s", idempotency_key="k")
-        fired = await client.schedules.trigger("s", overlap_policy=OverlapPolicy.ALLOW)
+        ran = await client.schedules.trigger("s", overlap_policy=OverlapPolicy.ALLOW)
 
-    assert fired.process_id == "p"
+    assert ran.process_id == "p"
     assert engine.requests[1:] == [
         pb.TriggerScheduleRequest(namespace="n", schedule_id="s", idempotency_key="k"),
         pb.TriggerScheduleRequest(

@@ -1,10 +1,10 @@
--- Admits what firings start: those of the schedules in p_items, whose locks the caller holds. None is
--- leased: what can run is due at once.
+-- Admits what the runs in p_items start; the caller holds the locks of their schedules. No task is leased:
+-- those that can be claimed are due at once.
 -- Locks: as admit_starts, admit_jobs, admit_requests and their gated kin, by p_kind.
 -- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated
 -- ones one row more, without an item, whose effects are what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
-CREATE FUNCTION start_firings(
+CREATE FUNCTION start_runs(
     p_now          timestamptz,
     p_replica_id   bigint,
     p_patience     double precision,

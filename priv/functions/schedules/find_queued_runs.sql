@@ -1,9 +1,9 @@
--- Finds queued firings that may be started now: of each schedule the oldest, of at most p_limit schedules
+-- Finds queued runs that may be started now: of each schedule the oldest, of at most p_limit schedules
 -- behind p_after, in the order of their keys.
 -- Locks: none.
 -- Returns: one row per schedule looked at, with what claim_schedules tells; is_ready: nothing of it is at
--- work, or the firing does not care.
-CREATE FUNCTION find_queued_firings(
+-- work, or the run does not care.
+CREATE FUNCTION find_queued_runs(
     p_limit             integer,
     p_after_slot        smallint,
     p_after_namespace   text,
@@ -18,7 +18,7 @@ BY INDEX
 AS $$
 #variable_conflict use_variable
 DECLARE
-    v_firing   firings%ROWTYPE;
+    v_run   schedule_runs%ROWTYPE;
     v_schedule schedules%ROWTYPE;
 BEGIN
     slot := p_after_slot;
@@ -26,16 +26,16 @@ BEGIN
     schedule_id := p_after_schedule_id;
     FOR n IN 1 .. p_limit LOOP
         SELECT f.*
-        INTO v_firing
-        FROM firings f
+        INTO v_run
+        FROM schedule_runs f
         WHERE f.state = 'queued'
             AND (f.slot, f.namespace, f.schedule_id) > (slot, namespace, schedule_id)
         ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
         LIMIT 1;
         EXIT WHEN NOT FOUND;
-        slot := v_firing.slot;
-        namespace := v_firing.namespace;
-        schedule_id := v_firing.schedule_id;
+        slot := v_run.slot;
+        namespace := v_run.namespace;
+        schedule_id := v_run.schedule_id;
         SELECT s.*
         INTO v_schedule
         FROM schedules s
@@ -45,13 +45,13 @@ BEGIN
         target_id := v_schedule.target_id;
         is_gated := v_schedule.constraints IS NOT NULL;
         revision := v_schedule.revision;
-        instant := v_firing.instant;
-        due_at := v_firing.due_at;
-        cause := v_firing.cause;
-        overlap_policy := v_firing.overlap_policy;
-        is_ready := v_firing.overlap_policy <> 'queue_one' OR NOT EXISTS (
+        instant := v_run.instant;
+        due_at := v_run.due_at;
+        cause := v_run.cause;
+        overlap_policy := v_run.overlap_policy;
+        is_ready := v_run.overlap_policy <> 'queue_one' OR NOT EXISTS (
             SELECT
-            FROM firings w
+            FROM schedule_runs w
             WHERE (w.slot, w.namespace, w.schedule_id) = (slot, namespace, schedule_id)
                 AND w.state = 'running'
                 AND read_run_state(

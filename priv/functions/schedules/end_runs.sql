@@ -1,9 +1,9 @@
--- Notes of firings whose runs have ended how they have, up to p_limit of each schedule, the oldest first.
--- The caller holds the locks of the schedules. Each run is looked at once: read_run_state is a function, and
--- next to the update of the firings the planner would ask it anew for each pair of them.
+-- Records how runs ended whose work has ended, up to p_limit of each schedule, the oldest first. The caller
+-- holds the locks of the schedules. read_run_state is called once for each run: next to the update the planner
+-- would call it for each pair of runs.
 -- Locks: nothing more; a process that is read without its lock, and at work, may just have ended.
 -- Returns: nothing.
-CREATE FUNCTION settle_firings(
+CREATE FUNCTION end_runs(
     p_now         timestamptz,
     p_slot        smallint[],
     p_namespace   text[],
@@ -24,7 +24,7 @@ BEGIN
         ) i
         CROSS JOIN LATERAL (
             SELECT w.ctid AS row_id, w.process_slot, w.process_id, w.task_type, w.task_id
-            FROM firings w
+            FROM schedule_runs w
             WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
                 AND w.state = 'running'
             ORDER BY w.slot, w.namespace, w.schedule_id, w.instant
@@ -36,7 +36,7 @@ BEGIN
         FROM looked l
         WHERE l.state <> 'running'
     )
-    UPDATE firings f
+    UPDATE schedule_runs f
     SET state = e.state, ended_at = p_now
     FROM ended e
     WHERE f.ctid = e.row_id;

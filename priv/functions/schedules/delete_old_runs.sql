@@ -1,12 +1,12 @@
--- Deletes the record of firings of one slot: of each schedule what is not among the last p_kept, or older
+-- Deletes the record of runs of one slot: of each schedule what is not among the last p_kept, or older
 -- than p_age seconds. What is queued or at work stays, after a look at whether it still is. The schedule
 -- remembers the span of those that had started something: nothing in it is backfilled.
--- A call looks at p_limit firings, or at as many schedules without any, and tells where the next one goes
+-- A call looks at p_limit runs, or at as many schedules without any, and tells where the next one goes
 -- on: behind a schedule, or behind an instant within it. What is not among the last p_kept of a schedule
 -- is found out once, by the first call that comes to it, and handed on.
 -- Locks: schedules, SKIP LOCKED, in key order.
 -- Returns: how many were deleted, and where to go on, or that the slot is done.
-CREATE FUNCTION delete_old_firings(
+CREATE FUNCTION delete_old_runs(
     p_now          timestamptz,
     p_slot         smallint,
     p_kept         integer,
@@ -15,7 +15,7 @@ CREATE FUNCTION delete_old_firings(
     p_namespace    text,
     p_schedule_id  text,
     p_instant      timestamptz,  -- null: behind the whole schedule
-    p_kept_at      timestamptz,  -- of that schedule: the latest firing that is not kept; null: none
+    p_kept_at      timestamptz,  -- of that schedule: the latest run that is not kept; null: none
     p_kept_instant timestamptz
 )
 RETURNS TABLE (
@@ -60,11 +60,11 @@ BEGIN
             namespace := v_schedule.namespace;
             schedule_id := v_schedule.schedule_id;
             instant := '-infinity';
-            SELECT f.fired_at, f.instant
+            SELECT f.recorded_at, f.instant
             INTO kept_at, kept_instant
-            FROM firings f
+            FROM schedule_runs f
             WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, namespace, schedule_id)
-            ORDER BY f.fired_at DESC, f.instant DESC
+            ORDER BY f.recorded_at DESC, f.instant DESC
             OFFSET p_kept
             LIMIT 1;
         END IF;
@@ -76,11 +76,11 @@ BEGIN
                             w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
                     ELSE w.state
                 END AS state,
-                w.fired_at < v_now - make_interval(secs => p_age)
-                    OR coalesce((w.fired_at, w.instant) <= (kept_at, kept_instant), false) AS is_old
+                w.recorded_at < v_now - make_interval(secs => p_age)
+                    OR coalesce((w.recorded_at, w.instant) <= (kept_at, kept_instant), false) AS is_old
             FROM (
                 SELECT f.ctid AS row_id, f.*
-                FROM firings f
+                FROM schedule_runs f
                 WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, namespace, schedule_id)
                     AND f.instant > instant
                 ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
@@ -98,13 +98,13 @@ BEGIN
             WHERE l.was = 'running' AND l.state <> 'running' AND NOT l.is_old
         ),
         noted AS (
-            UPDATE firings f
+            UPDATE schedule_runs f
             SET state = e.state, ended_at = v_now
             FROM ended e
             WHERE f.ctid = e.row_id
         ),
         gone AS (
-            DELETE FROM firings f
+            DELETE FROM schedule_runs f
             USING old o
             WHERE f.ctid = o.row_id
             RETURNING f.instant, f.task_id

@@ -1,7 +1,7 @@
--- Finds what firings of a schedule have started and what has not ended, the oldest first.
+-- Finds the work that runs of a schedule have started and that has not ended, the oldest first.
 -- Locks: none.
--- Returns: one row per firing.
-CREATE FUNCTION find_running_firings(
+-- Returns: one row per run.
+CREATE FUNCTION find_started_work(
     p_slot        smallint,
     p_namespace   text,
     p_schedule_id text,
@@ -18,7 +18,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT f.instant, f.process_slot, f.process_id, f.task_type::text, f.task_id
-    FROM firings f
+    FROM schedule_runs f
     WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, p_namespace, p_schedule_id)
         AND f.state = 'running'
         AND read_run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)

@@ -1,16 +1,16 @@
--- Fires schedules: starts their targets, records the firings and advances the schedules to their next instants,
--- all in one transaction under their locks. So each instant fires once, even if several replicas try.
+-- Runs schedules: starts their targets, records the runs and advances the schedules to their next instants,
+-- all in one transaction under their locks. So each instant runs once, even if several replicas try.
 -- An item is one schedule, at most once in a batch, as the caller has read it: at p_revision, due at
--- p_next_at (null for triggers and queued firings, which do not depend on it). If the schedule has changed since,
--- the item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a firing. Instants that
--- no replica fired in time are one item with a p_missed_count.
+-- p_next_at (null for triggers and queued runs, which do not depend on it). If the schedule has changed since,
+-- the item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a run. Instants that
+-- no replica ran in time are one item with a p_missed_count.
 -- All items of a batch have the same kind of target: p_kind is start, job, request, gated_start or gated_request.
 -- So one statement can lock the processes in key order.
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
--- known (this instant was fired before, or this trigger: the schedule goes on), changed. For gated ones one row
+-- known (this instant has run before, or this trigger: the schedule goes on), changed. For gated ones one row
 -- more, without an item, whose effects are what settle_gates returns.
-CREATE FUNCTION fire_schedules(
+CREATE FUNCTION run_schedules(
     p_now             timestamptz,
     p_replica_id      bigint,
     p_patience        double precision,
@@ -36,7 +36,7 @@ CREATE FUNCTION fire_schedules(
     p_trace_context   json[]
 )
 RETURNS TABLE (
-    item integer, verdict text, fired_at timestamptz, task_id bigint, is_due boolean, reason text,
+    item integer, verdict text, recorded_at timestamptz, task_id bigint, is_due boolean, reason text,
     effects json
 )
 BY INDEX
@@ -75,7 +75,7 @@ BEGIN
     END LOOP;
     v_now := coalesce(p_now, clock_timestamp());
 
-    PERFORM settle_firings(v_now, array_agg(i.slot), array_agg(i.namespace),
+    PERFORM end_runs(v_now, array_agg(i.slot), array_agg(i.namespace),
         array_agg(i.schedule_id), 100)
     FROM (
         SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
@@ -88,18 +88,18 @@ BEGIN
         SELECT i.item, i.was_queued, i.cause, i.overlap_policy, i.missed_count,
             coalesce((
                 SELECT f.state::text
-                FROM firings f
+                FROM schedule_runs f
                 WHERE (f.slot, f.namespace, f.schedule_id, f.instant)
                     = (i.slot, i.namespace, i.schedule_id, i.instant)
             ), (
                 SELECT k.state::text
-                FROM firings k
+                FROM schedule_runs k
                 WHERE (k.slot, k.namespace, k.schedule_id, k.idempotency_key)
                     = (i.slot, i.namespace, i.schedule_id, i.idempotency_key)
             )) AS known,
             (
                 SELECT true
-                FROM firings w
+                FROM schedule_runs w
                 WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
                     AND w.state = 'running'
                     -- More may have ended than were looked at above.
@@ -111,7 +111,7 @@ BEGIN
             ) IS NOT NULL AS is_at_work,
             (
                 SELECT true
-                FROM firings q
+                FROM schedule_runs q
                 WHERE (q.slot, q.namespace, q.schedule_id) = (i.slot, i.namespace, i.schedule_id)
                     AND q.state = 'queued' AND q.cause <> 'backfill' AND q.instant <> i.instant
                 LIMIT 1
@@ -146,14 +146,14 @@ BEGIN
     IF cardinality(v_starts) > 0 THEN
         FOR v_said IN
             SELECT *
-            FROM start_firings(
+            FROM start_runs(
                 v_now, p_replica_id, p_patience, p_kind, v_starts, p_slot, p_namespace,
                 p_schedule_id, p_process_slot, p_process_id, p_task_key, p_trace_context)
         LOOP
             IF v_said.item IS NULL THEN
                 item := NULL;
                 verdict := v_said.verdict;
-                fired_at := v_now;
+                recorded_at := v_now;
                 effects := v_said.effects;
                 RETURN NEXT;
                 effects := NULL;
@@ -170,13 +170,13 @@ BEGIN
         END LOOP;
     END IF;
 
-    INSERT INTO firings AS f (
-        slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at,
+    INSERT INTO schedule_runs AS f (
+        slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, recorded_at,
         started_at, process_slot, process_id, task_type, task_id, error_code, error_reason,
         error_message, missed_count, missed_until, idempotency_key
     )
-    SELECT s.slot, s.namespace, s.schedule_id, i.instant, i.cause::firing_cause,
-        CASE i.verdict WHEN 'started' THEN 'running' ELSE i.verdict END::firing_state,
+    SELECT s.slot, s.namespace, s.schedule_id, i.instant, i.cause::schedule_run_cause,
+        CASE i.verdict WHEN 'started' THEN 'running' ELSE i.verdict END::schedule_run_state,
         i.overlap_policy::overlap_policy, i.due_at, v_now,
         CASE WHEN i.verdict = 'started' THEN v_now END,
         CASE WHEN i.verdict IN ('started', 'refused') THEN i.process_slot END,
@@ -202,7 +202,7 @@ BEGIN
     ) i
     JOIN schedules s USING (slot, namespace, schedule_id)
     WHERE i.verdict IN ('started', 'queued', 'skipped', 'refused', 'missed')
-    ON CONFLICT ON CONSTRAINT firings_pkey DO UPDATE
+    ON CONFLICT ON CONSTRAINT schedule_runs_pkey DO UPDATE
     SET state = excluded.state, started_at = excluded.started_at,
         process_slot = excluded.process_slot, process_id = excluded.process_id,
         task_type = excluded.task_type, task_id = excluded.task_id,
@@ -228,7 +228,7 @@ BEGIN
     WHERE (s.slot, s.namespace, s.schedule_id) = (i.slot, i.namespace, i.schedule_id)
         AND i.verdict NOT IN ('changed', 'waits');
 
-    fired_at := v_now;
+    recorded_at := v_now;
     FOR n IN 1 .. v_size LOOP
         item := n;
         verdict := v_verdict[item];
