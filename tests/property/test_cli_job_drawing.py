@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from progressor.cli.jobs.drawing import DRAWN_MAX, LOOKS, Vertex, drawing, shown_name
-from progressor.cli.jobs.mermaid import mermaid
+from progressor.cli.jobs.drawing import DRAWN_MAX, LOOKS, Vertex, drawing, mermaid, shown_name
 
 WIDE = 10_000
 

@@ -1,4 +1,4 @@
-"""Draws the graph of a job in a terminal.
+"""Draws the graph of a job: as text in a terminal, or as a Mermaid flowchart for documents.
 
 ::
 
@@ -32,18 +32,27 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StateLook:
+    """How a node in a state is drawn: in a terminal, and in a flowchart."""
+
     symbol: str
     style: str
+    mermaid: str = ""
 
 
 LOOKS: Mapping[str, StateLook] = {
-    "failed": StateLook("✗", "bold red"),
-    "running": StateLook("●", "green"),
-    "ready": StateLook("◎", "cyan"),
-    "waiting": StateLook("○", "dim"),
-    "cancelled": StateLook("⊘", "magenta"),
-    "skipped": StateLook("↷", "yellow"),
-    "done": StateLook("✓", "blue"),
+    "failed": StateLook(
+        "✗", "bold red", "fill:#fee2e2,stroke:#dc2626,color:#111827,stroke-width:3px"
+    ),
+    "running": StateLook("●", "green", "fill:#dcfce7,stroke:#16a34a,color:#111827"),
+    "ready": StateLook("◎", "cyan", "fill:#cffafe,stroke:#0891b2,color:#111827"),
+    "waiting": StateLook("○", "dim", "fill:#f3f4f6,stroke:#9ca3af,color:#111827"),
+    "cancelled": StateLook(
+        "⊘", "magenta", "fill:#fae8ff,stroke:#a21caf,color:#111827,stroke-dasharray:4"
+    ),
+    "skipped": StateLook(
+        "↷", "yellow", "fill:#fef9c3,stroke:#ca8a04,color:#111827,stroke-dasharray:4"
+    ),
+    "done": StateLook("✓", "blue", "fill:#dbeafe,stroke:#2563eb,color:#111827"),
 }
 """By state; a group of nodes has the look of the first state that occurs in it."""
 
@@ -84,15 +93,44 @@ def drawing(vertices: Sequence[Vertex], *, width: int) -> list[Text]:
         vertices: With unique names; the predecessors are among them, without cycles.
         width: That of the terminal. The lines of a list may be longer, and wrap.
     """
-    groups, predecessors = _grouped(vertices, _numbers(vertices))
-    if len(groups) > DRAWN_MAX:
-        return _listed(groups, predecessors)
-    plan = layout(predecessors)
-    for name_width in _NAME_WIDTHS:
-        lines = _lines(plan, [_label(group, name_width) for group in groups])
-        if all(line.cell_len <= width for line in lines):
-            return lines
+    groups, predecessors = _grouped(vertices)
+    if len(groups) <= DRAWN_MAX:
+        plan = layout(predecessors)
+        for name_width in _NAME_WIDTHS:
+            lines = _lines(plan, [_label(group, name_width) for group in groups])
+            if all(line.cell_len <= width for line in lines):
+                return lines
     return _listed(groups, predecessors)
+
+
+def mermaid(vertices: Sequence[Vertex]) -> str:
+    """Return a flowchart of all nodes and edges; it is the same for the same graph.
+
+    Args:
+        vertices: With unique names; the predecessors are among them.
+    """
+    ids = {vertex.name: f"n{number}" for number, vertex in enumerate(vertices)}
+    lines = ["flowchart LR"]
+    for vertex in vertices:
+        state = f":::{vertex.state}" if vertex.state in LOOKS else ""
+        lines.append(f'  {ids[vertex.name]}["{_escaped(vertex.name)}"]{state}')
+    lines += [
+        f"  {ids[before]} --> {ids[vertex.name]}"
+        for vertex in vertices
+        for before in vertex.predecessors
+    ]
+    states = {vertex.state for vertex in vertices}
+    lines += [f"  classDef {it} {look.mermaid}" for it, look in LOOKS.items() if it in states]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(name: str) -> str:
+    """Return a name for use in quotes; special characters are replaced by their numbers."""
+
+    def is_plain(character: str) -> bool:
+        return character.isalnum() or character in " -_/,+" or not character.isascii()
+
+    return "".join(it if is_plain(it) else f"#{ord(it)};" for it in shown_name(name))
 
 
 def _lines(plan: Layout, labels: Sequence[Text]) -> list[Text]:
@@ -103,19 +141,17 @@ def _lines(plan: Layout, labels: Sequence[Text]) -> list[Text]:
     found = []
     for row in plan.rows:
         line = Text(no_wrap=True)
-        for number, layer in enumerate(plan.layers):
-            place = next((it for it in layer if it.row == row), None)
+        places = [next((it for it in layer if it.row == row), None) for layer in plan.layers]
+        for number, place in enumerate(places):
             line.append_text(_cell(place, labels, widths[number]))
             if number < len(plan.channels):
                 line.append(plan.channels[number].line(row), style="dim")
-                line.append("─" if _is_reached(plan, number + 1, row) else " ", style="dim")
+                after = places[number + 1]
+                is_passing = after is not None and after.node is None
+                line.append("─" if is_passing else " ", style="dim")
         line.rstrip()
         found.append(line)
     return found
-
-
-def _is_reached(plan: Layout, layer: int, row: int) -> bool:
-    return any(it.row == row and it.node is None for it in plan.layers[layer])
 
 
 def _cell(place: Position | None, labels: Sequence[Text], width: int) -> Text:
@@ -132,18 +168,16 @@ def _cell(place: Position | None, labels: Sequence[Text], width: int) -> Text:
 def _label(group: _Group, name_width: int) -> Text:
     counts = Counter(group.states)
     states = [*(it for it in LOOKS if counts[it]), *(it for it in counts if it not in LOOKS)]
-    look = look_of(states[0])
-    label = Text.assemble((look.symbol, look.style), " ", _cut(shown_name(group.name), name_width))
+    look, name = look_of(states[0]), shown_name(group.name)
+    if cell_len(name) > name_width:
+        name = set_cell_size(name, name_width - 1) + "…"
+    label = Text.assemble((look.symbol, look.style), " ", name)
     if len(group.states) > 1:
         label.append(f" ({len(group.states):,}) ", style="bold")
         for state in states:
             look = look_of(state)
             label.append(f" {counts[state]:,}{look.symbol}", style=look.style)
     return label
-
-
-def _cut(name: str, width: int) -> str:
-    return name if cell_len(name) <= width else set_cell_size(name, width - 1) + "…"
 
 
 def _listed(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> list[Text]:
@@ -162,42 +196,29 @@ def _listed(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> 
     return lines
 
 
-def _numbers(vertices: Sequence[Vertex]) -> list[list[int]]:
-    """Return the predecessors of each vertex as distinct numbers, in order."""
-    number = {vertex.name: place for place, vertex in enumerate(vertices)}
-    return [sorted({number[name] for name in vertex.predecessors}) for vertex in vertices]
-
-
-def _grouped(
-    vertices: Sequence[Vertex], predecessors: list[list[int]]
-) -> tuple[list[_Group], list[list[int]]]:
+def _grouped(vertices: Sequence[Vertex]) -> tuple[list[_Group], list[list[int]]]:
     """Return groups of vertices that are drawn as one, and the predecessors of each group."""
+    number = {vertex.name: place for place, vertex in enumerate(vertices)}
+    predecessors = [sorted({number[name] for name in it.predecessors}) for it in vertices]
     depth = depths(predecessors)
-    by_name = [
-        f"{layer} {_DIGITS.sub('#', it.name)}" for layer, it in zip(depth, vertices, strict=True)
-    ]
-    by_layer = [str(layer) for layer in depth]
-    alone = [str(number) for number in range(len(vertices))]
+    stems = [_DIGITS.sub("#", vertex.name) for vertex in vertices]
+    alone = [*map(str, range(len(vertices)))]
+    by_name = [f"{layer} {stem}" for layer, stem in zip(depth, stems, strict=True)]
     few = (keys for keys in (alone, by_name) if len({*keys}) <= DRAWN_MAX)
-    keys = next(few, by_layer)
+    keys = next(few, [*map(str, depth)])
     members: dict[str, list[int]] = {}
-    for number, key in enumerate(keys):
-        members.setdefault(key, []).append(number)
-    place = {key: number for number, key in enumerate(members)}
-    groups = [
-        _Group(
-            vertices[its[0]].name if len(its) == 1 else _name_of(vertices, its),
-            tuple(vertices[it].state for it in its),
-        )
-        for its in members.values()
-    ]
+    for place, key in enumerate(keys):
+        members.setdefault(key, []).append(place)
+    groups = []
+    for its in members.values():
+        name = vertices[its[0]].name
+        if len(its) > 1:
+            alike = {stems[it] for it in its}
+            name = alike.pop() if len(alike) == 1 else f"{name}, …"
+        groups.append(_Group(name, tuple(vertices[it].state for it in its)))
+    group = {key: place for place, key in enumerate(members)}
     before = [
-        sorted({place[keys[one]] for it in its for one in predecessors[it]})
+        sorted({group[keys[one]] for it in its for one in predecessors[it]})
         for its in members.values()
     ]
     return groups, before
-
-
-def _name_of(vertices: Sequence[Vertex], members: Sequence[int]) -> str:
-    stems = {_DIGITS.sub("#", vertices[it].name) for it in members}
-    return stems.pop() if len(stems) == 1 else f"{vertices[members[0]].name}, …"

@@ -5,20 +5,17 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option
-from progressor.cli.input.job_documents import Deadline, deadline_of, placed, read_job
+from progressor.cli.input.job_documents import JOB_FORMAT, Deadline, deadline_of, placed, read_job
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
+from progressor.cli.jobs.drawing import mermaid as flowchart
 from progressor.cli.jobs.drawing import shown_name
-from progressor.cli.jobs.format import JOB_FORMAT
-from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
-from progressor.cli.jobs.watch import await_job, watch_job
+from progressor.cli.jobs.watch import code_of, watch_job
 from progressor.cli.output.failures import ExitCode
 from progressor.cli.output.output import PIPE_COLUMNS, facts, more_note, print_line, show
 from progressor.sdk.values.jobs import JobState, JobView
-from progressor.sdk.values.processes import Receipt
 
 _NAMES_SHOWN = 20
 
@@ -47,28 +44,35 @@ async def submit(  # options, all named
 ) -> ExitCode:
     """Submit a job from a file; return once it is durable."""
     due = _deadline(deadline)
-    document = read_job(file)
-    called = job_id or document.job_id
+    job = read_job(file)
+    called = job_id or job.job_id
     if not called:
         raise bad_input("--id", "--id or job_id in the file must be given")
     async with client_of(options) as client:
-        with placed(document):
+        with placed(job):
             submitted = await client.jobs.submit(
                 called,
-                document.graph,
-                deadline=document.deadline if due is None else due,
+                job.graph,
+                deadline=job.deadline if due is None else due,
                 idempotency_key=idempotency_key,
-                context=document.context,
-                metadata=document.metadata,
+                context=job.context,
+                metadata=job.metadata,
             )
         if not wait:
-            show(*_submitted(called, submitted), as_json=options.json)
+            document = {
+                "job_id": called,
+                "task_id": submitted.task_id,
+                "deduplicated": submitted.deduplicated,
+            }
+            again = "yes, by an earlier request with this key" if submitted.deduplicated else ""
+            pairs = {"job": called, "task": str(submitted.task_id), "deduplicated": again}
+            show(document, facts(pairs), as_json=options.json)
             return ExitCode.DONE
         if not options.json:
             return await watch_job(client, called, as_json=False)
-        code = await await_job(client, called)
-        show(await client.jobs.get(called), as_json=options.json)
-        return code
+        ended = await client.jobs.wait(called)
+        show(await client.jobs.get(called), as_json=True)
+        return code_of(ended)
 
 
 submit.__doc__ = f"{submit.__doc__}\n\n{JOB_FORMAT}"
@@ -109,9 +113,8 @@ async def list_jobs(
             page_size=min(PAGE_MAX, limit + 1),
         )
         jobs, more = await first(limit, listing)
-    people = jobs_table(jobs) if jobs else Text("no jobs")
     document = {"jobs": jobs, "more": more}
-    show(document, people, *more_note(limit, more=more), as_json=options.json)
+    show(document, jobs_table(jobs), *more_note(limit, more=more), as_json=options.json)
 
 
 async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> ExitCode:
@@ -162,26 +165,9 @@ async def cancel(
 
 
 def _people(view: JobView) -> list[RenderableType]:
-    console = Console()
-    width = console.width if sys.stdout.isatty() else PIPE_COLUMNS
-    return [
-        job_facts(view.job),
-        "",
-        *graph_lines(view.nodes, width=width),
-        "",
-        *nodes_table(view.nodes),
-    ]
-
-
-def _submitted(job_id: str, submitted: Receipt) -> tuple[object, RenderableType]:
-    known = "yes, by an earlier request with this key" if submitted.deduplicated else ""
-    people = facts({"job": job_id, "task": str(submitted.task_id), "deduplicated": known})
-    document = {
-        "job_id": job_id,
-        "task_id": submitted.task_id,
-        "deduplicated": submitted.deduplicated,
-    }
-    return document, people
+    width = Console().width if sys.stdout.isatty() else PIPE_COLUMNS
+    graph = graph_lines(view.nodes, width=width)
+    return [job_facts(view.job), "", *graph, "", *nodes_table(view.nodes)]
 
 
 def _deadline(text: str | None) -> Deadline | None:

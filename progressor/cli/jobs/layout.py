@@ -10,6 +10,7 @@ their lines enter from the left and leave to the right. Where lines only cross, 
 is interrupted, so that corners and tees show exactly the edges of the graph.
 """
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,19 +20,8 @@ _STEP = 2
 """Rows from one position to the next; a shifted layer uses those between."""
 
 _NARROWEST = 3
-
-_CORNERS = {
-    # up, down, left, right
-    (False, True, True, False): "╮",
-    (True, False, True, False): "╯",
-    (True, True, True, False): "┤",
-    (False, True, False, True): "╭",
-    (True, False, False, True): "╰",
-    (True, True, False, True): "├",
-    (False, True, True, True): "┬",
-    (True, False, True, True): "┴",
-    (True, True, True, True): "┼",
-}
+_CORNERS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
+"""By the lines that meet: 1 from above, 2 from below, 4 from the left, 8 from the right."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,9 +48,9 @@ class Channel:
 class Layout:
     """Layers from left to right, the channel after each but the last, and the rows to show."""
 
-    layers: tuple[tuple[Position, ...], ...]
-    channels: tuple[Channel, ...]
-    rows: tuple[int, ...]
+    layers: Sequence[Sequence[Position]]
+    channels: Sequence[Channel]
+    rows: Sequence[int]
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,13 +70,23 @@ class _Bus:
     targets: frozenset[int]
 
     @property
-    def span(self) -> tuple[int, int]:
+    def span(self) -> range:
         touched = self.sources | self.targets
-        return min(touched), max(touched)
+        return range(min(touched), max(touched) + 1)
 
-    @property
-    def is_straight(self) -> bool:
-        return self.sources == self.targets
+    def goes_before(self, other: "_Bus") -> bool:
+        """Return whether a row has a source of this bus and a target of the other."""
+        return self is not other and bool(self.sources & other.targets)
+
+    def overlaps(self, other: "_Bus") -> bool:
+        return self.span.start < other.span.stop and other.span.start < self.span.stop
+
+    def corner(self, row: int, before: str) -> str:
+        """Return the character in a row, after that to its left."""
+        is_target = row in self.targets
+        from_left = row in self.sources or (is_target and before == "─")
+        up, down = row > self.span.start, row < self.span.stop - 1
+        return _CORNERS[up + 2 * down + 4 * from_left + 8 * is_target]
 
 
 def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
@@ -123,22 +123,26 @@ def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
     rows: dict[int, int] = {}
     channels: list[Channel] = []
     shift = 0
-    for number, layer in enumerate(layers):
+    for before, layer in itertools.pairwise([[], *layers]):
         placed = _rows(items, layer, rows, shift)
-        if number:
-            channel = _channel(items, layers[number - 1], rows | placed)
-            if channel is None:
-                shift = 1 - shift
-                placed = _rows(items, layer, rows, shift)
-                channel = _channel(items, layers[number - 1], rows | placed)
-                assert channel is not None, "no row has both a source and a target"
-            channels.append(channel)
+        channel = _channel(items, before, rows | placed)
+        if channel is None:
+            # In shifted rows, no row has both a source and a target.
+            shift = 1 - shift
+            placed = _rows(items, layer, rows, shift)
+            channel = _channel(items, before, rows | placed)
+            assert channel is not None, "no row has both a source and a target"
+        channels.append(channel)
         rows |= placed
-    places = tuple(
-        tuple(Position(items[it].node, rows[it], bool(items[it].targets)) for it in layer)
+    places = [
+        [Position(items[it].node, rows[it], bool(items[it].targets)) for it in layer]
         for layer in layers
-    )
-    return Layout(places, tuple(channels), _shown_rows(places, channels))
+    ]
+    # Rows with nothing but vertical lines are left out.
+    shown = {place.row for layer in places for place in layer}
+    for channel in channels:
+        shown |= {row for row, line in channel.rows.items() if line.strip(" │")}
+    return Layout(places, channels[1:], sorted(shown))
 
 
 def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[list[int]]]:
@@ -148,6 +152,11 @@ def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[lis
     layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
     for node, layer in enumerate(depth):
         layers[layer].append(node)
+
+    def link(source: int, target: int) -> None:
+        items[source].targets.append(target)
+        items[target].sources.append(source)
+
     # The item that stands for a node's line in a later layer.
     passing: dict[tuple[int, int], int] = {}
     for node, before in enumerate(predecessors):
@@ -158,26 +167,20 @@ def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[lis
                     passing[source, layer] = len(items)
                     layers[layer].append(len(items))
                     items.append(_Item(None))
-                    _link(items, last, passing[source, layer])
+                    link(last, passing[source, layer])
                 last = passing[source, layer]
-            _link(items, last, node)
+            link(last, node)
     return items, layers
-
-
-def _link(items: list[_Item], source: int, target: int) -> None:
-    items[source].targets.append(target)
-    items[target].sources.append(source)
 
 
 def _untangle(items: Sequence[_Item], layers: list[list[int]]) -> None:
     """Sort each layer by the mean position of linked items, in a few sweeps back and forth."""
-    for _ in range(_SWEEPS):
+    for sweep in range(_SWEEPS + 1):
         for before, layer in itertools.pairwise(layers):
             _sort(layer, before, [items[it].sources for it in layer])
-        for layer, after in itertools.pairwise(reversed(layers)):
-            _sort(after, layer, [items[it].targets for it in after])
-    for before, layer in itertools.pairwise(layers):
-        _sort(layer, before, [items[it].sources for it in layer])
+        if sweep < _SWEEPS:
+            for layer, after in itertools.pairwise(reversed(layers)):
+                _sort(after, layer, [items[it].targets for it in after])
 
 
 def _sort(layer: list[int], beside: Sequence[int], linked: Sequence[Sequence[int]]) -> None:
@@ -213,7 +216,8 @@ def _channel(
             targets = frozenset(rows[one] for one in items[it].targets)
             shared.setdefault(targets, set()).add(rows[it])
     buses = [_Bus(frozenset(sources), targets) for targets, sources in shared.items()]
-    columns = _columns([bus for bus in buses if not bus.is_straight or len(bus.targets) > 1])
+    turning = [bus for bus in buses if bus.sources != bus.targets or len(bus.targets) > 1]
+    columns = _columns(turning)
     if columns is None or not all(_is_plain(bus, buses) for bus in buses):
         return None
     return _drawn(buses, columns)
@@ -234,74 +238,33 @@ def _columns(buses: Sequence[_Bus]) -> dict[_Bus, int] | None:
     In a row with a source and a target, the line from the source turns to the left of the line to
     the target.
     """
-    left = sorted(buses, key=lambda bus: (*bus.span, sorted(bus.targets)))
+    left = sorted(buses, key=lambda bus: (bus.span.start, bus.span.stop, sorted(bus.targets)))
     columns: dict[_Bus, int] = {}
     while left:
-        bus = next((it for it in left if not any(_goes_before(one, it) for one in left)), None)
+        bus = next((it for it in left if not any(one.goes_before(it) for one in left)), None)
         if bus is None:
             return None
         left.remove(bus)
-        column = max((columns[one] + 1 for one in columns if _goes_before(one, bus)), default=0)
-        while any(at == column and _overlap(one, bus) for one, at in columns.items()):
+        column = max((columns[one] + 1 for one in columns if one.goes_before(bus)), default=0)
+        while any(at == column and one.overlaps(bus) for one, at in columns.items()):
             column += 1
         columns[bus] = column
     return columns
 
 
-def _goes_before(one: _Bus, other: _Bus) -> bool:
-    return one is not other and bool(one.sources & other.targets)
-
-
-def _overlap(one: _Bus, other: _Bus) -> bool:
-    (top, bottom), (other_top, other_bottom) = one.span, other.span
-    return top <= other_bottom and other_top <= bottom
-
-
 def _drawn(buses: Sequence[_Bus], columns: Mapping[_Bus, int]) -> Channel:
     width = max(_NARROWEST, 2 * (max(columns.values(), default=-1) + 1) + 1)
     at = {bus: 2 * column + 1 for bus, column in columns.items()}
-    lines: dict[int, list[str]] = {}
+    lines = collections.defaultdict[int, list[str]](lambda: [" "] * width)
     for bus in buses:
         for row in bus.sources:
             # The source's line up to its bus, or all the way.
-            _fill(lines, row, range(at.get(bus, width)), width)
+            end = at.get(bus, width)
+            lines[row][:end] = "─" * end
         for row in bus.targets:
-            _fill(lines, row, range(at.get(bus, 0), width), width)
+            begin = at.get(bus, 0)
+            lines[row][begin:] = "─" * (width - begin)
     for bus, column in at.items():
-        # Computed before any is written: a corner must not count as a line from the left.
-        corners = {row: _corner(bus, row, lines.get(row), column) for row in _span(bus)}
-        for row, corner in corners.items():
-            _fill(lines, row, (), width)
-            lines[row][column] = corner
+        for row in bus.span:
+            lines[row][column] = bus.corner(row, lines[row][column - 1])
     return Channel(width, {row: "".join(line) for row, line in lines.items()})
-
-
-def _corner(bus: _Bus, row: int, line: Sequence[str] | None, column: int) -> str:
-    top, bottom = bus.span
-    if row not in bus.sources | bus.targets:
-        return "│"
-    assert line is not None, "a row with a source or a target has a line"
-    is_target = row in bus.targets
-    from_left = row in bus.sources or line[column - 1] == "─"
-    return _CORNERS[row > top, row < bottom, from_left, is_target]
-
-
-def _span(bus: _Bus) -> range:
-    top, bottom = bus.span
-    return range(top, bottom + 1)
-
-
-def _fill(lines: dict[int, list[str]], row: int, columns: Iterable[int], width: int) -> None:
-    line = lines.setdefault(row, [" "] * width)
-    for column in columns:
-        line[column] = "─"
-
-
-def _shown_rows(
-    layers: Iterable[Iterable[Position]], channels: Sequence[Channel]
-) -> tuple[int, ...]:
-    """Return the rows to show: all but those with nothing but vertical lines."""
-    shown = {place.row for layer in layers for place in layer}
-    for channel in channels:
-        shown |= {row for row, line in channel.rows.items() if line.strip(" │")}
-    return tuple(sorted(shown))

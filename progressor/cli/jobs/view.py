@@ -13,7 +13,7 @@ from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeStat
 NODES_SHOWN = 100
 """The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
 
-STATE_STYLES = {
+_STATE_STYLES: Mapping[str, str] = {
     JobState.RUNNING: "green",
     JobState.DONE: "blue",
     JobState.FAILED: "bold red",
@@ -25,13 +25,15 @@ def job_facts(job: Job) -> RenderableType:
     return facts(
         {
             "job": f"{one_line(job.job_id)} in {job.namespace}",
-            "state": state_text(job.state),
+            "state": _state_text(job.state),
             "detail": one_line(job.detail),
             "nodes": counts_text(job.counts),
             "led by": "" if job.led_by_engine else "its processor",
             "schedule": one_line(job.schedule_id),
             "created": instant_text(job.created_at),
-            "ended": _ended(job),
+            "ended": f"{instant_text(job.ended_at)}, after {took_text(job)}"
+            if job.ended_at
+            else "",
             "deadline": instant_text(job.deadline),
             "retries": str(job.retry_count) if job.retry_count else "",
         }
@@ -58,11 +60,11 @@ def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
 
 
 def jobs_table(jobs: Sequence[Job]) -> RenderableType:
-    return table(_JOBS, jobs)
+    return table(_JOBS, jobs) if jobs else "no jobs"
 
 
-def state_text(state: JobState) -> Text:
-    return Text(state, style=STATE_STYLES.get(state, ""))
+def _state_text(state: JobState) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, ""))
 
 
 def node_state_text(node: Node) -> Text:
@@ -92,30 +94,17 @@ def why_text(node: Node) -> str:
     return ": ".join(it for it in words if it)
 
 
-def took_text(node: Node) -> str:
-    """Return how long the process of a node ran; "" if it has not ended, or never started."""
-    if node.started_at is None or node.ended_at is None:
-        return ""
-    return duration_text(node.ended_at - node.started_at)
+def took_text(it: Job | Node) -> str:
+    """Return how long a job or node ran; "" if it has not ended, or never started."""
+    began_at = it.started_at if isinstance(it, Node) else it.created_at
+    return "" if began_at is None or it.ended_at is None else duration_text(it.ended_at - began_at)
 
 
 def _since(node: Node) -> dt.datetime | None:
     """Return when a node entered its state."""
-    match node.state:
-        case NodeState.WAITING:
-            return node.created_at
-        case NodeState.READY:
-            return node.ready_at
-        case NodeState.RUNNING:
-            return node.started_at
-        case _:
-            return node.ended_at
-
-
-def _ended(job: Job) -> str:
-    if job.ended_at is None:
-        return ""
-    return f"{instant_text(job.ended_at)}, after {duration_text(job.ended_at - job.created_at)}"
+    began = {NodeState.WAITING: node.created_at, NodeState.READY: node.ready_at}
+    began[NodeState.RUNNING] = node.started_at
+    return began.get(node.state, node.ended_at)
 
 
 _NODES: Mapping[str, Column[Node]] = {
@@ -129,10 +118,10 @@ _NODES: Mapping[str, Column[Node]] = {
 }
 _JOBS: Mapping[str, Column[Job]] = {
     "job": lambda it: one_line(it.job_id),
-    "status": lambda it: state_text(it.state),
+    "status": lambda it: _state_text(it.state),
     "nodes": lambda it: counts_text(it.counts),
     "created": lambda it: instant_text(it.created_at),
-    "took": lambda it: "" if it.ended_at is None else duration_text(it.ended_at - it.created_at),
+    "took": took_text,
     "schedule": lambda it: one_line(it.schedule_id),
     "detail": lambda it: one_line(it.detail),
 }

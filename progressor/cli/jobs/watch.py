@@ -6,7 +6,7 @@ views (first all nodes, then changed ones) ──► JobProgress ──► a dra
 import contextlib
 import datetime as dt
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -23,13 +23,7 @@ from progressor.cli.jobs.view import (
 )
 from progressor.cli.output.documents import render
 from progressor.cli.output.failures import ExitCode
-from progressor.cli.output.output import (
-    SafeConsole,
-    duration_text,
-    instant_text,
-    one_line,
-    print_line,
-)
+from progressor.cli.output.output import SafeConsole, instant_text, one_line, print_line
 from progressor.sdk.client.client import Client
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.jobs import Job, JobState, JobView, Node
@@ -48,10 +42,6 @@ class JobProgress:
         self.job = view.job
         self._nodes = {it.name: it for it in view.nodes}
 
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        return tuple(self._nodes.values())
-
     def take(self, view: JobView) -> list[Node]:
         """Apply a view, and return the nodes whose state or attempt it changes."""
         self.job = view.job
@@ -64,7 +54,11 @@ class JobProgress:
         del console
         yield job_facts(self.job)
         yield ""
-        yield from graph_lines(self.nodes, width=options.max_width)
+        yield from graph_lines([*self._nodes.values()], width=options.max_width)
+
+
+Show = Callable[[JobView, Sequence[Node], bool], object]
+"""Shows a view: the nodes that it changes, and whether it changes the state of the job."""
 
 
 async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
@@ -76,18 +70,16 @@ async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
     # Not as part of the watch, which retries: an unavailable engine must be reported at once.
     first = await client.jobs.get(job_id, payloads=False)
     progress = JobProgress(first)
-    if as_json:
-        await _print_documents(client, first, progress)
-    elif sys.stdout.isatty() and not Console().is_dumb_terminal:
-        await until_signal(_draw(client, progress))
+    if not as_json and sys.stdout.isatty() and not Console().is_dumb_terminal:
+        # The last drawing remains on the terminal.
+        with Live(progress, console=SafeConsole(highlight=False), auto_refresh=False) as live:
+            live.refresh()
+            await until_signal(_follow(client, progress, lambda *_: live.refresh()))
     else:
-        await _print_lines(client, progress)
+        show = _print_document if as_json else _print_lines
+        show(first, (), True)  # noqa: FBT003  as for any view
+        await _follow(client, progress, show)
     return code_of(progress.job)
-
-
-async def await_job(client: Client, job_id: str) -> ExitCode:
-    """Wait for a job to end, and return its exit code."""
-    return code_of(await client.jobs.wait(job_id))
 
 
 def code_of(job: Job) -> ExitCode:
@@ -95,42 +87,16 @@ def code_of(job: Job) -> ExitCode:
     return _CODES.get(job.state, ExitCode.INTERRUPTED)
 
 
-async def _print_documents(client: Client, first: JobView, progress: JobProgress) -> None:
-    print_line(render(first, indent=-1))
-    async for view in _changes(client, progress):
-        progress.take(view)
-        print_line(render(view, indent=-1))
-
-
-async def _print_lines(client: Client, progress: JobProgress) -> None:
-    print_line(_job_line(progress.job))
-    async for view in _changes(client, progress):
-        before = progress.job.state
-        for node in progress.take(view):
-            print_line(_node_line(node))
-        if progress.job.state is not before:
-            print_line(_job_line(progress.job))
-
-
-async def _draw(client: Client, progress: JobProgress) -> None:
-    """Draw the job until it ends; the last drawing remains on the terminal."""
-    console = SafeConsole(highlight=False)
-    with Live(progress, console=console, auto_refresh=False) as live:
-        live.refresh()
-        async for view in _changes(client, progress):
-            progress.take(view)
-            live.refresh()
-
-
-async def _changes(client: Client, progress: JobProgress) -> AsyncIterator[JobView]:
-    """Yield the changes after `progress`, until the job has ended."""
+async def _follow(client: Client, progress: JobProgress, show: Show) -> None:
+    """Apply and show the changes after `progress`, until the job has ended."""
     job = progress.job
     if job.state.has_ended:
         return
     watching = client.jobs.watch(job.job_id, after_revision=job.revision)
     async with contextlib.aclosing(watching) as views:
         async for view in views:
-            yield view
+            before = progress.job.state
+            show(view, progress.take(view), view.job.state is not before)
     if not progress.job.state.has_ended:
         raise EngineUnavailableError(
             f"job {job.job_id!r}", "the engine ended the stream of changes"
@@ -141,21 +107,28 @@ def _has_changed(before: Node | None, node: Node) -> bool:
     return before is None or (before.state, before.attempt) != (node.state, node.attempt)
 
 
-def _job_line(job: Job) -> str:
-    took = "" if job.ended_at is None else f" after {duration_text(job.ended_at - job.created_at)}"
-    words = f"job {one_line(job.job_id)} is {job.state}{took}: {counts_text(job.counts).plain}"
-    detail = one_line(job.detail)
-    return _line(job.updated_at, f"{words}, {detail}" if detail else words)
+def _print_document(view: JobView, *_: object) -> None:
+    print_line(render(view, indent=-1))
 
 
-def _node_line(node: Node) -> str:
+def _print_lines(view: JobView, changed: Sequence[Node], is_new_state: bool) -> None:  # noqa: FBT001  `Show`
+    for node in changed:
+        _print_node(node)
+    if is_new_state:
+        job, took = view.job, took_text(view.job)
+        words = f"job {one_line(job.job_id)} is {job.state}"
+        words += f" after {took}" if took else ""
+        _print_event(job.updated_at, f"{words}: {counts_text(job.counts).plain}", job.detail)
+
+
+def _print_node(node: Node) -> None:
     words = f"{node_state_text(node).plain} {shown_name(node.name)}"
     words += f", attempt {node.attempt}" if node.attempt > 1 else ""
-    took, why = took_text(node), why_text(node)
+    took = took_text(node)
     words += f", took {took}" if took else ""
     at = node.ended_at or node.started_at or node.ready_at or node.created_at
-    return _line(at, f"{words}, {why}" if why else words)
+    _print_event(at, words, why_text(node))
 
 
-def _line(at: dt.datetime | None, words: str) -> str:
-    return f"{instant_text(at)}  {words}"
+def _print_event(at: dt.datetime | None, words: str, why: str) -> None:
+    print_line(f"{instant_text(at)}  {words}" + (f", {one_line(why)}" if why else ""))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.cli.input.job_documents import JobDocument, deadline_of, read_job
-from progressor.cli.jobs.format import JOB_FORMAT
+from progressor.cli.input.job_documents import JOB_FORMAT, JobDocument, deadline_of, read_job
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.namespaces import ZombiePolicy

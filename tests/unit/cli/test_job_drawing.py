@@ -2,8 +2,7 @@
 
 import pytest
 
-from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of
-from progressor.cli.jobs.mermaid import mermaid
+from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, mermaid
 
 SEED = [
     Vertex("1", "done"),
@@ -131,6 +130,6 @@ def test_a_flowchart_has_a_class_for_each_state_that_there_is() -> None:
     lines = mermaid([*SEED, Vertex("new", "unspecified")]).splitlines()
 
     assert [line.split()[1] for line in lines if "classDef" in line] == [
-        "waiting", "running", "done", "failed", "skipped",
+        "failed", "running", "waiting", "skipped", "done",
     ]  # fmt: skip
     assert '  n9["new"]' in lines
