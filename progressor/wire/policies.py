@@ -28,7 +28,8 @@ def _check_coefficient(value: float, field: str) -> None:
         wire.refuse(field, f"must be at least 1, got {value}")
 
 
-def _check_elapsed_max(value: dt.timedelta, field: str) -> None:
+def check_not_negative(value: dt.timedelta, field: str) -> None:
+    """Refuse a negative duration."""
     if value < dt.timedelta(0):
         wire.refuse(field, f"must not be negative, got {wire.duration_text(value)}")
 
@@ -50,7 +51,7 @@ def _check_reasons(reasons: Sequence[str], field: str) -> None:
 
 
 _INTERVAL = Field(check=between(dt.timedelta(0), INTERVAL_MAX), zero_is_default=True)
-_RETRY_POLICY = Shape(
+RETRY_POLICY = Shape(
     RetryPolicy,
     namespace_service_pb2.RetryPolicy,
     initial_interval=_INTERVAL,
@@ -58,10 +59,10 @@ _RETRY_POLICY = Shape(
     interval_max=_INTERVAL,
     jitter=between(0, 1),
     attempts_max=between(1, ATTEMPTS_MAX),
-    elapsed_max=Field(check=_check_elapsed_max, zero_is_default=True),
+    elapsed_max=Field(check=check_not_negative, zero_is_default=True),
     non_retryable_reasons=_check_reasons,
 )
-retry_policy_to_wire = _RETRY_POLICY.message
+retry_policy_to_wire = RETRY_POLICY.message
 
 
 def retry_policy_from_wire(message: namespace_service_pb2.RetryPolicy, field: str) -> RetryPolicy:
@@ -70,4 +71,4 @@ def retry_policy_from_wire(message: namespace_service_pb2.RetryPolicy, field: st
     Raises:
         InvalidRequestError: With all that is wrong with it.
     """
-    return _RETRY_POLICY.read(message, f"{field}.")
+    return RETRY_POLICY.read(message, f"{field}.")

@@ -2,16 +2,21 @@
 
 A `Shape` pairs a dataclass with a message. Fields whose names agree need no code; what differs is
 given by keyword, under the name of the dataclass's field (or of a property, which is only
-written)::
+written), or as `Annotated` in a dataclass that exists for its message alone::
 
     GATE = Shape(Gate, pb.Gate)
     JOB = Shape(Job, pb.Job, key=JOB_KEY, deadline_at="deadline", counts=COUNTS)
-    SET_GATE = Shape(Setting, pb.SetGateRequest, namespace=check_namespace, gate=check_id)
+
+    class Setting:
+        namespace: Annotated[str, check_namespace]
+        gate: Annotated[str, check_id]
+
+    SET_GATE = Shape(Setting, pb.SetGateRequest)
 
     message = GATE.message(gate)          # or GATE.write(gate, message), into an empty one
     setting = SET_GATE.read(request)      # raises errors.InvalidRequestError with all violations
 
-A keyword is one of
+A keyword or annotation is one of
 
 - a string: the name of the message's field;
 - a shape: that of the nested message, of each item, or of each value of a map. Nested dataclasses
@@ -178,13 +183,14 @@ class Shape(Generic[V, M]):
 
     @functools.cached_property
     def _fields(self) -> tuple[tuple["dataclasses.Field[Any]", Any, Field | OneOf], ...]:
-        hints = typing.get_type_hints(self._value_type)
-        fields = dataclasses.fields(self._value_type)  # type: ignore[arg-type]
-        return tuple(
-            (it, hints[it.name], _field_of(self._exceptions.get(it.name)))
-            for it in fields
-            if it.init
-        )
+        hints = typing.get_type_hints(self._value_type, include_extras=True)
+        fields = []
+        for it in dataclasses.fields(self._value_type):  # type: ignore[arg-type]
+            hint, *annotations = _unannotated(hints[it.name])
+            exception = self._exceptions.get(it.name, *annotations)
+            if it.init:
+                fields.append((it, hint, _field_of(exception)))
+        return tuple(fields)
 
     @functools.cached_property
     def _write(self) -> _Put:
@@ -290,6 +296,12 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
+
+
+def _unannotated(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return a hint, and what it is annotated with."""
+    is_annotated = typing.get_origin(hint) is typing.Annotated
+    return typing.get_args(hint) if is_annotated else (hint,)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401

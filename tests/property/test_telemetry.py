@@ -14,7 +14,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.span import TraceState
 
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.traces import trace_context_of
 from progressor.processor.client import _trace_metadata
 from progressor.telemetry.instruments import (
     OVERFLOW,

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor import errors, sdk
+from progressor.api import jobs as job_codec
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import Violations
-from progressor.api.jobs import codec as job_codec
 from progressor.domain.gates import constraint as domain
 from progressor.domain.jobs.graph import decode_graph, encode_graph
 from progressor.domain.jobs.job import Job, Node

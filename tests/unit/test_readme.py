@@ -24,8 +24,8 @@ import yaml
 
 from bench.catalogue import QUESTIONS
 from progressor import errors, sdk
+from progressor.api import namespaces
 from progressor.api.calls import status, validation
-from progressor.api.namespaces import fields as namespace_fields
 from progressor.api.processes import responses
 from progressor.cli.main import main
 from progressor.cli.output.failures import EPILOGUE, ExitCode
@@ -249,7 +249,7 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("the first 100;", responses.WAITS_MAX, 100),
         ("1 ms to 1 day", wire.STEP_TIMEOUT_MIN, dt.timedelta(milliseconds=1)),
         ("1 ms to 1 day", wire.STEP_TIMEOUT_MAX, dt.timedelta(days=1)),
-        ("of a namespace | 32 |", namespace_fields.TARGETS_MAX, 32),
+        ("of a namespace | 32 |", namespaces.TARGETS_MAX, 32),
         ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_PAIRS_MAX, 64),
         ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_BYTES_MAX, 2 * 1024),
         ("id of a schedule | 1 to 128 bytes", job.NAME_BYTES_MAX, 128),

@@ -17,7 +17,7 @@ import datetime as dt
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -30,8 +30,8 @@ from progressor.api.calls import status
 from progressor.api.calls.malformed import Malformed, deserializer
 from progressor.api.calls.ports import CallContext
 from progressor.api.calls.request_count import RequestCount
-from progressor.api.calls.trace_context import trace_context_of
-from progressor.api.calls.traced import traced
+from progressor.api.calls.servicer import Servicer
+from progressor.api.calls.traces import grpc_context_of, trace_context_of, traced
 from progressor.clock import Clock
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.metrics.registry import Metrics
@@ -70,8 +70,14 @@ Served = Callable[[Message | Malformed, CallContext], Awaitable[Message | status
 _log = logging.getLogger(__name__)
 
 
-class AbortableContext(CallContext, Protocol):
-    """What the interceptor asks of gRPC beyond what servicers do."""
+class StreamContext(CallContext, Protocol):
+    """What is asked of gRPC beyond what servicers do; of a unary call, only `abort`."""
+
+    async def read(self) -> Any:  # noqa: ANN401 - a frame, `Malformed`, or grpc.aio.EOF
+        """Return the next frame of the client."""
+
+    async def write(self, message: Message) -> None:
+        """Return once a message may be followed by the next."""
 
     async def abort(
         self,
@@ -82,32 +88,13 @@ class AbortableContext(CallContext, Protocol):
         """End the call with an error; raises what only grpc.aio may catch."""
 
 
-class StreamContext(AbortableContext, Protocol):
-    """What a stream asks of gRPC."""
-
-    async def read(self) -> Any:  # noqa: ANN401 - a frame, `Malformed`, or grpc.aio.EOF
-        """Return the next frame of the client."""
-
-    async def write(self, message: Message) -> None:
-        """Return once a frame may be followed by the next."""
-
-
-class WatchContext(AbortableContext, Protocol):
-    """What a stream of answers asks of gRPC."""
-
-    async def write(self, message: Message) -> None:
-        """Return once a message may be followed by the next."""
-
-
 class Stream(Protocol):
-    """A method with frames both ways."""
+    """A method with frames both ways: the type of the client's, and what serves one stream."""
 
     @property
-    def frame(self) -> type[Message]:
-        """The type of the client's frames."""
+    def frame(self) -> type[Message]: ...
 
-    async def serve(self, context: StreamContext) -> None:
-        """Serve one stream to its end."""
+    async def serve(self, context: StreamContext) -> None: ...
 
 
 class Interceptor:
@@ -134,53 +121,36 @@ class Interceptor:
         self._storage_logged_at = float("-inf")
 
     def handler(
-        self,
-        service: ServiceDescriptor,
-        methods: Mapping[str, Method],
-        streams: Mapping[str, Stream] | None = None,
-        watches: Mapping[str, Watch] | None = None,
+        self, service: ServiceDescriptor, servicer: Servicer, stream: Stream | None = None
     ) -> grpc.GenericRpcHandler:
-        """Return what grpc.aio is to be given for a service with all its methods."""
-        streams, watches = streams or {}, watches or {}
-        kinds = {
-            name: (it.client_streaming, it.server_streaming)
-            for name, it in service.methods_by_name.items()
-        }
-        given = {
-            **dict.fromkeys(methods, (False, False)),
-            **dict.fromkeys(watches, (False, True)),
-            **dict.fromkeys(streams, (True, True)),
-        }
-        assert given == kinds, "methods differ from the contract"
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                self.wrapped(service.methods_by_name[name], method),
-                request_deserializer=self._weighing(
-                    deserializer(request_type(service.methods_by_name[name]))
-                ),
-                response_serializer=_serialize,
-            )
-            for name, method in methods.items()
-        }
-        for name, stream in streams.items():
-            handlers[name] = grpc.stream_stream_rpc_method_handler(
-                self.wrapped_stream(service.methods_by_name[name], stream),
-                request_deserializer=deserializer(stream.frame),
-                response_serializer=_serialize,
-            )
-        for name, watch in watches.items():
-            handlers[name] = grpc.unary_stream_rpc_method_handler(
-                self.wrapped_watch(service.methods_by_name[name], watch),
-                request_deserializer=deserializer(request_type(service.methods_by_name[name])),
-                response_serializer=_serialize,
-            )
+        """Return what grpc.aio is to be given for a service: its servicer's methods.
+
+        ``stream`` is that of the RPC with frames both ways, where there is one.
+        """
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for rpc in service.methods:
+            if rpc.client_streaming:
+                assert stream is not None, f"{rpc.name} has frames both ways"
+                handlers[rpc.name] = grpc.stream_stream_rpc_method_handler(
+                    self.wrapped_stream(rpc, stream), deserializer(stream.frame), _serialize
+                )
+                continue
+            parse, method = deserializer(request_type(rpc)), servicer.method(rpc.name)
+            if rpc.server_streaming:
+                handlers[rpc.name] = grpc.unary_stream_rpc_method_handler(
+                    self.wrapped_watch(rpc, method), parse, _serialize
+                )
+            else:
+                handlers[rpc.name] = grpc.unary_unary_rpc_method_handler(
+                    self.wrapped(rpc, method), self._weighing(parse), _serialize
+                )
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     def wrapped(self, descriptor: MethodDescriptor, method: Method) -> Method:
         """Return a method as grpc.aio calls it; cancellation passes through."""
         serve = self.served(descriptor, method)
 
-        async def answer(request: Message | Malformed, context: AbortableContext) -> Message:
+        async def answer(request: Message | Malformed, context: StreamContext) -> Message:
             end = await serve(request, context)
             if isinstance(end, status.RichStatus):
                 try:
@@ -191,36 +161,25 @@ class Interceptor:
 
         return answer
 
-    def wrapped_watch(
-        self, descriptor: MethodDescriptor, watch: Watch
-    ) -> Callable[[Any, Any], Awaitable[None]]:
+    def wrapped_watch(self, descriptor: MethodDescriptor, watch: Watch) -> Method:
         """Return a stream of answers as grpc.aio calls it; while draining, it ends at once."""
 
-        async def answer(request: Message | Malformed, context: WatchContext) -> None:
-            async def write_all(request: Message, told: CallContext) -> Message:
-                async with contextlib.aclosing(watch(request, told)) as responses:
-                    async for message in responses:
-                        try:
-                            await context.write(message)
-                        except grpc.aio.InternalError as error:
-                            # The client has left, and gRPC has not yet cancelled the call.
-                            raise asyncio.CancelledError from error
-                return _NO_ANSWER
-
-            task = asyncio.current_task()
-            assert task is not None, "each call runs in a task"
+        async def write_all(request: Message, context: CallContext) -> Message:
+            call: Any = grpc_context_of(context)
+            task = _current_task()
             self._watches.add(task)
             try:
-                end = await self.served(descriptor, write_all)(request, context)
+                async with contextlib.aclosing(watch(request, context)) as responses:
+                    async for message in responses:
+                        await call.write(message)
+            except grpc.aio.InternalError as error:
+                # The client has left, and gRPC has not yet cancelled the call.
+                raise asyncio.CancelledError from error
             finally:
                 self._watches.discard(task)
-            if isinstance(end, status.RichStatus):
-                try:
-                    await context.abort(end.code, end.message, end.trailing_metadata)
-                finally:
-                    del request, context
+            return _NO_ANSWER
 
-        return answer
+        return self.wrapped(descriptor, write_all)
 
     def wrapped_stream(
         self, descriptor: MethodDescriptor, stream: Stream
@@ -261,15 +220,14 @@ class Interceptor:
         async def serve(
             request: Message | Malformed, context: CallContext
         ) -> Message | status.RichStatus:
-            task = asyncio.current_task()
-            assert task is not None, "each call runs in a task"
+            task = _current_task()
             self._in_flight[task] = is_read
             size = self._sizes.pop(task, 0)
             self._request_bytes += size
             try:
                 self._refuse_too_large(size)
                 if self._refuses_all or (self._refuses_work and not is_read):
-                    _refuse()
+                    raise errors.ShuttingDownError(RETRY_AFTER)  # noqa: TRY301 - as of the method
                 if isinstance(request, Malformed):
                     request.refuse()
                 answer = await method(request, context)
@@ -397,13 +355,15 @@ class Interceptor:
             _log.warning("storage is unavailable", extra=facts)
 
 
-def _refuse() -> NoReturn:
-    raise errors.ShuttingDownError(RETRY_AFTER)
-
-
 def request_type(method: MethodDescriptor) -> type[Message]:
     """Return what a method takes."""
     return message_factory.GetMessageClass(method.input_type)
+
+
+def _current_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None, "each call runs in a task"
+    return task
 
 
 def _serialize(message: Message) -> bytes:

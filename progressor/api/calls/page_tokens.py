@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.calls.validation import PAGE_SIZE, check_id, check_namespace_name
+from progressor.api.calls.validation import PageSize, check_id, check_namespace_name
 from progressor.domain.views.process import Place
 from progressor.wire.fields import ID_BYTES_MAX, refuse
 from progressor.wire.shapes import UNSENT, Field, Shape
@@ -31,11 +31,14 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[Key]):
-    """A request for at most `limit` items after the key `after`; no namespace: a list of all."""
+    """A request for at most `limit` items after the key `after`; no namespace: a list of all.
+
+    One more is asked for, which shows whether there is a next page.
+    """
 
     namespace: str = ""
     after: Key
-    limit: int
+    limit: PageSize
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,6 @@ class PageTokens(Generic[Key]):
             message_type,
             namespace=check_namespace_name if has_namespace else UNSENT,
             after=self.field,
-            limit=PAGE_SIZE,
         )
 
     def page(

@@ -22,7 +22,7 @@ from types import TracebackType
 from progressor import errors
 from progressor.api.calls.interceptors import RETRY_AFTER
 from progressor.api.calls.ports import CallContext
-from progressor.api.calls.trace_context import Known
+from progressor.api.calls.traces import grpc_context_of
 
 READING_BYTES_MAX = 3 * 1024 * 1024
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
@@ -252,8 +252,7 @@ class _Taking:
 
 def caller_of(context: object) -> Hashable:
     """Return the caller that a call or a session counts as: its connection."""
-    while isinstance(context, Known):
-        context = context.inner
+    context = grpc_context_of(context)
     caller = getattr(context, "caller", None)
     if caller is None:
         peer = getattr(context, "peer", None)
@@ -263,9 +262,7 @@ def caller_of(context: object) -> Hashable:
 
 
 def _when_sent(context: object, callback: Callable[[], None]) -> None:
-    while isinstance(context, Known):
-        context = context.inner
-    when_sent = getattr(context, "when_sent", None)
+    when_sent = getattr(grpc_context_of(context), "when_sent", None)
     if when_sent is not None:
         when_sent(callback)
         return

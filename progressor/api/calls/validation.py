@@ -1,7 +1,7 @@
 """The checks that requests share, and the collector that reports all violations at once."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from progressor import errors
 from progressor.domain.processes.namespace import is_namespace_name
@@ -89,6 +89,20 @@ def read_key(id_field: str = "process_id") -> Callable[[Any, str, Any], ProcessK
     return read
 
 
+def at_least_0(value: int, field: str) -> None:
+    """Refuse a negative number."""
+    if value < 0:
+        wire.refuse(field, f"must not be negative, got {value}")
+
+
+NamespaceName = Annotated[str, check_namespace_name]
+Id = Annotated[str, check_id]
+Key = Annotated[ProcessKey, Field(read=read_key())]
+JobKey = Annotated[ProcessKey, Field(read=read_key("job_id"))]
+Revision = Annotated[int, at_least_0]
+"""Of a request, which expects it; 0: any."""
+
+
 def read_payload(name: str) -> Field:
     """Return a field of bytes, of which there may be as many as the context says."""
 
@@ -111,12 +125,6 @@ def text_of(bytes_max: int) -> Check:
         refuse_all(field, faults)
 
     return check
-
-
-def at_least_0(value: int, field: str) -> None:
-    """Refuse a negative number."""
-    if value < 0:
-        wire.refuse(field, f"must not be negative, got {value}")
 
 
 def check_caller_context(pairs: Mapping[str, str], field: str) -> None:
@@ -142,6 +150,7 @@ def _page_size(message: Any, path: str, _context: object) -> int:  # noqa: ANN40
 
 
 PAGE_SIZE = Field(read=_page_size)
+PageSize = Annotated[int, PAGE_SIZE]
 """The items of a page, 1 .. 1,000; 0 asks for the default."""
 
 

@@ -1,4 +1,1 @@
-"""ProcessService: start, call, notify, repair, get, list, trace and the rest.
-
-Start with ``servicer``; ``codec`` reads requests and ``answers`` writes responses.
-"""
+"""ProcessService: ``servicer``, and how its ``requests`` are read and ``responses`` written."""

@@ -1,11 +1,16 @@
-"""Responses of ProcessService, from domain to protobuf; pages cut to what a client can receive."""
+"""Responses of ProcessService, from domain to protobuf; pages cut to what a client can receive.
 
-from collections.abc import Sequence
+A wait is a flat message, which any client can read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from progressor.api.calls import page_tokens
-from progressor.api.processes.wait_codec import fill_wait
+from progressor.api.gates import HOLDER
+from progressor.domain.gates.constraint import Order, Version
 from progressor.domain.processes.event import Event
 from progressor.domain.views import why
 from progressor.domain.views.process import (
@@ -17,11 +22,28 @@ from progressor.domain.views.process import (
     Timer,
     place_of,
 )
-from progressor.domain.views.wait import Wait
-from progressor.v1 import process_service_pb2, types_pb2
+from progressor.domain.views.wait import (
+    BehindTask,
+    BehindVersion,
+    Cause,
+    GatesFull,
+    GateWait,
+    NoFreeWorker,
+    NoReplica,
+    OrderWait,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    RunAtNotDue,
+    Running,
+    TimerNotDue,
+    Wait,
+)
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
 from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
-from progressor.wire.shapes import Field, Shape
+from progressor.wire.shapes import UNSENT, Field, Shape
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
@@ -36,12 +58,10 @@ WAITS_BYTES_MAX = 512 * 1024
 """Bytes of waits in one Get. Those of a task with constraints name up to 80 holders of gates."""
 
 _TIMER = Shape(Timer, types_pb2.Timer, task_type="type")
-_ROLE = Shape(JobRole, process_service_pb2.JobRole)
+_ROLE = Shape(JobRole, pb.JobRole)
 
 
-def _fill_events(
-    message: process_service_pb2.TaskTrace, events: Sequence[Event], _context: object
-) -> None:
+def _fill_events(message: pb.TaskTrace, events: Sequence[Event], _context: object) -> None:
     add_event = message.events.add
     for event in events:
         process_wire.fill_event(add_event(), event)
@@ -49,7 +69,7 @@ def _fill_events(
 
 _TRACE = Shape(
     TaskTrace,
-    process_service_pb2.TaskTrace,
+    pb.TaskTrace,
     task_type="type",
     error=TASK_ERROR,
     events=Field(write=_fill_events),
@@ -57,15 +77,85 @@ _TRACE = Shape(
 )
 
 
+def _fill_version(message: Any, version: Version, _context: object) -> None:  # noqa: ANN401  # of two
+    message.version = str(version)
+
+
+_CAUSE_TO_WIRE: Mapping[type[Cause], types_pb2.WaitCause.ValueType] = {
+    Running: types_pb2.WAIT_CAUSE_RUNNING,
+    TimerNotDue: types_pb2.WAIT_CAUSE_TIMER,
+    BehindTask: types_pb2.WAIT_CAUSE_BEHIND_TASK,
+    NoFreeWorker: types_pb2.WAIT_CAUSE_NO_FREE_WORKER,
+    RetryNotDue: types_pb2.WAIT_CAUSE_RETRY,
+    NoReplica: types_pb2.WAIT_CAUSE_NO_REPLICA,
+    PresumedDead: types_pb2.WAIT_CAUSE_PRESUMED_DEAD,
+    Overrun: types_pb2.WAIT_CAUSE_OVERRUN,
+    RunAtNotDue: types_pb2.WAIT_CAUSE_RUN_AT,
+    BehindVersion: types_pb2.WAIT_CAUSE_ORDER,
+    GatesFull: types_pb2.WAIT_CAUSE_GATE,
+}
+CAUSE_FROM_WIRE: Mapping[int, type[Cause]] = {
+    number: cause for cause, number in _CAUSE_TO_WIRE.items()
+}
+
+_ORDER = Shape(
+    OrderWait,
+    types_pb2.OrderWait,
+    order=Shape(Order, types_pb2.Order, version=Field(write=_fill_version)),
+    version=Field(write=_fill_version),
+)
+_SHAPES: Mapping[type[Cause], Shape[Any, types_pb2.Wait]] = {
+    **{cause: Shape(cause, types_pb2.Wait) for cause in _CAUSE_TO_WIRE},
+    Overrun: Shape(Overrun, types_pb2.Wait, expired_at=UNSENT),
+    NoReplica: Shape(NoReplica, types_pb2.Wait, draining_count=UNSENT, silent_count=UNSENT),
+    BehindTask: Shape(
+        BehindTask,
+        types_pb2.Wait,
+        task_id="behind_task_id",
+        task_type="behind_type",
+        is_running="behind_runs",
+        since="behind_since",
+    ),
+    BehindVersion: Shape(BehindVersion, types_pb2.Wait, order=_ORDER),
+    GatesFull: Shape(
+        GatesFull, types_pb2.Wait, gates=Shape(GateWait, types_pb2.GateWait, holders=HOLDER)
+    ),
+}
+
+
+def _fill_causes(message: types_pb2.Wait, causes: Iterable[Cause], _context: object) -> None:
+    # What is besides has fields of its own, whatever the first cause is.
+    for cause in causes:
+        _SHAPES[type(cause)].write(cause, message)
+
+
+_WAIT = Shape(
+    Wait,
+    types_pb2.Wait,
+    task_type="type",
+    cause=UNSENT,
+    besides=UNSENT,
+    causes=Field(write=_fill_causes),
+    last_error=TASK_ERROR,
+)
+
+
+def fill_wait(message: types_pb2.Wait, wait: Wait) -> None:
+    """Write a wait into an empty message, in fields and in words."""
+    _WAIT.write(wait, message)
+    message.cause = _CAUSE_TO_WIRE[type(wait.cause)]
+    message.explanation = why.explain(wait)
+
+
 def get_to_wire(
     view: ProcessView, page: HistoryPage, *, without_state: bool = False
-) -> process_service_pb2.GetResponse:
+) -> pb.GetResponse:
     """Return what Get answers: as much of the page as fits, but one event at least.
 
     A state and an event of the size of a payload's limit do not fit into one message: a client
     that reads a history page by page can have the state left out.
     """
-    response = process_service_pb2.GetResponse()
+    response = pb.GetResponse()
     process_wire.fill_process(response.process, view.process)
     add_event = response.history.add
     for event in page.events:
@@ -112,11 +202,9 @@ def _size_of(events: Sequence[Event]) -> int:
     return sum(_ITEM_BYTES + len(event.payload) for event in events)
 
 
-def trace_to_wire(
-    traces: Sequence[TaskTrace], *, page_size: int
-) -> process_service_pb2.TraceResponse:
+def trace_to_wire(traces: Sequence[TaskTrace], *, page_size: int) -> pb.TraceResponse:
     """Return a page of at most `page_size` tasks; one more of them says that there is a next."""
-    response = process_service_pb2.TraceResponse()
+    response = pb.TraceResponse()
     room = PAGE_BYTES_MAX
     for count, trace in enumerate(traces):
         message = response.tasks.add()
@@ -132,9 +220,9 @@ def trace_to_wire(
     return response
 
 
-def list_to_wire(page: ProcessPage) -> process_service_pb2.ListResponse:
+def list_to_wire(page: ProcessPage) -> pb.ListResponse:
     """Return a page, as much of it as a client can receive."""
-    response = process_service_pb2.ListResponse()
+    response = pb.ListResponse()
     room = PAGE_BYTES_MAX
     next_before = page.next_before
     for count, listed in enumerate(page.listed):

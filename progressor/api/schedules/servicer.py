@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
+from typing import Any
 
 from progressor import errors
-from progressor.api.calls.deadlines import seconds_left
-from progressor.api.calls.interceptors import Method
 from progressor.api.calls.ports import Backend, CallContext
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.servicer import Servicer, seconds_left
+from progressor.api.calls.traces import trace_context_of
 from progressor.api.calls.validation import check_namespace_name
 from progressor.api.schedules import codec as schedule_codec
 from progressor.clock import Clock
@@ -31,7 +31,7 @@ from progressor.wire import fields as wire
 _log = logging.getLogger(__name__)
 
 
-class ScheduleServicer:
+class ScheduleServicer(Servicer):
     """What clients and operators do with schedules; raises the `errors` that become statuses."""
 
     def __init__(
@@ -40,13 +40,13 @@ class ScheduleServicer:
         *,
         clock: Clock,
     ) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._clock = clock
         # One thread: several at once would only take the interpreter from the event loop.
         self._calendars = futures.ThreadPoolExecutor(1, thread_name_prefix="calendars")
 
-    def methods(self) -> Mapping[str, Method]:
-        """Return the methods by their names on the wire."""
+    def method(self, rpc: str) -> Any:  # noqa: ANN401  # as of the base
+        """Return the method that serves an RPC."""
         return {
             "CreateSchedule": self.create,
             "UpdateSchedule": self.update,
@@ -57,7 +57,7 @@ class ScheduleServicer:
             "ResumeSchedule": self.resume,
             "TriggerSchedule": self.trigger,
             "BackfillSchedule": self.backfill,
-        }
+        }[rpc]
 
     async def create(
         self, message: messages.CreateScheduleRequest, context: CallContext

@@ -5,25 +5,27 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.ports import Backend, LogLevels
+from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.turns import Turns
-from progressor.api.gates.servicer import GateServicer
-from progressor.api.jobs.servicer import JobServicer
-from progressor.api.namespaces.servicer import NamespaceServicer
+from progressor.api.gates import GateServicer
+from progressor.api.jobs import JobServicer
+from progressor.api.namespaces import NamespaceServicer
 from progressor.api.processes.servicer import ProcessServicer
-from progressor.api.replicas.servicer import ReplicaServicer
+from progressor.api.replicas import ReplicaServicer
 from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.api.server.binding import BIND_KEY, Tls, bind, check_free, credentials_of
 from progressor.api.server.health import Health
-from progressor.api.session.sessions import Sessions
+from progressor.api.sessions import Sessions
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
@@ -46,15 +48,6 @@ SCHEDULE_SERVICE = schedule_service_pb2.DESCRIPTOR.services_by_name["ScheduleSer
 REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_WATCHED = (
-    "",
-    PROCESS_SERVICE.full_name,
-    NAMESPACE_SERVICE.full_name,
-    GATE_SERVICE.full_name,
-    JOB_SERVICE.full_name,
-    SCHEDULE_SERVICE.full_name,
-    REPLICA_SERVICE.full_name,
-)
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 _NO_ADDRESS = "must name at least one address, not ''"
 _OF_CLIENTS: Labels = ("client",)
@@ -120,36 +113,32 @@ class ApiServer:
     ) -> None:
         """Build the services.
 
-        Args:
-            backend: Returns what the services call; raises `errors.StorageUnavailableError` while
-                there is none.
-            log_levels: Set by operators.
-            replica_name: Of this replica, for operators.
-            clock: For deadlines.
-            listening: Addresses and limits.
-            metrics: Where to count requests.
-            tracing: Of requests.
+        ``backend`` returns what they call; it raises `errors.StorageUnavailableError` while there
+        is none.
         """
         self._turns = Turns()
-        self._processes = ProcessServicer(backend, turns=self._turns)
-        self._namespaces = NamespaceServicer(backend)
-        self._gates = GateServicer(backend)
-        self._schedules = ScheduleServicer(backend, clock=clock)
-        self._jobs = JobServicer(backend, clock=clock)
-        self._replicas = ReplicaServicer(backend, log_levels=log_levels, name=replica_name)
-        self._clock = clock
+        processes = ProcessServicer(backend, turns=self._turns)
+        self._servicers: Mapping[ServiceDescriptor, Servicer] = {
+            PROCESS_SERVICE: processes,
+            NAMESPACE_SERVICE: NamespaceServicer(backend),
+            GATE_SERVICE: GateServicer(backend),
+            JOB_SERVICE: JobServicer(backend, clock=clock),
+            SCHEDULE_SERVICE: ScheduleServicer(backend, clock=clock),
+            REPLICA_SERVICE: ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
+        }
+        self._names = [service.full_name for service in self._servicers]
         self._listening = listening
         metrics = metrics or Metrics()
         self._interceptor = Interceptor(clock=clock, metrics=metrics, tracing=tracing)
         self._sessions = Sessions(
             PROCESS_SERVICE,
-            self._processes.methods(),
+            processes,
             interceptor=self._interceptor,
             clock=clock,
             calls_max=listening.session_calls_max,
         )
         metrics.stream_sessions.read_from(lambda: [(_OF_CLIENTS, self._sessions.open_count)])
-        self._health = Health(_WATCHED)
+        self._health = Health(["", *self._names])
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
@@ -165,21 +154,13 @@ class ApiServer:
         _GRPC_LOG.addFilter(_is_not_disconnect)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
-            (
-                self._interceptor.handler(
-                    PROCESS_SERVICE, self._processes.methods(), {"Session": self._sessions}
-                ),
-                self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
-                self._interceptor.handler(GATE_SERVICE, self._gates.methods()),
-                self._interceptor.handler(
-                    JOB_SERVICE, self._jobs.methods(), watches=self._jobs.watches()
-                ),
-                self._interceptor.handler(SCHEDULE_SERVICE, self._schedules.methods()),
-                self._interceptor.handler(REPLICA_SERVICE, self._replicas.methods()),
+            tuple(
+                self._interceptor.handler(service, servicer, self._sessions)
+                for service, servicer in self._servicers.items()
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*_WATCHED[1:], _HEALTH_SERVICE, reflection.SERVICE_NAME)
+        names = (*self._names, _HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(server.stop, None)

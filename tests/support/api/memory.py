@@ -4,18 +4,16 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from progressor import errors
 from progressor.api.calls.ports import Backend
-from progressor.domain.gates.gate import Gate, GateView
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Event, HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskStatus, TaskType
-from progressor.domain.views.activity import Activity
 from progressor.domain.views.process import (
     HistoryPage,
     Listed,
@@ -28,12 +26,7 @@ from progressor.domain.views.replica import ReplicaView
 from progressor.domain.views.wait import Wait
 from progressor.telemetry.logs.level import Level
 from tests.support.api.memory_jobs import MemoryJobs
-from tests.support.api.memory_schedules import MemoryScheduleRuns, MemorySchedules
-from tests.support.builders import make_activity, make_replica_facts, make_replica_view
-
-if TYPE_CHECKING:
-    # The generated module has them in its stub alone.
-    pass
+from tests.support.builders import make_replica_view
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -207,43 +200,6 @@ class MemoryNamespaces:
         del self.stored[name]
 
 
-class MemoryGates:
-    """Gates of the namespace ``orders`` in a dict."""
-
-    def __init__(self) -> None:
-        self.stored: dict[str, Gate] = {}
-
-    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
-        """Return some in order."""
-        assert namespace == "orders"
-        return tuple(self.stored[key] for key in sorted(self.stored) if key > after)[:limit]
-
-    async def get(self, namespace: str, gate: str) -> GateView:
-        """Return what is stored, with no replica at work on it."""
-        if gate not in self.stored:
-            raise errors.GateNotFoundError(namespace, gate)
-        return GateView(gate=self.stored[gate], holders=(), line=())
-
-    async def set(
-        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
-    ) -> Gate:
-        """Store it and count the revision."""
-        revision = self.stored[gate].revision if gate in self.stored else 0
-        if expected_revision not in (0, revision):
-            if not revision:
-                raise errors.GateNotFoundError(namespace, gate)
-            raise errors.GateChangedError(gate, expected_revision, revision)
-        self.stored[gate] = make_gate(gate=gate, capacity=capacity, revision=revision + 1)
-        return self.stored[gate]
-
-    async def delete(self, namespace: str, gate: str) -> None:
-        """Forget it, unless it is busy."""
-        await self.get(namespace, gate)
-        if gate == "busy":
-            raise errors.GateInUseError(namespace, gate)
-        del self.stored[gate]
-
-
 class MemoryRoster:
     """Three replicas; the first one is silent."""
 
@@ -261,13 +217,6 @@ class MemoryRoster:
         return tuple(view for view in views if view.replica_id > after)[:limit]
 
 
-class MemoryActivities:
-    """Tells of a replica that has just beaten, in which nothing is done; nothing waits."""
-
-    async def read(self) -> Activity:
-        return make_activity(make_replica_facts())
-
-
 class MemoryLogLevels:
     """Remembers what it was asked; the level was info."""
 
@@ -283,19 +232,6 @@ class MemoryLogLevels:
 def namespace(name: str) -> Namespace:
     return Namespace(
         name=name, processor_targets=("a:1",), payload_bytes_max=PAYLOAD_MAX, revision=1
-    )
-
-
-def make_gate(*, gate: str, capacity: int, revision: int) -> Gate:
-    return Gate(
-        namespace="orders",
-        gate=gate,
-        capacity=capacity,
-        held=0,
-        waiting_count=0,
-        revision=revision,
-        created_at=NOW,
-        updated_at=NOW,
     )
 
 
@@ -346,27 +282,19 @@ def trace(task_id: int) -> TaskTrace:
     )
 
 
-def memory_backend(
-    *,
-    requests: MemoryRequests | None = None,
-    processes: MemoryProcesses | None = None,
-    namespaces: MemoryNamespaces | None = None,
-    jobs: MemoryJobs | None = None,
-    schedules: MemorySchedules | None = None,
-    roster: MemoryRoster | None = None,
-) -> Backend:
-    schedules = schedules or MemorySchedules()
-    jobs, gates = jobs or MemoryJobs(), MemoryGates()
-    return Backend(
-        requests=requests or MemoryRequests(),
-        processes=processes or MemoryProcesses(),
-        namespaces=namespaces or MemoryNamespaces(),
-        gates=gates,
-        gate_capacities=gates,
-        jobs=jobs,
-        job_control=jobs,
-        schedules=schedules,
-        schedule_runs=MemoryScheduleRuns(schedules),
-        roster=roster or MemoryRoster(),
-        activities=MemoryActivities(),
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """All that is asked by processes, namespaces, jobs and replicas."""
+
+    requests: MemoryRequests = dataclasses.field(default_factory=MemoryRequests)
+    processes: MemoryProcesses = dataclasses.field(default_factory=MemoryProcesses)
+    namespaces: MemoryNamespaces = dataclasses.field(default_factory=MemoryNamespaces)
+    jobs: MemoryJobs = dataclasses.field(default_factory=MemoryJobs)
+    roster: MemoryRoster = dataclasses.field(default_factory=MemoryRoster)
+    log_levels: MemoryLogLevels = dataclasses.field(default_factory=MemoryLogLevels)
+
+    def backend(self, **others: Any) -> Backend:
+        """Return all of it; what is not here, and not among the others, is not there."""
+        parts: dict[str, Any] = dict.fromkeys(it.name for it in dataclasses.fields(Backend))
+        parts |= {name: getattr(self, name, None) for name in parts}
+        return Backend(**parts | {"job_control": self.jobs} | others)

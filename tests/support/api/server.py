@@ -21,6 +21,7 @@ from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
+from tests.support.api.memory import Memory
 from tests.support.engine.sessions import SessionStub
 
 if TYPE_CHECKING:
@@ -29,28 +30,13 @@ if TYPE_CHECKING:
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
-from tests.support.api.memory import (
-    MemoryLogLevels,
-    MemoryNamespaces,
-    MemoryProcesses,
-    MemoryRequests,
-    MemoryRoster,
-    memory_backend,
-)
-from tests.support.api.memory_jobs import MemoryJobs
 
 
-@dataclasses.dataclass
-class Engine:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine(Memory):
     """A server, what stands behind it, and a channel to it."""
 
     server: ApiServer
-    requests: MemoryRequests
-    processes: MemoryProcesses
-    namespaces: MemoryNamespaces
-    jobs: MemoryJobs
-    roster: MemoryRoster
-    log_levels: MemoryLogLevels
     address: str
     channel: grpc.aio.Channel
     in_sessions: bool
@@ -80,30 +66,17 @@ class Engine:
         return int(response.status)
 
 
-def build(
-    listening: Listening,
-) -> tuple[
-    ApiServer,
-    MemoryRequests,
-    MemoryProcesses,
-    MemoryNamespaces,
-    MemoryJobs,
-    MemoryRoster,
-    MemoryLogLevels,
-]:
-    requests, processes, namespaces = MemoryRequests(), MemoryProcesses(), MemoryNamespaces()
-    jobs, roster, log_levels = MemoryJobs(), MemoryRoster(), MemoryLogLevels()
-    backend = memory_backend(
-        requests=requests, processes=processes, namespaces=namespaces, jobs=jobs, roster=roster
-    )
-    server = ApiServer(
+def build(listening: Listening, memory: Memory | None = None) -> ApiServer:
+    """Return a server that does not listen yet."""
+    memory = memory or Memory()
+    backend = memory.backend()
+    return ApiServer(
         lambda: backend,
-        log_levels=log_levels,
+        log_levels=memory.log_levels,
         replica_name="host-1",
         clock=SystemClock(),
         listening=listening,
     )
-    return server, requests, processes, namespaces, jobs, roster, log_levels
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
@@ -134,22 +107,12 @@ def violations_of(error: grpc.aio.AioRpcError) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def running_engine(*, in_sessions: bool) -> AsyncIterator[Engine]:
     """Serve, and connect to it; requests on processes go by calls of their own, or by sessions."""
-    server, requests, processes, namespaces, jobs, roster, log_levels = build(
-        Listening(bind=("127.0.0.1:0",))
-    )
+    memory = Memory()
+    server = build(Listening(bind=("127.0.0.1:0",)), memory)
     (address,) = await server.start()
     server.set_serving(serving=True)
     async with grpc.aio.insecure_channel(address) as channel:
         yield Engine(
-            server=server,
-            requests=requests,
-            processes=processes,
-            namespaces=namespaces,
-            jobs=jobs,
-            roster=roster,
-            log_levels=log_levels,
-            address=address,
-            channel=channel,
-            in_sessions=in_sessions,
+            **vars(memory), server=server, address=address, channel=channel, in_sessions=in_sessions
         )
         await server.drain(dt.timedelta(0))

@@ -177,7 +177,7 @@ async def test_a_drain_that_runs_out_of_grace_tells_those_who_wait(api: Engine) 
 
 
 async def test_a_taken_port_is_refused_by_its_key(api: Engine) -> None:
-    second, *_ = build(Listening(bind=(api.address,)))
+    second = build(Listening(bind=(api.address,)))
 
     with pytest.raises(errors.ConfigError) as caught:
         await second.start()
@@ -187,7 +187,7 @@ async def test_a_taken_port_is_refused_by_its_key(api: Engine) -> None:
 
 async def test_a_port_taken_at_one_address_of_a_host_is_refused(api: Engine) -> None:
     port = api.address.rpartition(":")[2]
-    second, *_ = build(Listening(bind=(f"localhost:{port}",)))
+    second = build(Listening(bind=(f"localhost:{port}",)))
 
     with pytest.raises(errors.ConfigError, match=r"server\.bind.*already"):
         await second.start()
@@ -195,8 +195,8 @@ async def test_a_port_taken_at_one_address_of_a_host_is_refused(api: Engine) -> 
 
 async def test_a_unix_socket_is_not_taken_from_who_listens_there(tmp_path: Path) -> None:
     bind = (f"unix:{tmp_path}/api.sock",)
-    first, *_ = build(Listening(bind=bind))
-    second, *_ = build(Listening(bind=bind))
+    first = build(Listening(bind=bind))
+    second = build(Listening(bind=bind))
     await first.start()
     with pytest.raises(errors.ConfigError, match=r"server\.bind.*already"):
         await second.start()
@@ -207,9 +207,9 @@ async def test_a_unix_socket_is_not_taken_from_who_listens_there(tmp_path: Path)
 
 
 async def test_ports_can_be_shared_on_request() -> None:
-    first, *_ = build(Listening(bind=("127.0.0.1:0",), port_shared=True))
+    first = build(Listening(bind=("127.0.0.1:0",), port_shared=True))
     (address,) = await first.start()
-    second, *_ = build(Listening(bind=(address,), port_shared=True))
+    second = build(Listening(bind=(address,), port_shared=True))
 
     assert await second.start() == [address]
     await first.drain(dt.timedelta(0))
@@ -218,7 +218,7 @@ async def test_ports_can_be_shared_on_request() -> None:
 
 async def test_several_addresses_are_served_at_once(tmp_path: Path) -> None:
     path = f"unix:{tmp_path}/api.sock"
-    server, *_ = build(Listening(bind=("127.0.0.1:0", path, "[::1]:0")[: 3 if has_ipv6() else 2]))
+    server = build(Listening(bind=("127.0.0.1:0", path, "[::1]:0")[: 3 if has_ipv6() else 2]))
     addresses = await server.start()
     for address in addresses:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -250,7 +250,7 @@ def has_ipv6() -> bool:
     ],
 )
 async def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
-    server, *_ = build(Listening(bind=(address,)))
+    server = build(Listening(bind=(address,)))
 
     with pytest.raises(errors.ConfigError, match=r"server\.bind"):
         await server.start()
@@ -258,7 +258,7 @@ async def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
 
 async def test_a_certificate_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
     tls = Tls(certificate=tmp_path / "no.pem", key=tmp_path / "no.key")
-    server, *_ = build(Listening(bind=("127.0.0.1:0",), tls=tls))
+    server = build(Listening(bind=("127.0.0.1:0",), tls=tls))
 
     with pytest.raises(errors.ConfigError, match=r"server\.tls_certificate"):
         await server.start()
@@ -268,7 +268,7 @@ async def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
     for name in ("a.pem", "a.key"):
         (tmp_path / name).write_text("garbage")
     tls = Tls(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
-    server, *_ = build(Listening(bind=("127.0.0.1:0",), tls=tls))
+    server = build(Listening(bind=("127.0.0.1:0",), tls=tls))
 
     with pytest.raises(errors.ConfigError, match=r"server\."):
         await server.start()

@@ -18,7 +18,7 @@ from progressor.sdk import EngineUnavailableError
 from progressor.sdk.transport import sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.api.memory import MemoryRequests
+from tests.support.api.memory import Memory, MemoryRequests
 from tests.support.api.server import build
 from tests.support.engine.replica import (
     Env,
@@ -85,7 +85,8 @@ class Api:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def api() -> AsyncIterator[Api]:
-    server, requests, *_ = build(Listening(bind=("127.0.0.1:0",)))
+    requests = MemoryRequests()
+    server = build(Listening(bind=("127.0.0.1:0",)), Memory(requests=requests))
     (address,) = await server.start()
     api = Api(server, requests, address)
     yield api
@@ -158,7 +159,8 @@ async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(
 
 async def test_a_client_that_does_not_read_is_not_read_from() -> None:
     listening = Listening(bind=("127.0.0.1:0",), session_calls_max=FEW)
-    server, requests, *_ = build(listening)
+    requests = MemoryRequests()
+    server = build(listening, Memory(requests=requests))
     (address,) = await server.start()
     api = Api(server, requests, address)
     sent = asyncio.Event()
@@ -186,7 +188,8 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 
 async def test_a_session_that_is_held_open_does_not_hold_up_the_drain() -> None:
-    server, requests, *_ = build(Listening(bind=("127.0.0.1:0",)))
+    requests = MemoryRequests()
+    server = build(Listening(bind=("127.0.0.1:0",)), Memory(requests=requests))
     (address,) = await server.start()
     api = Api(server, requests, address)
     async with api.session() as session:

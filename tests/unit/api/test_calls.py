@@ -10,10 +10,10 @@ import pytest
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Interceptor, Method
 from progressor.api.calls.malformed import Malformed
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.servicer import Servicer, seconds_left
+from progressor.api.calls.traces import trace_context_of
 from progressor.api.processes.servicer import ProcessServicer
 from progressor.api.server.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.clock import SystemClock
@@ -122,7 +122,7 @@ async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> No
     request = getattr(pb, f"{name}Request")(namespace="a")
 
     with pytest.raises(errors.DeadlineExceededError):
-        await servicer.methods()[name](request, Context(remaining=0.0))
+        await servicer.method(name)(request, Context(remaining=0.0))
 
 
 async def test_an_error_is_reported_and_counted() -> None:
@@ -221,16 +221,11 @@ async def test_a_cancellation_passes_through_and_a_cut_call_is_reported() -> Non
         await gate.all_done()
 
 
-def test_methods_and_streams_are_those_of_the_contract() -> None:
-    methods = {name: _never for name in PROCESS_SERVICE.methods_by_name if name != "Session"}
-    jobs = dict.fromkeys(JOB_SERVICE.methods_by_name, _never)
-    with pytest.raises(AssertionError, match="methods differ"):
-        interceptor().handler(PROCESS_SERVICE, methods)
-    with pytest.raises(AssertionError, match="methods differ"):
-        interceptor().handler(PROCESS_SERVICE, {}, {"Session": None})  # type: ignore[dict-item]
-    with pytest.raises(AssertionError, match="methods differ"):
-        interceptor().handler(JOB_SERVICE, jobs)
+def test_every_rpc_of_the_contract_needs_its_method() -> None:
+    class Nothing(Servicer):
+        pass
 
-
-async def _never(_request: Message, _context: Context) -> Message:
-    raise AssertionError
+    with pytest.raises(AttributeError, match="submit_job"):
+        interceptor().handler(JOB_SERVICE, Nothing(None))  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="Session has frames both ways"):
+        interceptor().handler(PROCESS_SERVICE, ProcessServicer(None))  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.schedules.schedule import Calendar, CronTimes, Upcoming, schedule_key
 from progressor.v1 import schedule_service_pb2 as messages
-from tests.support.api.memory import MemoryNamespaces, memory_backend
-from tests.support.api.memory_schedules import MemorySchedules
+from tests.support.api.memory import Memory, MemoryNamespaces
+from tests.support.api.memory_schedules import MemoryScheduleRuns, MemorySchedules
 from tests.support.clock import ManualClock
 from tests.support.storage.schedules import a_spec
 
@@ -58,7 +58,9 @@ async def made() -> ScheduleServicer:
     await namespaces.create(Namespace(name="clocks", processor_targets=("127.0.0.1:1",)))
     spec = a_spec(times=CronTimes("0 0 29 2 */7", "UTC"))
     await schedules.create(schedule_key("clocks", "rare"), spec, paused=False, note="")
-    backend = memory_backend(namespaces=namespaces, schedules=schedules)
+    backend = Memory(namespaces=namespaces).backend(
+        schedules=schedules, schedule_runs=MemoryScheduleRuns(schedules)
+    )
     return ScheduleServicer(lambda: backend, clock=ManualClock())
 
 

@@ -12,14 +12,14 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from progressor import errors
+from progressor.api import sessions
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import deserializer
 from progressor.api.calls.ports import CallContext
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.servicer import Servicer
+from progressor.api.calls.traces import trace_context_of
 from progressor.api.server.server import PROCESS_SERVICE
-from progressor.api.session import session, sessions
-from progressor.api.session.session import TIMEOUT_SECONDS_MAX, Call
-from progressor.api.session.sessions import Sessions
+from progressor.api.sessions import TIMEOUT_SECONDS_MAX, Call, Sessions
 from progressor.clock import SystemClock
 from progressor.internal.v1 import frames_pb2
 from progressor.telemetry.metrics.registry import Metrics
@@ -99,7 +99,7 @@ class Stream:
         return {call_id: found[-1] for call_id, found in self.answers.items()}
 
 
-class Methods:
+class Methods(Servicer):
     """Methods that answer by their args: ``hang`` never, ``break`` with a bug, others at once."""
 
     def __init__(self, news: asyncio.Event) -> None:
@@ -109,6 +109,9 @@ class Methods:
         self.let_go = 0
         self.contexts: list[CallContext] = []
         self.on_sent: Callable[[int], None] | None = None
+
+    def method(self, _rpc: str) -> Any:
+        return self.serve
 
     async def serve(self, message: Any, context: CallContext) -> Message:
         self.begun += 1
@@ -144,7 +147,7 @@ class Running:
         self.interceptor = Interceptor(clock=SystemClock(), metrics=self.metrics)
         self.sessions = Sessions(
             PROCESS_SERVICE,
-            dict.fromkeys(("Start", "Call", "Notify", "Repair", "Get"), self.methods.serve),
+            self.methods,
             interceptor=self.interceptor,
             clock=SystemClock(),
             calls_max=calls_max,
@@ -424,8 +427,8 @@ async def test_a_session_opened_while_draining_is_told_so_at_once() -> None:
 
 
 async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STALLED_BYTES", 1)
-    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "STALLED_BYTES", 1)
+    monkeypatch.setattr(sessions, "STALL_SECONDS", 0.05)
     async with running() as run:
         run.stream.gate.clear()
         run.stream.send(call(1, b"finished"), call(2, b"finished"), call(3, b"hang"))
@@ -442,8 +445,8 @@ async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.Mon
 async def test_a_client_that_reads_its_answers_is_not_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "STALLED_BYTES", 1)
-    monkeypatch.setattr(session, "STALL_SECONDS", stall_seconds := 0.5)
+    monkeypatch.setattr(sessions, "STALLED_BYTES", 1)
+    monkeypatch.setattr(sessions, "STALL_SECONDS", stall_seconds := 0.5)
     clock = asyncio.get_running_loop().time
     async with running() as run:
         until, number = clock() + 2 * stall_seconds, 0
@@ -483,7 +486,7 @@ async def test_the_session_with_the_most_unread_bytes_is_cut_off(
 async def test_nothing_more_is_read_while_too_many_bytes_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr(sessions, "READ_AHEAD_BYTES", 1)
     async with running() as run:
         run.stream.gate.clear()
         run.stream.send(call(1, b"finished"))

@@ -11,7 +11,7 @@ from progressor import errors, job_errors
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import Malformed
 from progressor.api.calls.ports import CallContext
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.traces import trace_context_of
 from progressor.api.server.server import JOB_SERVICE
 from progressor.clock import SystemClock
 from progressor.telemetry.metrics.registry import Metrics

@@ -3,7 +3,7 @@
 import datetime as dt
 
 from progressor.api.processes.responses import PAGE_BYTES_MAX
-from progressor.api.replicas.activity_codec import LOADS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.api.replicas import LOADS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
 from progressor.domain.views import replica
 from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.api.processes import codec, put_codec
+from progressor.api.processes import requests
 from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
     GATES_MAX,
@@ -51,7 +51,7 @@ def test_all_violations_of_a_request_are_reported_together() -> None:
     )
 
     fields = fields_of(
-        lambda: codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+        lambda: requests.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
     )
 
     assert fields == [
@@ -134,7 +134,7 @@ def test_an_import_has_no_constraints() -> None:
         timer=types.SetTimer(constraints=types.Constraints()),
     )
 
-    assert fields_of(lambda: put_codec.put_from_wire(message, {}, payload_bytes_max=LIMIT)) == [
+    assert fields_of(lambda: requests.put_from_wire(message, {}, payload_bytes_max=LIMIT)) == [
         "timer.constraints"
     ]
 
@@ -143,7 +143,7 @@ def test_an_import_has_no_constraints() -> None:
 def test_a_cancel_names_its_task_one_way(task: dict[str, Any]) -> None:
     message = pb.CancelRequest(namespace="orders", process_id="1", **task)
 
-    assert codec.task_from_wire(message).task == next(iter(task.values()))
+    assert requests.task_from_wire(message).task == next(iter(task.values()))
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_a_cancel_names_its_task_one_way(task: dict[str, Any]) -> None:
 def test_a_cancel_of_no_task_is_refused(task: dict[str, Any], field: str) -> None:
     message = pb.CancelRequest(namespace="orders", process_id="1", **task)
 
-    assert fields_of(lambda: codec.task_from_wire(message)) == [field]
+    assert fields_of(lambda: requests.task_from_wire(message)) == [field]

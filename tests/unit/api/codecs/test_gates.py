@@ -5,8 +5,8 @@ import datetime as dt
 
 import pytest
 
+from progressor.api import gates as gate_codec
 from progressor.api.calls import page_tokens
-from progressor.api.gates import codec as gate_codec
 from progressor.domain.gates.gate import Gate
 from progressor.v1 import gate_service_pb2 as pb
 from tests.unit.api.codecs.test_processes import fields_of

@@ -7,9 +7,9 @@ import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
+from progressor.api import jobs as job_codec
 from progressor.api.calls import page_tokens
-from progressor.api.jobs import codec as job_codec
-from progressor.api.jobs.servicer import (
+from progressor.api.jobs import (
     WATCH_SECONDS_MAX,
     WATCH_SECONDS_MIN,
     WATCHERS_MAX,
@@ -21,7 +21,7 @@ from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import process_key
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.api.memory import memory_backend
+from tests.support.api.memory import Memory
 from tests.support.api.memory_jobs import MemoryJobs, make_job, make_node
 from tests.unit.api.codecs.test_processes import fields_of
 from tests.unit.api.test_calls import Context
@@ -153,7 +153,7 @@ class Watched:
         self.jobs.put(make_job())
         self.pauses: list[float] = []
         self.changes = {5: make_job(revision=2), 8: make_job(revision=3, state=JobState.DONE)}
-        backend = memory_backend(jobs=self.jobs)
+        backend = Memory(jobs=self.jobs).backend()
         self.servicer = JobServicer(lambda: backend, clock=SystemClock(), pause=self._pause)
 
     async def _pause(self, seconds: float) -> None:
@@ -166,7 +166,7 @@ async def test_a_watch_looks_less_often_while_nothing_changes() -> None:
     watched = Watched()
     request = pb.WatchJobRequest(**NAMED)
 
-    told = [it.job.revision async for it in watched.servicer.watch(request, Context())]
+    told = [it.job.revision async for it in watched.servicer.watch_job(request, Context())]
 
     assert told == [1, 2, 3]
     assert watched.pauses == [0.05, 0.075, 0.113, 0.169, 0.253, 0.05, 0.075, 0.113]
@@ -177,7 +177,7 @@ async def test_a_watch_polls_at_least_once_a_second() -> None:
     watched.changes = {20: make_job(revision=2, state=JobState.DONE)}
     request = pb.WatchJobRequest(**NAMED)
 
-    told = [it.job.revision async for it in watched.servicer.watch(request, Context())]
+    told = [it.job.revision async for it in watched.servicer.watch_job(request, Context())]
 
     assert told == [1, 2]
     assert (watched.pauses[0], watched.pauses[-1]) == (WATCH_SECONDS_MIN, WATCH_SECONDS_MAX)
@@ -186,13 +186,13 @@ async def test_a_watch_polls_at_least_once_a_second() -> None:
 async def test_the_number_of_watchers_is_bounded() -> None:
     servicer = Watched().servicer
     request = pb.WatchJobRequest(**NAMED)
-    watches = [servicer.watch(request, Context()) for _ in range(WATCHERS_MAX + 1)]
+    watches = [servicer.watch_job(request, Context()) for _ in range(WATCHERS_MAX + 1)]
     for watch in watches[:-1]:
         await anext(watch)
 
     with pytest.raises(errors.OverloadedError):
         await anext(watches[-1])
     await watches[0].aclose()
-    assert (await anext(servicer.watch(request, Context()))).job.job_id == "job"
+    assert (await anext(servicer.watch_job(request, Context()))).job.job_id == "job"
     for watch in watches:
         await watch.aclose()

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import duration_pb2, field_mask_pb2
 
 from progressor import errors
-from progressor.api.namespaces import codec as namespace_codec
+from progressor.api import namespaces as namespace_codec
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy

@@ -7,7 +7,7 @@ from google.protobuf import struct_pb2, timestamp_pb2
 
 from progressor import errors
 from progressor.api.calls import page_tokens
-from progressor.api.processes import codec, put_codec
+from progressor.api.processes import requests
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.process import process_key
@@ -28,19 +28,19 @@ def fields_of(decode: Callable[[], object]) -> list[str]:
 def decode_call(**fields: object) -> Request:
     given = {"namespace": "orders", "process_id": "1", **fields}
     message = pb.CallRequest(**given)  # type: ignore[arg-type]
-    return codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+    return requests.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
 
 
 def decode_put(**fields: object) -> Import:
     given = {"namespace": "orders", "process_id": "1", "status": 2, **fields}
     message = pb.PutRequest(**given)  # type: ignore[arg-type]
-    return put_codec.put_from_wire(message, {}, payload_bytes_max=LIMIT)
+    return requests.put_from_wire(message, {}, payload_bytes_max=LIMIT)
 
 
 @pytest.mark.parametrize("kind", [pb.StartRequest, pb.CallRequest, pb.RepairRequest])
 def test_accept_only_waits_for_nothing(kind: type[pb.CallRequest]) -> None:
     message = kind(namespace="orders", process_id="1", accept_only=True)
-    request = codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+    request = requests.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
 
     assert not request.waits
 
@@ -51,7 +51,7 @@ def test_metadata_that_json_cannot_hold_is_named() -> None:
     message = pb.StartRequest(namespace="orders", process_id="1", metadata=metadata)
 
     assert fields_of(
-        lambda: codec.request_from_wire(message, TaskType.INIT, {}, payload_bytes_max=LIMIT)
+        lambda: requests.request_from_wire(message, TaskType.INIT, {}, payload_bytes_max=LIMIT)
     ) == ["metadata.price"]
 
 
@@ -105,11 +105,11 @@ def test_a_bad_range_is_named(fields: dict[str, int], path: str) -> None:
     get = pb.GetRequest(namespace="orders", process_id="1", history_range=history_range)
 
     assert fields_of(lambda: decode_call(history_range=history_range)) == [path]
-    assert fields_of(lambda: codec.get_from_wire(get)) == [path]
+    assert fields_of(lambda: requests.get_from_wire(get)) == [path]
 
 
 def test_a_get_without_a_range_reads_all() -> None:
-    reading = codec.get_from_wire(pb.GetRequest(namespace="a", process_id="b", await_init=True))
+    reading = requests.get_from_wire(pb.GetRequest(namespace="a", process_id="b", await_init=True))
 
     assert reading.history_range == HistoryRange()
     assert reading.await_init
@@ -119,8 +119,8 @@ def test_a_get_without_a_range_reads_all() -> None:
 def test_a_bad_process_key_is_refused_by_its_field(kind: type[pb.RemoveRequest]) -> None:
     good = kind(namespace="a", process_id="b")
 
-    assert codec.key_of_request(good) == process_key("a", "b")
-    assert fields_of(lambda: codec.key_of_request(kind())) == ["namespace", "process_id"]
+    assert requests.key_of_request(good) == process_key("a", "b")
+    assert fields_of(lambda: requests.key_of_request(kind())) == ["namespace", "process_id"]
 
 
 def test_await_needs_one_of_its_two_names() -> None:
@@ -128,9 +128,9 @@ def test_await_needs_one_of_its_two_names() -> None:
     by_key = pb.AwaitTaskRequest(namespace="a", process_id="b", idempotency_key="k")
     neither = pb.AwaitTaskRequest(namespace="a", process_id="b")
 
-    assert codec.task_from_wire(by_id).task == 7
-    assert codec.task_from_wire(by_key).task == "k"
-    assert fields_of(lambda: codec.task_from_wire(neither)) == ["task"]
+    assert requests.task_from_wire(by_id).task == 7
+    assert requests.task_from_wire(by_key).task == "k"
+    assert fields_of(lambda: requests.task_from_wire(neither)) == ["task"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_await_needs_one_of_its_two_names() -> None:
 def test_await_refuses_an_invalid_task_id_or_key(fields: dict[str, object], path: str) -> None:
     message = pb.AwaitTaskRequest(namespace="a", process_id="b", **fields)  # type: ignore[arg-type]
 
-    assert fields_of(lambda: codec.task_from_wire(message)) == [path]
+    assert fields_of(lambda: requests.task_from_wire(message)) == [path]
 
 
 @pytest.mark.parametrize("size", [-1, 1001])
@@ -148,8 +148,8 @@ def test_a_page_size_out_of_bounds_is_named(size: int) -> None:
     trace = pb.TraceRequest(namespace="a", process_id="b", page_size=size)
     listing = pb.ListRequest(namespace="a", page_size=size)
 
-    assert fields_of(lambda: codec.trace_from_wire(trace)) == ["page_size"]
-    assert fields_of(lambda: codec.list_from_wire(listing)) == ["page_size"]
+    assert fields_of(lambda: requests.trace_from_wire(trace)) == ["page_size"]
+    assert fields_of(lambda: requests.list_from_wire(listing)) == ["page_size"]
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_a_garbled_page_token_is_named(token: str) -> None:
     trace = pb.TraceRequest(namespace="a", process_id="b", page_token=token)
     listing = pb.ListRequest(namespace="a", page_token=token)
 
-    assert fields_of(lambda: codec.trace_from_wire(trace)) == ["page_token"]
-    assert fields_of(lambda: codec.list_from_wire(listing)) == ["page_token"]
+    assert fields_of(lambda: requests.trace_from_wire(trace)) == ["page_token"]
+    assert fields_of(lambda: requests.list_from_wire(listing)) == ["page_token"]
 
 
 def test_a_list_of_all_namespaces_continues_in_any_of_them() -> None:
     token = page_tokens.encode("p", "1/another/1")
 
-    query = codec.list_from_wire(pb.ListRequest(page_token=token))
+    query = requests.list_from_wire(pb.ListRequest(page_token=token))
 
     assert query.namespace == ""
     assert query.before is not None
@@ -193,7 +193,7 @@ def test_a_list_of_all_namespaces_continues_in_any_of_them() -> None:
 def test_a_list_of_any_status_has_no_filter() -> None:
     message = pb.ListRequest(namespace="orders", statuses=[3, 0])  # type: ignore[list-item]
 
-    assert codec.list_from_wire(message).statuses == ()
+    assert requests.list_from_wire(message).statuses == ()
 
 
 def test_a_bad_list_is_named_field_by_field() -> None:
@@ -207,7 +207,7 @@ def test_a_bad_list_is_named_field_by_field() -> None:
         page_token="?",
     )
 
-    assert fields_of(lambda: codec.list_from_wire(message)) == [
+    assert fields_of(lambda: requests.list_from_wire(message)) == [
         "namespace",
         "statuses[1]",
         "created_from",
@@ -221,7 +221,7 @@ def test_a_bad_list_is_named_field_by_field() -> None:
 def test_a_list_by_an_unknown_cause_is_refused() -> None:
     message = pb.ListRequest(namespace="a", causes=[11, 0, 99])  # type: ignore[list-item]
 
-    assert fields_of(lambda: codec.list_from_wire(message)) == ["causes[1]", "causes[2]"]
+    assert fields_of(lambda: requests.list_from_wire(message)) == ["causes[1]", "causes[2]"]
 
 
 def test_a_list_that_ends_before_it_begins_is_named() -> None:
@@ -231,7 +231,7 @@ def test_a_list_that_ends_before_it_begins_is_named() -> None:
         created_to=timestamp_pb2.Timestamp(seconds=1),
     )
 
-    assert fields_of(lambda: codec.list_from_wire(message)) == ["created_to"]
+    assert fields_of(lambda: requests.list_from_wire(message)) == ["created_to"]
 
 
 @pytest.mark.parametrize("status", [0, 1, 9])

@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from progressor import errors
+from progressor.api import replicas as replica_codec
 from progressor.api.calls import page_tokens
-from progressor.api.replicas import codec as replica_codec
 from progressor.domain.views.replica import ReplicaState
 from progressor.sdk.values.replicas import LogLevel
 from progressor.sdk.values.replicas import ReplicaState as SdkState

@@ -1,6 +1,6 @@
 """Waits on the wire: each cause under its own name, and answers that a client can receive.
 
-The fields of each cause are held by tests/golden/api.processes.wait_codec.txt.
+The fields of each cause are held by tests/golden/api.processes.responses.txt.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import pytest
 
 from progressor.api.calls import page_tokens
 from progressor.api.processes import responses
-from progressor.api.processes.wait_codec import fill_wait
+from progressor.api.processes.responses import fill_wait
 from progressor.domain.gates.constraint import GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.process import Process, ProcessStatus

@@ -10,7 +10,7 @@ from progressor import errors
 from progressor.api.calls.interceptors import Interceptor, Served
 from progressor.api.calls.ports import CallContext
 from progressor.api.calls.status import RichStatus
-from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.traces import trace_context_of
 from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict

@@ -1,4 +1,4 @@
-"""One session: many requests to a frame, answered in any order.
+"""Sessions: many requests on one stream, answered in any order, by the same servicers.
 
 What holds:
 
@@ -12,24 +12,41 @@ What holds:
   refused, and where answers are not taken away, nothing more is read.
 - Nor more bytes than it takes: with READ_AHEAD_BYTES of answers waiting nothing more is read, and a
   client that has taken none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
-- While draining, the session says so once and refuses what is new, except Get.
+- While draining, the session says so once and refuses what is new, except Get. It ends by itself
+  once its client has closed its side and all is answered; one whose client does not care is ended
+  when the drain is over, with all answers sent.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.calls.interceptors import RETRY_AFTER, Interceptor, Served, StreamContext
-from progressor.api.calls.malformed import Malformed
+from progressor.api.calls.interceptors import (
+    RETRY_AFTER,
+    Interceptor,
+    Served,
+    StreamContext,
+    request_type,
+)
+from progressor.api.calls.malformed import Malformed, deserializer
+from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.status import RichStatus
 from progressor.clock import Clock
 from progressor.internal.v1 import frames_pb2
 from progressor.wire.frames import Outbox
+
+SESSIONS_MAX = 10_000
+"""Sessions of one replica at a time."""
+
+UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of answers that clients have not taken; over it the one with the most is cut off."""
 
 TIMEOUT_SECONDS_MAX = 10 * 366 * 24 * 3600
 """Of one call. Who waits longer gives no timeout."""
@@ -39,6 +56,7 @@ STALLED_BYTES = 4 * 1024 * 1024
 STALL_SECONDS = 10.0
 
 _RPC = "Session"
+_CARRIED = ("Start", "Call", "Notify", "Repair", "Get")
 _ITEM_BYTES = 32  # What an item takes besides its payload, at most.
 _NANOS = 1e-9
 
@@ -339,6 +357,121 @@ class Session:
             self._note_taken(item)
         self._taken_at = self._loop.time()
         self._written.set()
+
+
+class Sessions:
+    """All sessions of a replica: the stream that the server is given."""
+
+    frame = frames_pb2.CallsFrame
+
+    def __init__(
+        self,
+        service: ServiceDescriptor,
+        servicer: Servicer,
+        *,
+        interceptor: Interceptor,
+        clock: Clock,
+        calls_max: int,
+    ) -> None:
+        self._kinds = {
+            rpc.lower(): Kind(
+                rpc=rpc,
+                parse=deserializer(request_type(service.methods_by_name[rpc])),
+                serve=interceptor.served(service.methods_by_name[rpc], servicer.method(rpc)),
+            )
+            for rpc in _CARRIED
+        }
+        self._interceptor = interceptor
+        self._clock = clock
+        self._calls_max = calls_max
+        self._open: set[Session] = set()
+        self._left = asyncio.Event()
+        self._draining = False
+        self._ended = False
+        self.unsent_bytes = 0
+        """What all clients have not taken yet."""
+
+    async def serve(self, context: StreamContext) -> None:
+        """Serve one session to its end; if it is cancelled, its calls are.
+
+        Raises:
+            InvalidRequestError: The client sent an invalid frame.
+            OverloadedError: SESSIONS_MAX others are open; or its answers are not taken.
+            ShuttingDownError: It came too late.
+        """
+        if self._ended:
+            raise errors.ShuttingDownError(RETRY_AFTER)
+        if len(self._open) >= SESSIONS_MAX:
+            raise errors.OverloadedError(f"{SESSIONS_MAX} sessions are open", RETRY_AFTER)
+        session = Session(
+            context,
+            self._kinds,
+            interceptor=self._interceptor,
+            clock=self._clock,
+            calls_max=self._calls_max,
+            caller=_connection_of(context),
+            on_unsent=self._note_unsent,
+        )
+        self._open.add(session)
+        if self._draining:
+            session.notify_draining()
+        try:
+            await session.run()
+        finally:
+            self._open.discard(session)
+            self._left.set()
+
+    @property
+    def open_count(self) -> int:
+        """How many are open; to be read from any thread."""
+        return len(self._open)
+
+    def _note_unsent(self, change: int) -> None:
+        self.unsent_bytes += change
+        while self.unsent_bytes > UNSENT_BYTES_MAX:
+            before = self.unsent_bytes
+            most = max(self._open, key=lambda session: session.unsent_bytes)
+            most.cut_off(
+                f"{self.unsent_bytes} bytes of unread answers wait for clients of this replica, "
+                f"{most.unsent_bytes} of them for this one"
+            )
+            if self.unsent_bytes == before:
+                return  # all of it is being written
+
+    def notify_draining(self) -> None:
+        """Tell every session, and each that comes, to send no more calls."""
+        self._draining = True
+        for session in self._open:
+            session.notify_draining()
+
+    async def end(self, patience: float) -> None:
+        """Return once every session has ended with all its answers sent.
+
+        Clients that were told get `patience` seconds to close their side, so that what is on its
+        way to us is answered too; then nothing more is read. If it is cancelled, sessions go on.
+        """
+        self._ended = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._all_left()
+        for session in self._open:
+            session.end()
+        await self._all_left()
+
+    async def _all_left(self) -> None:
+        while self._open:
+            self._left.clear()
+            await self._left.wait()
+
+
+def _connection_of(context: StreamContext) -> Hashable:
+    """Return the caller that a session counts as: its connection, or itself if that has no name.
+
+    All connections over a unix socket have the same name.
+    """
+    peer = getattr(context, "peer", None)
+    name = "" if peer is None else str(peer())
+    return object() if not name or name.startswith("unix") else name
 
 
 def _is_not_departure(error: BaseException) -> bool:

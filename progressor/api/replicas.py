@@ -1,16 +1,32 @@
-"""Activity of the replicas, from domain to protobuf, cut to what one response may hold."""
+"""ReplicaService: the replicas on this database, their activity, and this replica's log level."""
 
+import dataclasses
 import datetime as dt
 import itertools
+from collections.abc import Callable
+from typing import Annotated
 
 from google.protobuf import duration_pb2
 
-from progressor.api.replicas.codec import STATE_TO_WIRE
+from progressor.api.calls import page_tokens
+from progressor.api.calls.page_tokens import Listing
+from progressor.api.calls.ports import Backend, CallContext, LogLevels
+from progressor.api.calls.servicer import Servicer, reading
 from progressor.domain.views.activity import Activity, Queue, even_share
-from progressor.domain.views.replica import LOADS_MAX, Facts, NamespaceLoad, ReplicaFacts
+from progressor.domain.views.replica import (
+    LOADS_MAX,
+    Facts,
+    NamespaceLoad,
+    ReplicaFacts,
+    ReplicaState,
+    ReplicaView,
+)
+from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire import fields as wire
-from progressor.wire.shapes import UNSENT, Shape
+from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers
+
+LOG_CHANGE_MAX = dt.timedelta(days=7)
 
 LOADS_SENT_MAX = 5_000
 """Namespaces of replicas in one answer. With all else at its bound they take 1.4 MiB, and 50 ms of
@@ -19,12 +35,47 @@ the event loop (2026-11-21, 2-core reference machine); 20 namespaces of 5 replic
 NAME_LENGTH_MAX = 256
 """Characters of a replica's name, which its configuration does not bound."""
 
+_STATE_TO_WIRE = enum_numbers(ReplicaState, pb.ReplicaState.DESCRIPTOR)
+_LEVEL_TO_WIRE = {it: pb.LogLevel.Value(f"LOG_LEVEL_{it.upper()}") for it in LEVELS}
+_LEVEL_FROM_WIRE = {number: it for it, number in _LEVEL_TO_WIRE.items()}
 _NO_TIME = dt.timedelta()
+
+
+def _level_of(message: pb.SetLogLevelRequest, path: str, _: object) -> Level:
+    level = _LEVEL_FROM_WIRE.get(message.level)
+    if level is None:
+        wire.refuse(f"{path}level", f"unknown log level {message.level}")
+    return level
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogChange:
+    """A SetLogLevel; `lasting` zero: until it is changed again."""
+
+    level: Annotated[Level, Field(read=_level_of)]
+    lasting: Annotated[dt.timedelta, between(_NO_TIME, LOG_CHANGE_MAX)]
+
+
 _LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
+
+list_from_wire = page_tokens.REPLICAS.listing(pb.ListReplicasRequest).read
+log_change_from_wire = Shape(LogChange, pb.SetLogLevelRequest).read
+replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field()).message
+
+
+def log_level_to_wire(level: Level) -> pb.LogLevel.ValueType:
+    """Return a level of the log as its number."""
+    return _LEVEL_TO_WIRE[level]
+
+
+def page_to_wire(replicas: tuple[ReplicaView, ...], *, page_size: int) -> pb.ListReplicasResponse:
+    """Return a page of at most `page_size`; one more says that there is a next."""
+    page, token = page_tokens.REPLICAS.page(replicas, page_size, lambda it: it.replica_id)
+    return pb.ListReplicasResponse(replicas=map(replica_to_wire, page), next_page_token=token)
 
 
 def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
-    """Return the activity as a message."""
+    """Return the activity as a message, cut to what one response may hold."""
     facts, counts = activity.facts, activity.counts
     share = even_share([len(it.loads or ()) for it in facts.replicas.values()], LOADS_SENT_MAX)
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)
@@ -45,7 +96,7 @@ def _replica(replica: ReplicaFacts, facts: Facts, share: int) -> pb.ReplicaActiv
         replica_id=replica.replica_id,
         name=replica.name[:NAME_LENGTH_MAX],
         version=replica.version[:NAME_LENGTH_MAX],
-        state=STATE_TO_WIRE[facts.state_of(replica)],
+        state=_STATE_TO_WIRE[facts.state_of(replica)],
         heartbeat_at=wire.datetime_to_timestamp(replica.heartbeat_at),
         # One that was written while the others were read is not from the future.
         heartbeat_age=wire.timedelta_to_duration(
@@ -99,3 +150,28 @@ def _age(count: int, seconds: float) -> duration_pb2.Duration | None:
     if not count:
         return None
     return wire.timedelta_to_duration(dt.timedelta(seconds=max(0.0, seconds)))
+
+
+class ReplicaServicer(Servicer):
+    """What operators ask of replicas."""
+
+    def __init__(self, backend: Callable[[], Backend], *, log_levels: LogLevels, name: str) -> None:
+        super().__init__(backend)
+        self._log_levels = log_levels
+        self._name = name
+
+    @reading(list_from_wire)
+    async def list_replicas(self, asked: Listing[int], _: CallContext) -> pb.ListReplicasResponse:
+        found = await self._backend().roster.list(after=asked.after, limit=asked.limit + 1)
+        return page_to_wire(found, page_size=asked.limit)
+
+    @reading(lambda _: None)
+    async def get_activity(self, _message: None, _: CallContext) -> pb.GetActivityResponse:
+        return activity_to_wire(await self._backend().activities.read())
+
+    @reading(log_change_from_wire)
+    async def set_log_level(self, change: LogChange, _: CallContext) -> pb.SetLogLevelResponse:
+        previous = self._log_levels.set(change.level, change.lasting)
+        return pb.SetLogLevelResponse(
+            previous_level=log_level_to_wire(previous), replica_name=self._name
+        )

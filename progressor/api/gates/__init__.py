@@ -1,1 +1,0 @@
-"""GateService: set, get, list and delete gates. Start with ``servicer``."""

@@ -1,1 +1,0 @@
-"""JobService: submit, get, list, watch, retry and cancel jobs. Start with ``servicer``."""

@@ -1,0 +1,230 @@
+"""NamespaceService, with the bounds that namespace_service.proto gives.
+
+A namespace is read field by field into changes of a `Namespace`: creating one is all changes
+applied to the defaults, and an update is those that its mask names applied to what is stored.
+"""
+
+import dataclasses
+import datetime as dt
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from progressor.api.calls import page_tokens
+from progressor.api.calls.page_tokens import Listing
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.validation import Violations, at_least_0, check_namespace_name, shown
+from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.task import TaskType
+from progressor.v1 import namespace_service_pb2 as pb
+from progressor.wire import fields as wire
+from progressor.wire.policies import RETRY_POLICY, check_not_negative, retry_policy_from_wire
+from progressor.wire.shapes import UNSENT, Field, Shape, between
+
+TARGETS_MAX = 32
+WORKERS_MAX = 100_000
+HISTORY_LAST_MAX = 100_000
+TARGET_PATIENCE_MAX = dt.timedelta(days=30)
+
+_COUNT_MAX = 2**31 - 1
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
+_UNIX_PATH = re.compile(r"unix:/[^\x00-\x1f\x7f]{1,106}")  # sun_path holds 107 bytes
+_PORT_MAX = 65_535
+_RETRIED_TYPES = {it.value: it for it in TaskType if it is not TaskType.REMOVE}
+_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision")
+_CHANGEABLE = tuple(
+    it.name for it in pb.Namespace.DESCRIPTOR.fields if it.name not in {"name", *_SET_BY_THE_ENGINE}
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """An UpdateNamespace: what to change of which namespace; revision 0: whatever it is at."""
+
+    name: str
+    change: Callable[[Namespace], Namespace]
+    expected_revision: int
+
+
+def _is_target(target: str) -> bool:
+    if (found := _HOST_AND_PORT.fullmatch(target)) is not None:
+        return 1 <= int(found[1]) <= _PORT_MAX
+    return _UNIX_PATH.fullmatch(target) is not None
+
+
+def _check_targets(targets: tuple[str, ...], field: str) -> None:
+    violations = Violations()
+    if not 1 <= len(targets) <= TARGETS_MAX:
+        violations.add(field, f"must have 1 to {TARGETS_MAX} items, got {len(targets)}")
+    for index, target in enumerate(targets[:TARGETS_MAX]):
+        if not _is_target(target):
+            violations.add(
+                f"{field}[{index}]", f"must be host:port or unix:/path, got {shown(target)}"
+            )
+    violations.raise_any()
+
+
+def _policies_of(message: pb.Namespace, path: str, _context: object) -> dict[TaskType, RetryPolicy]:
+    field, violations = f"{path}retry_policies", Violations()
+    policies: dict[TaskType, RetryPolicy] = {}
+    for name in sorted(message.retry_policies):
+        task_type = _RETRIED_TYPES.get(name)
+        if task_type is None:
+            known = ", ".join(_RETRIED_TYPES)
+            violations.add(field, f"unknown task type {shown(name)}; must be one of {known}")
+            continue
+        policy = violations.attempt(
+            retry_policy_from_wire, message.retry_policies[name], f"{field}[{name!r}]"
+        )
+        policies[task_type] = policy or RetryPolicy()
+    violations.raise_any()
+    return policies
+
+
+def _history_of(message: pb.Namespace) -> dict[str, Any]:
+    """Return the two fields that the history policy is kept in."""
+    policy, field = message.history, "namespace.history"
+    mode = policy.WhichOneof("mode")
+    if mode == "last":
+        between(1, HISTORY_LAST_MAX)(policy.last, f"{field}.last")
+        return {"history_mode": HistoryMode.LAST, "history_last": policy.last}
+    if mode is not None and not getattr(policy, mode):
+        wire.refuse(f"{field}.{mode}", "must be true where it is given")
+    return {"history_mode": HistoryMode(mode or "all"), "history_last": 0}
+
+
+NAMESPACE = Shape(
+    Namespace,
+    pb.Namespace,
+    processor_targets=_check_targets,
+    step_timeout=Field(
+        check=between(wire.STEP_TIMEOUT_MIN, wire.STEP_TIMEOUT_MAX), zero_is_default=True
+    ),
+    retry_policy=RETRY_POLICY,
+    retry_policies=Field(shape=RETRY_POLICY, read=_policies_of),
+    worker_count_max=between(1, WORKERS_MAX),
+    history_mode=UNSENT,
+    history_last=UNSENT,
+    finished_process_retention=check_not_negative,
+    task_retention=check_not_negative,
+    payload_bytes_max=between(1, PAYLOAD_BYTES_CEILING),
+    waiting_callers_max=between(1, _COUNT_MAX),
+    target_patience=Field(
+        check=between(wire.STEP_TIMEOUT_MIN, TARGET_PATIENCE_MAX), zero_is_default=True
+    ),
+)
+
+
+def create_from_wire(message: pb.CreateNamespaceRequest) -> Namespace:
+    """Return the namespace to create, with defaults for what was left out."""
+    violations = Violations()
+    name = message.namespace.name
+    violations.attempt(check_namespace_name, name, "namespace.name")
+    change = _change_of(message.namespace, _CHANGEABLE, violations)
+    violations.raise_any()
+    return change(Namespace(name=name, processor_targets=()))
+
+
+def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
+    """Return the changes that the mask names, or without a mask those of the fields given."""
+    violations = Violations()
+    name = message.namespace.name
+    violations.attempt(check_namespace_name, name, "namespace.name")
+    violations.attempt(at_least_0, message.expected_revision, "expected_revision")
+    paths = list(message.update_mask.paths)
+    if paths:
+        _check_mask(paths, violations)
+    else:
+        paths = [field.name for field, _ in message.namespace.ListFields()]
+    change = _change_of(message.namespace, paths, violations)
+    violations.raise_any()
+    return Update(name=name, change=change, expected_revision=message.expected_revision)
+
+
+def name_from_wire(message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest) -> str:
+    """Return the name that a Get or Delete is about."""
+    check_namespace_name(message.name, "name")
+    return message.name
+
+
+list_from_wire = page_tokens.NAMESPACES.listing(pb.ListNamespacesRequest).read
+
+
+def namespace_to_wire(namespace: Namespace) -> pb.Namespace:
+    """Return a namespace as a message, every default written out."""
+    message, mode = NAMESPACE.message(namespace), namespace.history_mode
+    setattr(
+        message.history, mode.value, namespace.history_last if mode is HistoryMode.LAST else True
+    )
+    return message
+
+
+def page_to_wire(namespaces: tuple[Namespace, ...], *, page_size: int) -> pb.ListNamespacesResponse:
+    """Return a page of at most `page_size`; one more says that there is a next."""
+    page, token = page_tokens.NAMESPACES.page(namespaces, page_size, lambda it: it.name)
+    return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, page), next_page_token=token)
+
+
+def _check_mask(paths: Iterable[str], violations: Violations) -> None:
+    for index, path in enumerate(paths):
+        field = f"update_mask.paths[{index}]"
+        if path in _SET_BY_THE_ENGINE:
+            violations.add(field, f"must not name {path}, which the engine sets")
+        elif path not in _CHANGEABLE and path != "name":
+            violations.add(field, f"unknown field {shown(path)} of Namespace")
+
+
+def _change_of(
+    message: pb.Namespace, paths: Iterable[str], violations: Violations
+) -> Callable[[Namespace], Namespace]:
+    """Return what the named fields change; computed now, so that errors show before any read."""
+    names = [path for path in dict.fromkeys(paths) if path in _CHANGEABLE]
+    plain = [name for name in names if name != "history"]
+    values = violations.attempt(NAMESPACE.read_fields, message, plain, "namespace.") or {}
+    if "history" in names:
+        values |= violations.attempt(_history_of, message) or {}
+    return lambda current: dataclasses.replace(current, **values)
+
+
+class NamespaceServicer(Servicer):
+    """What operators do with namespaces."""
+
+    @reading(create_from_wire)
+    async def create_namespace(
+        self, namespace: Namespace, _: CallContext
+    ) -> pb.CreateNamespaceResponse:
+        created = await self._backend().namespaces.create(namespace)
+        _log.info("namespace created", extra={"namespace": created.name})
+        return pb.CreateNamespaceResponse(namespace=namespace_to_wire(created))
+
+    @reading(update_from_wire)
+    async def update_namespace(self, update: Update, _: CallContext) -> pb.UpdateNamespaceResponse:
+        updated = await self._backend().namespaces.update(
+            update.name, update.change, expected_revision=update.expected_revision
+        )
+        facts = {"namespace": updated.name, "revision": updated.revision}
+        _log.info("namespace changed", extra=facts)
+        return pb.UpdateNamespaceResponse(namespace=namespace_to_wire(updated))
+
+    @reading(name_from_wire)
+    async def get_namespace(self, name: str, _: CallContext) -> pb.GetNamespaceResponse:
+        found = await self._backend().namespaces.get(name)
+        return pb.GetNamespaceResponse(namespace=namespace_to_wire(found))
+
+    @reading(list_from_wire)
+    async def list_namespaces(
+        self, asked: Listing[str], _: CallContext
+    ) -> pb.ListNamespacesResponse:
+        found = await self._backend().namespaces.list(after=asked.after, limit=asked.limit + 1)
+        return page_to_wire(found, page_size=asked.limit)
+
+    @reading(name_from_wire)
+    async def delete_namespace(self, name: str, _: CallContext) -> pb.DeleteNamespaceResponse:
+        await self._backend().namespaces.delete(name)
+        _log.info("namespace deleted", extra={"namespace": name})
+        return pb.DeleteNamespaceResponse()

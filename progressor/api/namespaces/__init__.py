@@ -1,4 +1,0 @@
-"""NamespaceService: create, update, get, list and delete namespaces.
-
-Start with ``servicer``; ``fields`` checks each field of a namespace.
-"""

@@ -1,0 +1,272 @@
+"""Requests of ProcessService, from protobuf to domain.
+
+Each function reports everything that is wrong with its message at once, as
+`errors.InvalidRequestError`. Start, Call and Notify are the hot ones: a field that was not sent
+costs no more than the look that finds it absent.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import (
+    PAGE_SIZE,
+    Key,
+    PageSize,
+    Violations,
+    check_caller_context,
+    check_id,
+    check_namespace_name,
+    read_key,
+    read_payload,
+)
+from progressor.api.processes.responses import CAUSE_FROM_WIRE
+from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.event import WHOLE_HISTORY, HistoryRange, NewEvent
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.process import ProcessQuery
+from progressor.domain.views.wait import Cause
+from progressor.v1 import process_service_pb2 as pb
+from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
+from progressor.wire.shapes import UNSENT, Field, Shape, any_of, read_each
+
+TASK_ID_MIN = 1
+
+Admitted = pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest
+Keyed = pb.SimpleRepairRequest | pb.RemoveRequest
+NamesTask = pb.AwaitTaskRequest | pb.CancelRequest
+
+_KEY = read_key()
+_IMPORTED_STATUSES = frozenset({ProcessStatus.RUNNING, ProcessStatus.ERROR, ProcessStatus.FINISHED})
+_STATUS_OF: Mapping[str, ProcessStatus] = {
+    "detail": ProcessStatus.ERROR,
+    "corrupted_by_type": ProcessStatus.ERROR,
+    "result": ProcessStatus.FINISHED,
+}
+"""The status with which alone a field may be given."""
+
+
+def request_from_wire(
+    message: Admitted,
+    task_type: TaskType,
+    trace_context: Mapping[str, str],
+    *,
+    payload_bytes_max: int,
+) -> Request:
+    """Return a Start, Call, Notify or Repair as the request for a task of `task_type`."""
+    violations = Violations()
+    key = violations.attempt(_KEY, message, "", None)
+    if len(message.args) > payload_bytes_max:
+        violations.add("args", wire.too_large(len(message.args), payload_bytes_max))
+    if message.caller_context:
+        violations.attempt(check_caller_context, message.caller_context, "caller_context")
+    if message.idempotency_key:
+        violations.attempt(check_id, message.idempotency_key, "idempotency_key")
+    history_range, metadata, constraints = None, None, None
+    if message.HasField("history_range"):
+        history_range = violations.attempt(
+            process_wire.history_range_from_wire, message.history_range, "history_range"
+        )
+    if not isinstance(message, pb.RepairRequest) and message.HasField("constraints"):
+        constraints = violations.attempt(
+            process_wire.constraints_from_wire, message.constraints, "constraints"
+        )
+    if isinstance(message, pb.StartRequest) and message.HasField("metadata"):
+        metadata = violations.attempt(wire.struct_to_mapping, message.metadata, "metadata")
+    violations.raise_any()
+    assert key is not None, "a key that cannot be read is a violation"
+    is_accept_only = isinstance(message, pb.NotifyRequest) or message.accept_only
+    return Request(
+        key=key,
+        task_type=task_type,
+        args=message.args,
+        caller_context=dict(message.caller_context),
+        trace_context=trace_context,
+        idempotency_key=message.idempotency_key or None,
+        history_range=history_range,
+        metadata=metadata,
+        waits=not is_accept_only,
+        constraints=constraints,
+    )
+
+
+def key_of_request(message: Keyed) -> ProcessKey:
+    """Return the process that a SimpleRepair or a Remove is about."""
+    return _KEY(message, "", None)
+
+
+def _history_range_of(message: pb.GetRequest, path: str, _context: object) -> HistoryRange:
+    if not message.HasField("history_range"):
+        return WHOLE_HISTORY
+    return process_wire.history_range_from_wire(message.history_range, f"{path}history_range")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A Get: which process, which part of its history, and whether to wait until it is made."""
+
+    key: Key
+    history_range: Annotated[HistoryRange, Field(read=_history_range_of)]
+    await_init: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """A Trace: at most `limit` tasks of a process behind the task `after`."""
+
+    key: Key
+    after: Annotated[int, page_tokens.TASKS.field]
+    limit: PageSize
+
+
+def _task_of(message: NamesTask, path: str, _context: object) -> int | str:
+    match message.WhichOneof("task"):
+        case "task_id":
+            if message.task_id < TASK_ID_MIN:
+                wire.refuse(
+                    f"{path}task_id", f"must be at least {TASK_ID_MIN}, got {message.task_id}"
+                )
+        case "idempotency_key":
+            check_id(message.idempotency_key, f"{path}idempotency_key")
+        case _:
+            wire.refuse(f"{path}task", "must be a task_id or an idempotency_key")
+    return message.idempotency_key or message.task_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTask:
+    """What an AwaitTask or a Cancel is about: a task by its id or by its idempotency key."""
+
+    key: Key
+    task: Annotated[int | str, Field(read=_task_of)]
+
+
+_NAMED_TASK: Shape[NamedTask, NamesTask] = Shape(NamedTask, pb.AwaitTaskRequest)
+
+
+def task_from_wire(message: NamesTask) -> NamedTask:
+    """Return the task that an AwaitTask or a Cancel is about."""
+    return _NAMED_TASK.read(message)
+
+
+def _causes_of(message: pb.ListRequest, path: str, _context: object) -> tuple[type[Cause], ...]:
+    causes = read_each(enumerate(message.causes), _cause_of, f"{path}causes", None)
+    return tuple(dict.fromkeys(causes.values()))
+
+
+def _cause_of(number: int, field: str, _context: object) -> type[Cause]:
+    cause = CAUSE_FROM_WIRE.get(number)
+    if cause is None:
+        wire.refuse(field, f"unknown wait cause {number}")
+    return cause
+
+
+def _check_listing(query: Mapping[str, Any], path: str, _context: object) -> None:
+    violations = Violations()
+    created_from, created_to = query.get("created_from"), query.get("created_to")
+    if created_from is not None and created_to is not None and created_from > created_to:
+        violations.add(f"{path}created_to", "must not be before created_from")
+    before = query.get("before")
+    if before is not None and query.get("namespace") not in {"", before[1]}:
+        violations.add(f"{path}page_token", "must be a page token that this list returned")
+    violations.raise_any()
+
+
+_LISTING = Shape(
+    ProcessQuery,
+    pb.ListRequest,
+    _check_listing,
+    namespace=lambda name, field: check_namespace_name(name, field) if name else None,
+    statuses=any_of(ProcessStatus, "statuses"),
+    page_size=PAGE_SIZE,
+    before=page_tokens.PROCESSES.field,
+    causes=Field(read=_causes_of),
+)
+
+get_from_wire = Shape(Reading, pb.GetRequest).read
+trace_from_wire = Shape(Tracing, pb.TraceRequest).read
+list_from_wire = _LISTING.read
+
+
+def put_from_wire(
+    message: pb.PutRequest, trace_context: Mapping[str, str], *, payload_bytes_max: int
+) -> Import:
+    """Return a Put: a process to be imported as it is."""
+    put = _PUT.read(message, context=payload_bytes_max)
+    return dataclasses.replace(
+        put,
+        detail=message.detail if put.status is ProcessStatus.ERROR else None,
+        result=message.result if put.status is ProcessStatus.FINISHED else None,
+        trace_context=trace_context,
+    )
+
+
+def _status_of(message: pb.PutRequest, path: str, _context: object) -> ProcessStatus:
+    status = process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
+    if status is None or status not in _IMPORTED_STATUSES:
+        given = message.status if status is None else status.value
+        wire.refuse(f"{path}status", f"must be running, error or finished, got {given}")
+    return status
+
+
+def _detail_of(message: pb.PutRequest, path: str, bytes_max: int) -> str:
+    violations = Violations()
+    if "\0" in message.detail:
+        violations.add(f"{path}detail", wire.NUL)
+    violations.attempt(wire.check_payload, message.detail.encode(), f"{path}detail", bytes_max)
+    violations.raise_any()
+    return message.detail
+
+
+def _history_of(message: pb.PutRequest, path: str, bytes_max: int) -> tuple[NewEvent, ...]:
+    events = read_each(
+        enumerate(message.history), process_wire.new_event_from_wire, f"{path}history", bytes_max
+    )
+    return tuple(events.values())
+
+
+def _timer_of(message: pb.PutRequest, path: str, bytes_max: int) -> SetTimer | None:
+    if not message.HasField("timer"):
+        return None
+    violations, status = Violations(), process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
+    if status in _IMPORTED_STATUSES and status is not ProcessStatus.RUNNING:
+        violations.add(f"{path}timer", _only_with(ProcessStatus.RUNNING, status))
+    if message.timer.HasField("constraints"):
+        violations.add(f"{path}timer.constraints", "must not be set: they cannot be imported")
+    timer = violations.attempt(
+        process_wire.set_timer_from_wire, message.timer, f"{path}timer", bytes_max
+    )
+    violations.raise_any()
+    return timer
+
+
+def _only_with(wanted: ProcessStatus, status: object) -> str:
+    return f"must only be set with status {wanted}, got status {status}"
+
+
+def _check_put(put: Mapping[str, Any], path: str, _context: object) -> None:
+    violations, status = Violations(), put.get("status")
+    for field, wanted in _STATUS_OF.items() if status is not None else ():
+        if put.get(field) and status is not wanted:
+            violations.add(f"{path}{field}", _only_with(wanted, status))
+    violations.raise_any()
+
+
+_PUT = Shape(
+    Import,
+    pb.PutRequest,
+    _check_put,
+    key=Field(read=_KEY),
+    status=Field(read=_status_of),
+    detail=Field(read=_detail_of),
+    aux_state=read_payload("aux_state"),
+    history=Field(read=_history_of),
+    timer=Field(read=_timer_of),
+    result=read_payload("result"),
+    idempotency_key=check_id,
+    trace_context=UNSENT,
+)

@@ -1,4 +1,0 @@
-"""ReplicaService: the replicas of a database, their activity and log levels.
-
-Start with ``servicer``.
-"""
