@@ -2,26 +2,21 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from progressor.sdk.values.activity import (
     Activity,
     NamespaceActivity,
     NamespaceQueue,
     Rates,
-    ReplicaActivity,
     StepRate,
     rates_between,
     rates_by_namespace,
 )
 from progressor.sdk.values.replicas import ReplicaState
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _NO_TIME = dt.timedelta()
-_UNUSED = StepRate()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +30,14 @@ class Pace:
     attempts_per_second: float | None = None
     failed_per_second: float | None = None
     mean_processor_time: dt.timedelta | None = None
+
+    @classmethod
+    def of(cls, rates: Iterable[StepRate] | None) -> "Pace":
+        """Return the sum of `rates`."""
+        if rates is None:
+            return cls()
+        rate = sum(rates, StepRate())
+        return cls(**{field.name: getattr(rate, field.name) for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +74,8 @@ class ReplicaLine:
 class Totals:
     """Totals of all namespaces and replicas.
 
-    ``due_age`` is that of the oldest task that only needs a worker, due or available, and
-    ``gate_age`` that of the oldest task in the queue of a gate; None without one. The counts of
-    waiting tasks are None if the queues were not counted.
+    ``queue`` has the sums of the counts, and the greatest ages; None if the queues could not be
+    counted.
     """
 
     pace: Pace
@@ -83,32 +85,7 @@ class Totals:
     serving_count: int
     draining_count: int
     silent_count: int
-    due_count: int | None
-    due_age: dt.timedelta | None
-    timer_count: int | None
-    retry_count: int | None
-    behind_count: int | None
-    run_at_count: int | None
-    order_count: int | None
-    gate_count: int | None
-    gate_age: dt.timedelta | None
-    available_count: int | None
-    held_count: int | None
-    full_gate_count: int | None
-    job_count: int | None
-    waiting_node_count: int | None
-    ready_node_count: int | None
-    running_node_count: int | None
-    failed_node_count: int | None
-    schedule_count: int | None
-    paused_schedule_count: int | None
-    late_schedule_count: int | None
-
-    @property
-    def has_constraints(self) -> bool:
-        """Whether a task waits for its constraints, is available, or holds a gate."""
-        waiting = (self.run_at_count, self.order_count, self.gate_count)
-        return any((*waiting, self.available_count, self.held_count))
+    queue: NamespaceQueue | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +106,15 @@ class Overview:
     exact_below: int
 
     @property
-    def slowest(self) -> tuple[NamespaceLine, ...]:
+    def slowest(self) -> list[NamespaceLine]:
         """The namespaces whose processor is unreachable or was called, the worst first."""
-        found = (
-            it
+        slowness = {
+            it.namespace: (it.unreachable_for or _NO_TIME, it.pace.mean_processor_time or _NO_TIME)
             for it in self.namespaces
             if it.unreachable_for is not None or it.pace.mean_processor_time is not None
-        )
-        return tuple(sorted(found, key=_slowness, reverse=True))
+        }
+        found = [it for it in self.namespaces if it.namespace in slowness]
+        return sorted(found, key=lambda it: slowness[it.namespace], reverse=True)
 
 
 class Meter:
@@ -156,123 +134,92 @@ class Meter:
     @property
     def is_ready(self) -> bool:
         """Whether the rates of all serving replicas are known."""
-        serving = [
-            it.replica_id
-            for it in (self._last.replicas if self._last is not None else ())
+        return self._last is not None and all(
+            it.replica_id in self._rates
+            for it in self._last.replicas
             if it.state is ReplicaState.SERVING
-        ]
-        return self._last is not None and all(it in self._rates for it in serving)
+        )
 
 
 def overview_of(activity: Activity, rates: Rates) -> Overview:
     """Return the overview of an activity; without rates, its pace is unknown."""
     living = [it for it in activity.replicas if it.state is not ReplicaState.SILENT]
-    lines = _namespaces(activity, living, rates)
+    states = [it.state for it in activity.replicas]
+    by_namespace = rates_by_namespace(rates)
+    activities: dict[str, list[NamespaceActivity]] = {}
+    for replica in living:
+        for each in replica.namespaces:
+            activities.setdefault(each.namespace, []).append(each)
+    queues = {queue.namespace: queue for queue in activity.queues}
+    lines = [
+        _namespace(
+            name,
+            activities.get(name, ()),
+            queues.get(name),
+            Pace.of([by_namespace.get(name, StepRate())] if rates else None),
+        )
+        for name in activities.keys() | queues.keys()
+    ]
+    replica_fields = {field.name for field in dataclasses.fields(ReplicaLine)} - {"pace"}
     return Overview(
         read_at=activity.read_at,
-        totals=_totals(activity, living, lines, rates),
+        totals=Totals(
+            pace=Pace.of(by_namespace.values() if rates else None),
+            busy_count=sum(it.busy_count for it in lines),
+            worker_count=sum(it.worker_count for it in lines),
+            caller_count=sum(it.caller_count or 0 for it in living),
+            serving_count=states.count(ReplicaState.SERVING),
+            draining_count=states.count(ReplicaState.DRAINING),
+            silent_count=states.count(ReplicaState.SILENT),
+            queue=None if activity.queues_age is None else _sum(activity.queues),
+        ),
         namespaces=tuple(sorted(lines, key=_urgency)),
-        replicas=tuple(_replica(it, rates) for it in activity.replicas),
+        replicas=tuple(
+            ReplicaLine(
+                **{name: getattr(it, name) for name in replica_fields},
+                pace=Pace.of(_rates_of(rates, it.replica_id)),
+            )
+            for it in activity.replicas
+        ),
         queues_age=activity.queues_age,
         uncounted_namespace_count=activity.uncounted_namespace_count,
         exact_below=activity.exact_below,
     )
 
 
-def _namespaces(
-    activity: Activity, living: Sequence[ReplicaActivity], rates: Rates
-) -> list[NamespaceLine]:
-    activities: dict[str, list[NamespaceActivity]] = {}
-    for replica in living:
-        for each in replica.namespaces:
-            activities.setdefault(each.namespace, []).append(each)
-    queues = {queue.namespace: queue for queue in activity.queues}
-    by_namespace = rates_by_namespace(rates)
-    return [
-        _namespace(
-            name,
-            activities.get(name, ()),
-            queues.get(name),
-            by_namespace.get(name, _UNUSED) if rates else None,
-        )
-        for name in activities.keys() | queues.keys()
-    ]
-
-
 def _namespace(
-    name: str,
-    activities: Sequence[NamespaceActivity],
-    queue: NamespaceQueue | None,
-    rate: StepRate | None,
+    name: str, activities: Sequence[NamespaceActivity], queue: NamespaceQueue | None, pace: Pace
 ) -> NamespaceLine:
-    unreachable = [it.unreachable_for for it in activities if it.unreachable_for is not None]
     return NamespaceLine(
         namespace=name,
-        pace=_pace(rate),
+        pace=pace,
         busy_count=sum(it.busy_count for it in activities),
         worker_count=sum(it.worker_count for it in activities),
-        unreachable_for=max(unreachable, default=None),
+        unreachable_for=_greatest(it.unreachable_for for it in activities),
         queue=queue,
     )
 
 
-def _replica(replica: ReplicaActivity, rates: Rates) -> ReplicaLine:
-    own = rates.get(replica.replica_id)
-    fields = {it: getattr(replica, it) for it in _names(ReplicaLine) - {"pace"}}
-    return ReplicaLine(**fields, pace=_pace(None if own is None else _sum(own.values())))
+def _rates_of(rates: Rates, replica_id: int) -> Iterable[StepRate] | None:
+    return rates[replica_id].values() if replica_id in rates else None
 
 
-def _totals(
-    activity: Activity,
-    living: Sequence[ReplicaActivity],
-    lines: Sequence[NamespaceLine],
-    rates: Rates,
-) -> Totals:
-    states = [it.state for it in activity.replicas]
-    queues = None if activity.queues_age is None else activity.queues
-    return Totals(
-        pace=_pace(_sum(rates_by_namespace(rates).values()) if rates else None),
-        busy_count=sum(it.busy_count for it in lines),
-        worker_count=sum(it.worker_count for it in lines),
-        caller_count=sum(it.caller_count or 0 for it in living),
-        serving_count=states.count(ReplicaState.SERVING),
-        draining_count=states.count(ReplicaState.DRAINING),
-        silent_count=states.count(ReplicaState.SILENT),
-        due_age=_oldest(it.worker_age for it in queues or ()),
-        gate_age=_oldest(it.gate_age for it in queues or ()),
-        **_counts(queues),
-    )
+def _sum(queues: Sequence[NamespaceQueue]) -> NamespaceQueue:
+    fields: dict[str, Any] = {"namespace": ""}
+    for field in dataclasses.fields(NamespaceQueue):
+        values = [getattr(queue, field.name) for queue in queues]
+        if field.name.endswith("_count"):
+            fields[field.name] = sum(values)
+        elif field.name.endswith("_age"):
+            fields[field.name] = _greatest(values)
+    return NamespaceQueue(**fields)
 
 
-def _counts(queues: Sequence[NamespaceQueue] | None) -> Mapping[str, int | None]:
-    """Return the totals of the counts that each queue has; None if they were not counted."""
-    names = {it for it in _names(Totals) & _names(NamespaceQueue) if it.endswith("_count")}
-    if queues is None:
-        return dict.fromkeys(names)
-    return {name: sum(getattr(queue, name) for queue in queues) for name in names}
-
-
-def _names(table: "type[DataclassInstance]") -> set[str]:
-    return {field.name for field in dataclasses.fields(table)}
-
-
-def _oldest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
+def _greatest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
     return max((age for age in ages if age is not None), default=None)
-
-
-def _pace(rate: StepRate | None) -> Pace:
-    return Pace() if rate is None else Pace(**{it: getattr(rate, it) for it in _names(Pace)})
-
-
-def _sum(rates: Iterable[StepRate]) -> StepRate:
-    return sum(rates, _UNUSED)
 
 
 def _urgency(line: NamespaceLine) -> tuple[dt.timedelta, float, str]:
     """Return the sort key of a namespace: its oldest due task first, then its rate."""
     age = None if line.queue is None else line.queue.worker_age
     return -(age or _NO_TIME), -(line.pace.settled_per_second or 0.0), line.namespace
-
-
-def _slowness(line: NamespaceLine) -> tuple[dt.timedelta, dt.timedelta]:
-    return line.unreachable_for or _NO_TIME, line.pace.mean_processor_time or _NO_TIME

@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
 import io
 import os
 import signal
 import sys
 import termios
 import tty
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated
 
 from rich.console import Console
 from rich.live import Live
@@ -26,7 +25,7 @@ from rich.live import Live
 from progressor import errors
 from progressor.cli.input.inputs import bad_input, duration, option
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
-from progressor.cli.input.signals import until_signal
+from progressor.cli.input.signals import until_left, until_signal
 from progressor.cli.output.documents import render
 from progressor.cli.output.failures import ExitCode, exit_code_for
 from progressor.cli.output.output import PIPE_COLUMNS, SafeConsole, show
@@ -50,18 +49,6 @@ _KEYBOARD = 0
 
 _KEYS_MAX = 64
 _AWAY = (ExitCode.UNAVAILABLE, ExitCode.DEADLINE)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """The last overview, and whether the engine is unavailable now."""
-
-    overview: Overview
-    away: Away | None = None
-
-
-Show = Callable[[Frame], None]
-Watch = Callable[[Show], Coroutine[Any, Any, None]]
 
 
 async def top(
@@ -89,12 +76,11 @@ async def top(
             shown = Screen(overview=overview, address=engine.address)
             show(overview, shown, as_json=engine.json)
             return
-        timeout = min(engine.timeout_duration, FRAME_TIMEOUT)
-        watch = functools.partial(_watch, client, first, interval=interval, timeout=timeout)
+        screens = _screens(client, first, engine, interval)
         if engine.json or not sys.stdout.isatty() or Console().is_dumb_terminal:
-            await _print(watch, engine)
+            await _print(screens, as_json=engine.json)
         else:
-            await until_signal(_draw(watch, engine))
+            await until_signal(_draw(screens))
 
 
 async def _read_once(client: Client, first: Activity, interval: dt.timedelta) -> Overview:
@@ -108,19 +94,15 @@ async def _read_once(client: Client, first: Activity, interval: dt.timedelta) ->
     return overview
 
 
-async def _watch(
-    client: Client,
-    first: Activity,
-    show_frame: Show,
-    *,
-    interval: dt.timedelta,
-    timeout: dt.timedelta,
-) -> None:
-    """Show an overview each interval; ends only by cancellation or a permanent error."""
+async def _screens(
+    client: Client, first: Activity, engine: EngineOptions, interval: dt.timedelta
+) -> AsyncIterator[Screen]:
+    """Yield an overview each interval; ends only by cancellation or a permanent error."""
     loop = asyncio.get_running_loop()
+    timeout = min(engine.timeout_duration, FRAME_TIMEOUT)
     meter = Meter()
     overview, answered_at = meter.read(first), loop.time()
-    show_frame(Frame(overview=overview))
+    yield Screen(overview=overview, address=engine.address)
     due_at = loop.time()
     while True:
         # Missed refreshes are left out.
@@ -139,10 +121,10 @@ async def _watch(
                 reason=error.reason,
                 message=str(error),
             )
-        show_frame(Frame(overview=overview, away=away))
+        yield Screen(overview=overview, address=engine.address, away=away)
 
 
-async def _print(watch: Watch, engine: EngineOptions) -> None:
+async def _print(screens: AsyncIterator[Screen], *, as_json: bool) -> None:
     """Print one overview after the other.
 
     Raises:
@@ -152,34 +134,30 @@ async def _print(watch: Watch, engine: EngineOptions) -> None:
 
     async def work() -> None:
         try:
-            await watch(show_frame)
+            async for screen in screens:
+                sys.stdout.write(_line(screen) if as_json else _page(screen))
+                sys.stdout.flush()
         except BrokenPipeError as error:
             # Raised later: here it would become an exception group.
             broken.append(error)
-
-    def show_frame(frame: Frame) -> None:
-        sys.stdout.write(_line(frame) if engine.json else _page(frame, engine.address))
-        sys.stdout.flush()
 
     await until_signal(work())
     if broken:
         raise broken[0]
 
 
-def _line(frame: Frame) -> str:
-    document = frame.overview if frame.away is None else {"away": frame.away}
+def _line(screen: Screen) -> str:
+    document = screen.overview if screen.away is None else {"away": screen.away}
     return render(document, indent=-1) + "\n"
 
 
-def _page(frame: Frame, address: str) -> str:
-    console = SafeConsole(file=io.StringIO(), width=PIPE_COLUMNS, highlight=False)
-    console.print(Screen(overview=frame.overview, address=address, away=frame.away))
-    console.print()
-    assert isinstance(console.file, io.StringIO), "the file given above"
-    return console.file.getvalue()
+def _page(screen: Screen) -> str:
+    file = io.StringIO()
+    SafeConsole(file=file, width=PIPE_COLUMNS, highlight=False).print(screen, "")
+    return file.getvalue()
 
 
-async def _draw(watch: Watch, engine: EngineOptions) -> None:
+async def _draw(screens: AsyncIterator[Screen]) -> None:
     """Draw on the whole screen until q; the terminal is restored in any case."""
     left = asyncio.Event()
     console = SafeConsole(highlight=False)
@@ -189,16 +167,11 @@ async def _draw(watch: Watch, engine: EngineOptions) -> None:
         _on_resize(live.refresh),
     ):
 
-        def show_frame(frame: Frame) -> None:
-            screen = Screen(
-                overview=frame.overview, address=engine.address, away=frame.away, is_cut=True
-            )
-            live.update(screen, refresh=True)
+        async def work() -> None:
+            async for screen in screens:
+                live.update(dataclasses.replace(screen, is_cut=True), refresh=True)
 
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(watch(show_frame), name="watch")
-            await left.wait()
-            watching.cancel()
+        await until_left(left, work())
 
 
 @contextlib.contextmanager

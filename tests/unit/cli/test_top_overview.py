@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 
-from progressor.cli.top.overview import Meter, Overview, Pace, overview_of
+from progressor.cli.top.overview import Meter, Overview, Pace, Totals, overview_of
 from progressor.sdk.values.activity import StepRate, StepTally
 from progressor.sdk.values.replicas import ReplicaState
 from tests.support.builders import seconds
@@ -94,14 +94,24 @@ def test_the_totals_are_of_all_namespaces_and_of_the_replicas_that_live() -> Non
 
     totals = overview_of(an_activity(*replicas, queues=queues), rates).totals
 
-    assert (totals.job_count, totals.running_node_count, totals.failed_node_count) == (3, 4, 1)
-    assert (totals.schedule_count, totals.late_schedule_count) == (5, 1)
-
-    assert totals.pace.settled_per_second == 8.0
-    assert (totals.busy_count, totals.worker_count, totals.caller_count) == (3, 8, 4)
-    assert (totals.serving_count, totals.draining_count, totals.silent_count) == (2, 1, 1)
-    assert (totals.due_count, totals.due_age) == (3, seconds(3))
-    assert (totals.timer_count, totals.retry_count, totals.behind_count) == (5, 1, 4)
+    assert totals == Totals(
+        pace=Pace(
+            settled_per_second=8.0,
+            attempts_per_second=4.0,
+            failed_per_second=2.0,
+            mean_processor_time=seconds(0.25),
+        ),
+        busy_count=3,
+        worker_count=8,
+        caller_count=4,
+        serving_count=2,
+        draining_count=1,
+        silent_count=1,
+        queue=a_queue(
+            "", due=3, oldest=3.0, timers=5, retries=1, behind=4, job_count=3,
+            running_node_count=4, failed_node_count=1, schedule_count=5, late_schedule_count=1,
+        ),
+    )  # fmt: skip
 
 
 def test_without_rates_no_pace_is_known_and_with_some_an_idle_namespace_does_nothing() -> None:
