@@ -6,7 +6,7 @@ A function or method that refuses it raises `InvalidRequestError`, which names t
 import dataclasses
 import datetime as dt
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, TypeVar
 
@@ -20,6 +20,7 @@ from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.sdk.values.processes import Direction, HistoryRange
 
 Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 PAGE_MAX = 1000
 """Items of one page."""
@@ -187,10 +188,7 @@ def json_object(option: str, text: str | None) -> dict[str, object] | None:
     if text is None:
         return None
     found = _json(option, text.encode(), dict[str, object], "is not a JSON object")
-    try:
-        return checked_metadata(found)
-    except ValueError as error:
-        raise bad_input(option, str(error)) from error
+    return parsed(option, checked_metadata, found)
 
 
 def _json(option: str, encoded: bytes, kind: type[Item], otherwise: str) -> Item:
@@ -214,13 +212,7 @@ def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
     """Return an ISO 8601 instant, in UTC if it names no zone; None for None."""
-    if text is None:
-        return None
-    try:
-        return instant_of(text)
-    except ValueError as error:
-        words = f"must be an instant such as 2026-01-31T12:00:00Z, got {text!r}"
-        raise bad_input(option, words) from error
+    return None if text is None else parsed(option, instant_of, text)
 
 
 def instant_of(text: str) -> dt.datetime:
@@ -229,11 +221,20 @@ def instant_of(text: str) -> dt.datetime:
     Raises:
         ValueError: It is not an instant, or out of range.
     """
-    found = dt.datetime.fromisoformat(text)
     try:
+        found = dt.datetime.fromisoformat(text)
         return found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
+    except (ValueError, OverflowError) as error:
+        message = f"must be an instant such as 2026-01-31T12:00:00Z, got {text!r}"
+        raise ValueError(message) from error
+
+
+def parsed(option: str, parse: Callable[[Value], Item], value: Value) -> Item:
+    """Return what `parse` makes of a value; its ValueError becomes one about the option."""
+    try:
+        return parse(value)
+    except (ValueError, OverflowError) as error:
+        raise bad_input(option, str(error)) from error
 
 
 def file_bytes(option: str, path: str) -> bytes:

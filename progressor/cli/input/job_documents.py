@@ -9,6 +9,8 @@ import base64
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
+import graphlib
 import json
 import re
 import tomllib
@@ -25,6 +27,7 @@ from progressor.cli.input.inputs import (
     checked_metadata,
     file_bytes,
     instant_of,
+    parsed,
 )
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.constraints import Constraints
@@ -162,11 +165,7 @@ class _Place:
         return bad_input(str(self), description)
 
     def read(self, parse: Callable[[Any], Value], value: object) -> Value:
-        """Return what `parse` makes of a value; its ValueError becomes one about this place."""
-        try:
-            return parse(value)
-        except (ValueError, OverflowError) as error:
-            raise self.wrong(str(error)) from error
+        return parsed(str(self), parse, value)
 
     def decode(self, document: bytes, table: type[Value]) -> Value:
         """Return a JSON document as a table; an error names the place in it."""
@@ -198,12 +197,11 @@ def read_job(path: str) -> JobDocument:
     nodes = {
         name: place.key(name).decode(bytes(node), _NodeTable) for name, node in table.nodes.items()
     }
+    deadline = table.deadline
     return JobDocument(
         graph=_graph(place, nodes),
         job_id=table.job_id,
-        deadline=None
-        if table.deadline is None
-        else top.key("deadline").read(deadline_of, table.deadline),
+        deadline=None if deadline is None else top.key("deadline").read(deadline_of, deadline),
         context=table.context,
         metadata=top.key("metadata").read(checked_metadata, table.metadata) or None,
         places={name: str(place.key(name)) for name in nodes},
@@ -275,15 +273,15 @@ def deadline_of(value: object) -> Deadline:
     Raises:
         ValueError: It is neither.
     """
-    found: Deadline | None = _duration_or_none(value)
-    if found is None:
-        try:
-            found = instant_of(str(value))
-        except ValueError:
-            forms = "a duration such as 2h or an instant such as 2026-01-31T12:00:00Z"
-            message = f"must be {forms}, got {value!r}"
-            raise ValueError(message) from None
-    return found
+    found = _duration_or_none(value)
+    if found is not None:
+        return found
+    try:
+        return instant_of(str(value))
+    except ValueError:
+        forms = "a duration such as 2h or an instant such as 2026-01-31T12:00:00Z"
+        message = f"must be {forms}, got {value!r}"
+        raise ValueError(message) from None
 
 
 def duration_of(value: object) -> dt.timedelta:
@@ -332,12 +330,9 @@ def _args(node: _NodeTable, place: _Place) -> bytes:
     if len(given) > 1:
         raise place.key(given[1]).wrong(f"cannot be combined with {given[0]}")
     if node.args_base64 is not None:
-        return place.key("args_base64").read(_from_base64, node.args_base64)
+        decode = functools.partial(base64.b64decode, validate=True)
+        return place.key("args_base64").read(decode, node.args_base64)
     return bytes(node.args) or (node.args_text or "").encode()
-
-
-def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 def _options(node: _NodeTable, place: _Place) -> NodeOptions:
@@ -357,15 +352,9 @@ def _options(node: _NodeTable, place: _Place) -> NodeOptions:
 
 
 def _constraints(table: _ConstraintsTable, place: _Place) -> Constraints:
-    given = ConstraintsInput(
-        gate=table.gates,
-        order=table.order,
-        run_at=table.run_at,
-        priority=table.priority,
-        hold=table.hold,
-    )
+    given = msgspec.structs.asdict(table)
     try:
-        return given.constraints() or Constraints()
+        return ConstraintsInput(gate=given.pop("gates"), **given).constraints() or Constraints()
     except errors.InvalidRequestError as error:
         [violation] = error.violations
         key = {"--gate": "gates", "--order": "order", "--run-at": "run_at"}[violation.field]
@@ -388,23 +377,20 @@ def _in_order(place: _Place, nodes: Mapping[str, _NodeTable]) -> list[str]:
     Raises:
         InvalidRequestError: A predecessor does not exist, or nodes form a cycle.
     """
-    found: dict[str, None] = {}
-    for start in nodes:
-        # The path of nodes that wait for their predecessors, with those left to visit.
-        path = {} if start in found else {start: iter(enumerate(nodes[start].after))}
-        while path:
-            name = next(reversed(path))
-            number, before = next(path[name], (0, None))
-            if before is None:
-                found[name] = None
-                del path[name]
-            elif before not in nodes:
-                here = place.key(name).key("after").at(f"[{number}]")
-                raise here.wrong(f"{before!r} is not a node of the file")
-            elif before in path:
-                cycle = [*path][[*path].index(before) :]
-                here = place.key(name).key("after").at(f"[{number}]")
-                raise here.wrong(f"forms a cycle: {' after '.join([*cycle, before])}")
-            elif before not in found:
-                path[before] = iter(enumerate(nodes[before].after))
-    return [*found]
+
+    def wrong(name: str, before: str, description: str) -> errors.InvalidRequestError:
+        here = place.key(name).key("after").at(f"[{nodes[name].after.index(before)}]")
+        return here.wrong(description)
+
+    for name, node in nodes.items():
+        for before in node.after:
+            if before not in nodes:
+                raise wrong(name, before, f"{before!r} is not a node of the file")
+    sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
+    try:
+        return [*sorter.static_order()]
+    except graphlib.CycleError as error:
+        # Each node of the list that comes with the error precedes the next.
+        name, before, *others = reversed(error.args[1])
+        words = f"forms a cycle: {' after '.join([name, before, *others])}"
+        raise wrong(name, before, words) from error

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console, RenderableType
 
-from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option
+from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option, parsed
 from progressor.cli.input.job_documents import JOB_FORMAT, Deadline, deadline_of, placed, read_job
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
 from progressor.cli.jobs.drawing import mermaid as flowchart
@@ -171,7 +171,4 @@ def _people(view: JobView) -> list[RenderableType]:
 
 
 def _deadline(text: str | None) -> Deadline | None:
-    try:
-        return None if text is None else deadline_of(text)
-    except ValueError as error:
-        raise bad_input("--deadline", str(error)) from error
+    return None if text is None else parsed("--deadline", deadline_of, text)

@@ -2,17 +2,21 @@
 
 import dataclasses
 import datetime as dt
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from progressor.cli.input.inputs import (
+    UNCONSTRAINED,
     ConstraintsInput,
     PayloadInput,
     bad_input,
     instant,
+    instant_of,
     json_object,
     pairs,
+    parsed,
 )
 from progressor.cli.input.job_documents import JobDocument, duration_of, read_job
 from progressor.sdk.values.schedules import (
@@ -61,52 +65,43 @@ class TimesInput:
     """How late a run may be after a downtime; 1d by default."""
 
     def times(self) -> Times | None:
-        """Return the given times; None without any.
-
-        Raises:
-            InvalidRequestError: Both forms are given, or an option of the other form.
-        """
+        """Return the given times; None without any."""
         if self.cron is not None:
-            other = "--every" if self.every is not None else "--anchor"
-            if self.every is not None or self.anchor is not None:
-                raise bad_input(other, "cannot be combined with --cron")
+            for option, value in {"--every": self.every, "--anchor": self.anchor}.items():
+                if value is not None:
+                    raise bad_input(option, "cannot be combined with --cron")
             return Cron(self.cron, self.time_zone or "")
         if self.time_zone is not None:
             raise bad_input("--time-zone", "needs --cron")
         if self.every is not None:
-            return Every(_duration("--every", self.every), instant("--anchor", self.anchor))
+            every = parsed("--every", duration_of, self.every)
+            return Every(every, instant("--anchor", self.anchor))
         if self.anchor is not None:
             raise bad_input("--anchor", "needs --every")
         return None
 
     def spec(self, target: Target) -> ScheduleSpec:
-        """Return a new schedule.
-
-        Raises:
-            InvalidRequestError: Neither --cron nor --every is given, or an option is wrong.
-        """
+        """Return a new schedule, which needs --cron or --every."""
         times = self.times()
         if times is None:
             raise bad_input("--cron", "--cron or --every must be given")
         return self.changed(ScheduleSpec(times=times, target=target))
 
     def changed(self, spec: ScheduleSpec) -> ScheduleSpec:
-        """Return a schedule with the given options changed.
-
-        Raises:
-            InvalidRequestError: An option is wrong.
-        """
+        """Return a schedule with the given options changed."""
         changes: dict[str, Any] = {"times": self.times() or spec.times}
-        if self.jitter is not None:
-            changes["jitter"] = _duration("--jitter", self.jitter)
-        if self.start_at is not None:
-            changes["start_at"] = _bound("--start-at", self.start_at)
-        if self.end_at is not None:
-            changes["end_at"] = _bound("--end-at", self.end_at)
+        parsers: Mapping[str, Callable[[str], object]] = {
+            "jitter": duration_of,
+            "start_at": _bound,
+            "end_at": _bound,
+            "catch_up_window": duration_of,
+        }
+        for name, parse in parsers.items():
+            text = getattr(self, name)
+            if text is not None:
+                changes[name] = parsed(f"--{name.replace('_', '-')}", parse, text)
         if self.overlap is not None:
             changes["overlap_policy"] = OverlapPolicy(self.overlap)
-        if self.catch_up_window is not None:
-            changes["catch_up_window"] = _duration("--catch-up-window", self.catch_up_window)
         return dataclasses.replace(spec, **changes)
 
 
@@ -141,13 +136,13 @@ class TargetInput(PayloadInput):
     """The metadata of each process that --start starts, a JSON object."""
 
     def requested(self, constraints: ConstraintsInput) -> RequestedTarget | None:
-        """Return what each run does; None if no option says so.
-
-        Raises:
-            InvalidRequestError: Options cannot be combined, or one is wrong.
-        """
-        kinds = {"--start": self.start, "--call": self.call is not None}
-        kinds |= {"--notify": self.notify is not None, "--job": self.job is not None}
+        """Return what each run does; None if no option says so."""
+        kinds = {
+            "--start": self.start,
+            "--call": self.call is not None,
+            "--notify": self.notify is not None,
+            "--job": self.job is not None,
+        }
         given = [option for option, is_given in kinds.items() if is_given]
         if len(given) > 1:
             raise bad_input(given[1], f"cannot be combined with {given[0]}")
@@ -156,14 +151,14 @@ class TargetInput(PayloadInput):
         if self.job is not None:
             document = read_job(self.job)
             return RequestedTarget(target=self._job(document), document=document)
-        return RequestedTarget(target=self._target(kind, constraints)) if kind else None
+        return RequestedTarget(target=self._target(constraints)) if kind else None
 
-    def _target(self, kind: str, constraints: ConstraintsInput) -> Target:
+    def _target(self, constraints: ConstraintsInput) -> Target:
         context, passed = pairs("--context", self.context), constraints.constraints()
-        called = self.call if kind == "--call" else self.notify
-        if called is not None:
-            form = ScheduledCall if kind == "--call" else ScheduledNotify
-            return form(called, self.payload(), context=context, constraints=passed)
+        if self.call is not None:
+            return ScheduledCall(self.call, self.payload(), context=context, constraints=passed)
+        if self.notify is not None:
+            return ScheduledNotify(self.notify, self.payload(), context=context, constraints=passed)
         return ScheduledStart(
             self.payload(),
             process_id_template=self.id_template or "",
@@ -174,9 +169,8 @@ class TargetInput(PayloadInput):
 
     def _job(self, document: JobDocument) -> ScheduledJob:
         if isinstance(document.deadline, dt.datetime):
-            raise bad_input(
-                "--job", "the deadline of a scheduled job must be a duration such as 2h"
-            )
+            words = "the deadline of a scheduled job must be a duration such as 2h"
+            raise bad_input("--job", words)
         return ScheduledJob(
             document.graph,
             job_id_template=self.id_template or document.job_id,
@@ -188,10 +182,11 @@ class TargetInput(PayloadInput):
     def _check(self, kind: str, constraints: ConstraintsInput) -> None:
         """Refuse an option that `kind` does not use."""
         payload = any(it is not None for it in (self.args, self.args_file, self.text))
+        tasks = ("--start", "--call", "--notify")
         given = {
-            "--args": (payload, ("--start", "--call", "--notify")),
-            "--context": (bool(self.context), ("--start", "--call", "--notify")),
-            "--gate": (constraints != ConstraintsInput(), ("--start", "--call", "--notify")),
+            "--args": (payload, tasks),
+            "--context": (bool(self.context), tasks),
+            "--gate": (constraints != UNCONSTRAINED, tasks),
             "--metadata": (self.metadata is not None, ("--start",)),
             "--id-template": (self.id_template is not None, ("--start", "--job")),
         }
@@ -200,12 +195,5 @@ class TargetInput(PayloadInput):
                 raise bad_input(option, f"needs {' or '.join(kinds)}")
 
 
-def _duration(option: str, text: str) -> dt.timedelta:
-    try:
-        return duration_of(text)
-    except ValueError as error:
-        raise bad_input(option, str(error)) from error
-
-
-def _bound(option: str, text: str) -> dt.datetime | None:
-    return None if text == _NONE else instant(option, text)
+def _bound(text: str) -> dt.datetime | None:
+    return None if text == _NONE else instant_of(text)

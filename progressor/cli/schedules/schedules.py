@@ -1,6 +1,7 @@
 """Commands about schedules: create, update, get, list, next, pause, resume, trigger and so on."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 from cyclopts.types import Int64
@@ -104,15 +105,20 @@ async def get(
     check_range("--last", last, 0, _RUNS_MAX)
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=next, last_count=last)
-    show(_view_document(view), *_people(view), as_json=options.json)
+    document = {
+        "schedule": schedule_document(view.schedule),
+        "next_runs": view.next_runs,
+        "last_runs": view.last_runs,
+    }
+    show(document, *_people(view), as_json=options.json)
 
 
 async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
     """Print the schedules of a namespace in the order of their ids."""
     async with client_of(options) as client:
         found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
-    people = schedules_table(found) if found else Text("no schedules")
-    show({"schedules": [*map(schedule_document, found)]}, people, as_json=options.json)
+    document = {"schedules": [*map(schedule_document, found)]}
+    show(document, schedules_table(found), as_json=options.json)
 
 
 async def print_next(
@@ -207,35 +213,25 @@ async def delete(
     """Delete a schedule and the record of its runs; started work continues."""
     async with client_of(options) as client:
         await client.schedules.delete(schedule_id, expected_revision=revision)
-    words = Text(f"deleted schedule {schedule_id}")
-    show({"deleted": schedule_id}, words, as_json=options.json)
+    show({"deleted": schedule_id}, f"deleted schedule {schedule_id}", as_json=options.json)
 
 
 def _show(schedule: Schedule, options: NamespaceOptions) -> None:
     show(schedule_document(schedule), schedule_facts(schedule), as_json=options.json)
 
 
-def _people(view: ScheduleView) -> list[RenderableType]:
-    shown: list[RenderableType] = [schedule_facts(view.schedule)]
+def _people(view: ScheduleView) -> Iterator[RenderableType]:
+    yield schedule_facts(view.schedule)
     if view.next_runs:
-        shown += ["", Text("next", style="bold"), _next(view)]
+        yield from ("", Text("next", style="bold"), _next(view))
     if view.last_runs:
-        shown += ["", Text("last", style="bold"), runs_table(view.last_runs)]
-    return shown
+        yield from ("", Text("last", style="bold"), runs_table(view.last_runs))
 
 
 def _next(view: ScheduleView) -> RenderableType:
     if view.next_runs:
         return next_table(view.next_runs, view.schedule.spec.times)
-    return Text("the schedule is paused" if view.schedule.paused else "no more runs")
-
-
-def _view_document(view: ScheduleView) -> dict[str, object]:
-    return {
-        "schedule": schedule_document(view.schedule),
-        "next_runs": view.next_runs,
-        "last_runs": view.last_runs,
-    }
+    return "the schedule is paused" if view.schedule.paused else "no more runs"
 
 
 def _policy(overlap: Overlap | None) -> OverlapPolicy:

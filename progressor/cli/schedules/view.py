@@ -18,7 +18,6 @@ from progressor.cli.output.output import (
     table,
 )
 from progressor.sdk.codec.wire import timedelta_of
-from progressor.sdk.values.graph import Graph
 from progressor.sdk.values.schedules import (
     Cron,
     Every,
@@ -29,25 +28,18 @@ from progressor.sdk.values.schedules import (
     ScheduledNotify,
     ScheduledStart,
     ScheduleRun,
-    ScheduleRunState,
     ScheduleSpec,
     Target,
     Times,
 )
 
-_STYLES: Mapping[ScheduleRunState, str] = {
-    ScheduleRunState.QUEUED: "cyan",
-    ScheduleRunState.RUNNING: "green",
-    ScheduleRunState.DONE: "blue",
-    ScheduleRunState.FAILED: "bold red",
-    ScheduleRunState.CANCELLED: "magenta",
-    ScheduleRunState.GONE: "dim",
-    ScheduleRunState.SKIPPED: "yellow",
-    ScheduleRunState.MISSED: "yellow",
-    ScheduleRunState.REFUSED: "bold red",
-}
+_STYLES: Mapping[str, str] = {
+    "queued": "cyan", "running": "green", "done": "blue", "failed": "bold red",
+    "cancelled": "magenta", "gone": "dim", "skipped": "yellow", "missed": "yellow",
+    "refused": "bold red",
+}  # fmt: skip
 _PAUSED = Text("paused", style="yellow")
-_KINDS = {
+_KINDS: Mapping[type[Target], str] = {
     ScheduledStart: "start",
     ScheduledCall: "call",
     ScheduledNotify: "notify",
@@ -61,17 +53,17 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
     return facts(
         {
             "schedule": f"{one_line(schedule.schedule_id)} in {schedule.namespace}",
-            "times": times_text(spec.times),
+            "times": _times_text(spec.times),
             "jitter": _optional_duration(timedelta_of(spec.jitter)),
             "not before": instant_text(spec.start_at),
             "not after": instant_text(spec.end_at),
-            "does": target_text(spec.target),
+            "does": _target_text(spec.target),
             **_target_facts(spec.target),
             "overlap": spec.overlap_policy,
             "catch-up window": duration_text(timedelta_of(spec.catch_up_window)),
             "paused": Text("yes", style="yellow") if schedule.paused else "",
             "note": one_line(schedule.note),
-            "next": next_text(schedule),
+            "next": _next_text(schedule),
             "runs": _counts(schedule),
             "revision": str(schedule.revision),
             "created": instant_text(schedule.created_at),
@@ -81,15 +73,15 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
 
 
 def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
-    return table(_SCHEDULES, schedules)
+    return table(_SCHEDULES, schedules) if schedules else "no schedules"
 
 
 def next_table(runs: Sequence[NextRun], times: Times) -> RenderableType:
     """Return future runs, with their instants in the schedule's time zone, and their delays."""
-    zone = times.time_zone if isinstance(times, Cron) else ""
+    zone = _zone_of(times)
     columns: Mapping[str, Column[NextRun]] = {
         "at": lambda it: instant_text(it.instant),
-        f"in {zone}" if zone else "": lambda it: wall_text(it.instant, zone),
+        f"in {zone}" if zone else "": lambda it: _wall_text(it.instant, zone),
         "later by": lambda it: _optional_duration(it.due_at - it.instant),
     }
     return table(columns, runs)
@@ -99,7 +91,7 @@ def runs_table(runs: Sequence[ScheduleRun]) -> RenderableType:
     return table(_RUNS, runs)
 
 
-def times_text(times: Times) -> str:
+def _times_text(times: Times) -> str:
     match times:
         case Cron(expression, time_zone):
             return f"{one_line(expression)} {time_zone or 'UTC'}"
@@ -108,7 +100,7 @@ def times_text(times: Times) -> str:
             return f"every {duration_text(timedelta_of(interval))}{since}"
 
 
-def target_text(target: Target) -> str:
+def _target_text(target: Target) -> str:
     match target:
         case ScheduledStart():
             return "starts a process"
@@ -122,17 +114,19 @@ def target_text(target: Target) -> str:
             return f"submits a job of {count:,} {nodes}" if count else "submits a job"
 
 
-def next_text(schedule: Schedule) -> str:
+def _next_text(schedule: Schedule) -> str:
     """Return the instant of the next run, also in its time zone; "" without one."""
     if schedule.next_instant is None:
         return ""
-    times = schedule.spec.times
-    zone = times.time_zone if isinstance(times, Cron) else ""
-    wall = wall_text(schedule.next_instant, zone)
+    wall = _wall_text(schedule.next_instant, _zone_of(schedule.spec.times))
     return f"{instant_text(schedule.next_instant)}{f', {wall}' if wall else ''}"
 
 
-def wall_text(instant: dt.datetime, zone: str) -> str:
+def _zone_of(times: Times) -> str:
+    return times.time_zone if isinstance(times, Cron) else ""
+
+
+def _wall_text(instant: dt.datetime, zone: str) -> str:
     """Return an instant in the local time of a zone; "" for UTC and unknown zones."""
     try:
         shown = instant.astimezone(zoneinfo.ZoneInfo(zone)) if zone else None
@@ -141,7 +135,7 @@ def wall_text(instant: dt.datetime, zone: str) -> str:
     return "" if shown is None else f"{shown:%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-def run_note(run: ScheduleRun) -> str:
+def _why(run: ScheduleRun) -> str:
     """Return how many runs were missed, or the error of a run, in one line."""
     if run.missed_count:
         last = f", the last at {instant_text(run.missed_until)}" if run.missed_until else ""
@@ -153,32 +147,27 @@ def run_note(run: ScheduleRun) -> str:
 
 def schedule_document(schedule: Schedule) -> dict[str, object]:
     """Return a schedule as a document, with its target by kind, as in ``{"start": {...}}``."""
-    return _fields(schedule) | {"spec": _spec_document(schedule.spec)}
-
-
-def _spec_document(spec: ScheduleSpec) -> dict[str, object]:
-    kind = "cron" if isinstance(spec.times, Cron) else "interval"
-    times: object = spec.times
-    if isinstance(spec.times, Every):
-        times = {"every": timedelta_of(spec.times.interval), "anchor": spec.times.anchor}
-    spans = {
+    spec, target = schedule.spec, _fields(schedule.spec.target)
+    if isinstance(spec.target, ScheduledJob):
+        graph = spec.target.graph
+        target["graph"] = {
+            it.name: {"after": it.after, "args": it.args, **it.options} for it in graph
+        }
+        target["timeout"] = (
+            None if spec.target.timeout is None else timedelta_of(spec.target.timeout)
+        )
+    document = _fields(spec) | {
         "jitter": timedelta_of(spec.jitter),
         "catch_up_window": timedelta_of(spec.catch_up_window),
+        "target": {_KINDS[type(spec.target)]: target},
     }
-    target = _fields(spec.target)
-    if isinstance(spec.target, ScheduledJob):
-        timeout = spec.target.timeout
-        target |= {
-            "graph": _graph_document(spec.target.graph),
-            "timeout": None if timeout is None else timedelta_of(timeout),
-        }
-    left = _fields(spec) | spans | {kind: times, "target": {_KINDS[type(spec.target)]: target}}
-    del left["times"]
-    return left
-
-
-def _graph_document(graph: Graph) -> dict[str, object]:
-    return {it.name: {"after": it.after, "args": it.args, **it.options} for it in graph}
+    del document["times"]
+    if isinstance(spec.times, Every):
+        every = timedelta_of(spec.times.interval)
+        document["interval"] = {"every": every, "anchor": spec.times.anchor}
+    else:
+        document["cron"] = spec.times
+    return _fields(schedule) | {"spec": document}
 
 
 def _fields(value: Schedule | ScheduleSpec | Target) -> dict[str, object]:
@@ -202,13 +191,11 @@ def _counts(schedule: Schedule) -> Text:
         "missed": schedule.missed_count,
         "refused": schedule.refused_count,
     }
-    styles = {"skipped": "yellow", "missed": "yellow", "refused": "bold red"}
-    shown = [
-        Text(f"{count:,} {name}", style=styles.get(name, ""))
+    return Text(", ").join(
+        Text(f"{count:,} {name}", style=_STYLES.get(name, ""))
         for name, count in counts.items()
         if count
-    ]
-    return Text(", ").join(shown)
+    )
 
 
 def _took(run: ScheduleRun) -> str:
@@ -224,8 +211,8 @@ def _optional_duration(duration: dt.timedelta) -> str:
 
 _SCHEDULES: Mapping[str, Column[Schedule]] = {
     "schedule": lambda it: one_line(it.schedule_id),
-    "times": lambda it: times_text(it.spec.times),
-    "does": lambda it: target_text(it.spec.target),
+    "times": lambda it: _times_text(it.spec.times),
+    "does": lambda it: _target_text(it.spec.target),
     "next": lambda it: _PAUSED if it.paused else instant_text(it.next_instant),
     "runs": _counts,
     "note": lambda it: one_line(it.note),
@@ -237,5 +224,5 @@ _RUNS: Mapping[str, Column[ScheduleRun]] = {
     "process": lambda it: one_line(it.process_id),
     "task": lambda it: "" if it.task_id is None else str(it.task_id),
     "took at most": _took,
-    "why": run_note,
+    "why": _why,
 }

@@ -94,7 +94,7 @@ def test_args_are_json_as_it_stands_or_a_text_or_bytes(node: str, args: bytes, r
         ('{"nodes": {"a": {"after": ["b"]}}}', "nodes.a.after[0]: 'b' is not a node of the file"),
         (
             '{"nodes": {"a": {"after": ["b"]}, "b": {"after": ["c"]}, "c": {"after": ["b"]}}}',
-            "nodes.c.after[0]: forms a cycle: b after c after b",
+            "nodes.b.after[0]: forms a cycle: b after c after b",
         ),
         ('{"nodes": {"a": {"after": ["a"]}}}', "nodes.a.after[0]: forms a cycle: a after a"),
         ('{"nodes": {"": {}}}', 'nodes."": '),
