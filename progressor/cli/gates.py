@@ -10,8 +10,8 @@ from progressor.cli.input.inputs import PAGE_MAX, option
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
 from progressor.cli.output.output import Column, facts, instant_text, one_line, show, table
 from progressor.domain.gates.gate import Gate
+from progressor.sdk.client.gates import GateView, GateWaiter
 from progressor.sdk.values.constraints import GateHolder
-from progressor.sdk.values.gates import GateView, GateWaiter
 
 _COUNTED_MAX = 1000
 """The engine counts waiting tasks up to this number."""

@@ -74,8 +74,10 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ScheduleChangedError as ScheduleChangedError,
         ScheduleNotFoundError as ScheduleNotFoundError,
     )
-    from progressor.sdk.client.client import Client as Client
-    from progressor.sdk.client.gates import Gates as Gates, SyncGates as SyncGates
+    from progressor.sdk.client.client import Client as Client, SyncClient as SyncClient
+    from progressor.sdk.client.gates import (
+        GateView as GateView, GateWaiter as GateWaiter, Gates as Gates, SyncGates as SyncGates,
+    )
     from progressor.sdk.client.jobs import Jobs as Jobs, SyncJobs as SyncJobs
     from progressor.sdk.client.namespaces import (
         Namespaces as Namespaces, SyncNamespaces as SyncNamespaces,
@@ -83,11 +85,23 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.sdk.client.processes import (
         Processes as Processes, SyncProcesses as SyncProcesses,
     )
-    from progressor.sdk.client.replicas import Replicas as Replicas, SyncReplicas as SyncReplicas
+    from progressor.sdk.client.replicas import (
+        Activity as Activity, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
+        NamespaceActivity as NamespaceActivity, NamespaceQueue as NamespaceQueue, Rates as Rates,
+        Replica as Replica, ReplicaActivity as ReplicaActivity, ReplicaState as ReplicaState,
+        Replicas as Replicas, StepRate as StepRate, StepTally as StepTally,
+        SyncReplicas as SyncReplicas, rates_between as rates_between,
+        rates_by_namespace as rates_by_namespace,
+    )
     from progressor.sdk.client.schedules import (
         Schedules as Schedules, SyncSchedules as SyncSchedules,
+        Backfilled as Backfilled, Cron as Cron, Every as Every, NextRun as NextRun,
+        OverlapPolicy as OverlapPolicy, Schedule as Schedule, ScheduleRun as ScheduleRun,
+        ScheduleRunCause as ScheduleRunCause, ScheduleRunState as ScheduleRunState,
+        ScheduleSpec as ScheduleSpec, ScheduleView as ScheduleView, ScheduledCall as ScheduledCall,
+        ScheduledJob as ScheduledJob, ScheduledNotify as ScheduledNotify,
+        ScheduledStart as ScheduledStart,
     )
-    from progressor.sdk.client.sync_client import SyncClient as SyncClient
     from progressor.sdk.codec.codecs import (
         BYTES as BYTES, BytesCodec as BytesCodec, CheckedCodec as CheckedCodec, Codec as Codec,
         JSON as JSON, JsonCodec as JsonCodec, Payload as Payload,
@@ -102,17 +116,10 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         EngineUnavailableError as EngineUnavailableError,
         UnexpectedStatusError as UnexpectedStatusError,
     )
-    from progressor.sdk.values.activity import (
-        Activity as Activity, NamespaceActivity as NamespaceActivity,
-        NamespaceQueue as NamespaceQueue, Rates as Rates, ReplicaActivity as ReplicaActivity,
-        StepRate as StepRate, StepTally as StepTally, rates_between as rates_between,
-        rates_by_namespace as rates_by_namespace,
-    )
     from progressor.sdk.values.constraints import (
         Constraints as Constraints, GateHold as GateHold, GateHolder as GateHolder,
         Order as Order, TimeSpent as TimeSpent,
     )
-    from progressor.sdk.values.gates import GateView as GateView, GateWaiter as GateWaiter
     from progressor.sdk.values.graph import (
         Graph as Graph, NewNode as NewNode, NodeOptions as NodeOptions,
     )
@@ -135,18 +142,6 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
         Wait as Wait, WaitCause as WaitCause,
     )
-    from progressor.sdk.values.replicas import (
-        LogLevel as LogLevel, LogLevelChange as LogLevelChange, Replica as Replica,
-        ReplicaState as ReplicaState,
-    )
-    from progressor.sdk.values.schedules import (
-        Backfilled as Backfilled, Cron as Cron, Every as Every, NextRun as NextRun,
-        OverlapPolicy as OverlapPolicy, Schedule as Schedule, ScheduleRun as ScheduleRun,
-        ScheduleRunCause as ScheduleRunCause, ScheduleRunState as ScheduleRunState,
-        ScheduleSpec as ScheduleSpec, ScheduleView as ScheduleView, ScheduledCall as ScheduledCall,
-        ScheduledJob as ScheduledJob, ScheduledNotify as ScheduledNotify,
-        ScheduledStart as ScheduledStart,
-    )
     # fmt: on
 
 _MODULES = {
@@ -167,14 +162,21 @@ _MODULES = {
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError
         ScheduleAlreadyExistsError ScheduleChangedError ScheduleNotFoundError
     """,
-    "progressor.sdk.client.client": "Client",
-    "progressor.sdk.client.gates": "Gates SyncGates",
+    "progressor.sdk.client.client": "Client SyncClient",
+    "progressor.sdk.client.gates": "GateView GateWaiter Gates SyncGates",
     "progressor.sdk.client.jobs": "Jobs SyncJobs",
     "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",
     "progressor.sdk.client.processes": "Processes SyncProcesses",
-    "progressor.sdk.client.replicas": "Replicas SyncReplicas",
-    "progressor.sdk.client.schedules": "Schedules SyncSchedules",
-    "progressor.sdk.client.sync_client": "SyncClient",
+    "progressor.sdk.client.replicas": """
+        Activity LogLevel LogLevelChange NamespaceActivity NamespaceQueue Rates Replica
+        ReplicaActivity ReplicaState Replicas StepRate StepTally SyncReplicas rates_between
+        rates_by_namespace
+    """,
+    "progressor.sdk.client.schedules": """
+        Backfilled Cron Every NextRun OverlapPolicy Schedule ScheduleRun ScheduleRunCause
+        ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
+        ScheduledStart Schedules SyncSchedules
+    """,
     "progressor.sdk.codec.codecs": """
         BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload
     """,
@@ -183,14 +185,9 @@ _MODULES = {
     "progressor.sdk.processor.step": "Step",
     "progressor.sdk.processor.verdicts": "Fail Reject Retry",
     "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
-    "progressor.sdk.values.activity": """
-        Activity NamespaceActivity NamespaceQueue Rates ReplicaActivity StepRate StepTally
-        rates_between rates_by_namespace
-    """,
     "progressor.sdk.values.constraints": """
         Constraints GateHold GateHolder Order TimeSpent
     """,
-    "progressor.sdk.values.gates": "GateView GateWaiter",
     "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
     "progressor.sdk.values.jobs": """
         Job JobCancelledError JobFailedError JobRetried JobState JobView Node
@@ -201,12 +198,6 @@ _MODULES = {
         Receipt Reply Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
         NO_HISTORY NewEvent NewTimer OrderWait Process ProcessStatus SimpleRepaired Snapshot
         TaskReply TaskError TaskStatus TaskTrace TaskType Timer Trace Wait WaitCause
-    """,
-    "progressor.sdk.values.replicas": "LogLevel LogLevelChange Replica ReplicaState",
-    "progressor.sdk.values.schedules": """
-        Backfilled Cron Every NextRun OverlapPolicy Schedule ScheduleRun ScheduleRunCause
-        ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
-        ScheduledStart
     """,
 }
 """The public names by the module that defines them."""

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from progressor.domain.processes import policy as domain
 from progressor.domain.processes.retry import next_delay
 from progressor.sdk import NamespaceConfig, RetryPolicy, TaskError, TaskType
-from progressor.sdk.testing.attempts import Failed, Task, delay_after
-from progressor.sdk.testing.rehearsal import STARTS_AT
-from progressor.sdk.transport.unanswered import Pending, Unanswered
-from progressor.sdk.values.activity import (
+from progressor.sdk.client.replicas import (
     Activity,
     ReplicaActivity,
+    ReplicaState,
     StepRate,
     StepTally,
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.values.replicas import ReplicaState
+from progressor.sdk.testing.attempts import Failed, Task, delay_after
+from progressor.sdk.testing.rehearsal import STARTS_AT
+from progressor.sdk.transport.unanswered import Pending, Unanswered
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.activities import a_namespace, a_replica, an_activity

@@ -11,8 +11,8 @@ from progressor.cli.input.inputs import PAGE_MAX, bad_input, duration, option
 from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
 from progressor.cli.output.failures import ExitCode
 from progressor.cli.output.output import Column, show, status_text, table
+from progressor.sdk.client.replicas import LogLevel, Replica
 from progressor.sdk.transport.failures import error_for, read_status
-from progressor.sdk.values.replicas import LogLevel, Replica
 
 _UNTIL_CHANGED = dt.timedelta()
 

@@ -19,7 +19,7 @@ from progressor.cli.input.inputs import (
     parsed,
 )
 from progressor.cli.input.job_documents import JobDocument, duration_of, read_job
-from progressor.sdk.values.schedules import (
+from progressor.sdk.client.schedules import (
     Cron,
     Every,
     OverlapPolicy,

@@ -29,7 +29,7 @@ from progressor.cli.schedules.view import (
     schedule_facts,
     schedules_table,
 )
-from progressor.sdk.values.schedules import OverlapPolicy, Schedule, ScheduleRunState, ScheduleView
+from progressor.sdk.client.schedules import OverlapPolicy, Schedule, ScheduleRunState, ScheduleView
 
 _RUNS_MAX = 100
 _NO_TIMES = TimesInput()

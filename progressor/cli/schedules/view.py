@@ -17,8 +17,7 @@ from progressor.cli.output.output import (
     payload_text,
     table,
 )
-from progressor.sdk.codec.wire import timedelta_of
-from progressor.sdk.values.schedules import (
+from progressor.sdk.client.schedules import (
     Cron,
     Every,
     NextRun,
@@ -32,6 +31,7 @@ from progressor.sdk.values.schedules import (
     Target,
     Times,
 )
+from progressor.sdk.codec.wire import timedelta_of
 
 _STYLES: Mapping[str, str] = {
     "queued": "cyan", "running": "green", "done": "blue", "failed": "bold red",

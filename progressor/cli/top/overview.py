@@ -5,16 +5,16 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from progressor.sdk.values.activity import (
+from progressor.sdk.client.replicas import (
     Activity,
     NamespaceActivity,
     NamespaceQueue,
     Rates,
+    ReplicaState,
     StepRate,
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.values.replicas import ReplicaState
 
 _NO_TIME = dt.timedelta()
 

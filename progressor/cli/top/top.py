@@ -32,7 +32,7 @@ from progressor.cli.output.output import PIPE_COLUMNS, SafeConsole, show
 from progressor.cli.top.overview import Meter, Overview
 from progressor.cli.top.screen import Away, Screen
 from progressor.sdk.client.client import Client
-from progressor.sdk.values.activity import Activity
+from progressor.sdk.client.replicas import Activity
 
 INTERVAL = dt.timedelta(seconds=2)
 INTERVAL_MIN = dt.timedelta(seconds=0.1)

@@ -1,5 +1,4 @@
-"""The clients. Start with ``client``; ``sync_client`` is the blocking one.
+"""The clients. Start with ``client``, then ``processes``.
 
-Each other module describes the requests of one service, once, and has the two classes that send
-them.
+Each other module has the requests of one service, as coroutines and as blocking methods.
 """

@@ -1,30 +1,49 @@
-"""The asynchronous client, for use in one event loop."""
+"""The clients: one for use in one event loop, and one that blocks, over any thread's channel."""
 
 import datetime as dt
-import functools
+import importlib
 import random
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import grpc
 
-from progressor.sdk.client.processes import Processes, ProcessRequests
+from progressor.sdk.client.processes import Processes, SyncProcesses
 from progressor.sdk.codec.codecs import JSON, Codec
 from progressor.sdk.codec.wire import Seconds, timedelta_of
-from progressor.sdk.transport.connection import Connection, Endpoint
+from progressor.sdk.transport.connection import BlockingConnection, Connection, Endpoint
 
 if TYPE_CHECKING:  # loaded by the programs that use them
-    from progressor.sdk.client.gates import Gates
-    from progressor.sdk.client.jobs import Jobs
-    from progressor.sdk.client.namespaces import Namespaces
-    from progressor.sdk.client.replicas import Replicas
-    from progressor.sdk.client.schedules import Schedules
+    from progressor.sdk.client.gates import Gates, SyncGates
+    from progressor.sdk.client.jobs import Jobs, SyncJobs
+    from progressor.sdk.client.namespaces import Namespaces, SyncNamespaces
+    from progressor.sdk.client.replicas import Replicas, SyncReplicas
+    from progressor.sdk.client.schedules import Schedules, SyncSchedules
 
 TIMEOUT_DEFAULT = dt.timedelta(seconds=60)
 
+_OTHERS = frozenset({"jobs", "gates", "schedules", "namespaces", "replicas"})
 
-class Client(Processes):
+
+class _Resources:
+    """Loads and creates the other resources at their first use: most programs use few of them."""
+
+    if not TYPE_CHECKING:  # they are declared by name
+
+        def __getattr__(self, name: str) -> object:
+            """Return a resource, the same each time."""
+            if name not in _OTHERS:
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(message)
+            module = importlib.import_module(f"progressor.sdk.client.{name}")
+            prefix = "Sync" if isinstance(self, SyncClient) else ""
+            kind = getattr(module, prefix + name.capitalize())
+            resource = kind(self.connection, namespace=self.namespace, codec=self.codec)
+            setattr(self, name, resource)
+            return resource
+
+
+class Client(_Resources, Processes):
     """Sends requests to an engine.
 
     The requests about processes are methods of the client itself, and of ``client.processes``.
@@ -41,7 +60,13 @@ class Client(Processes):
     key are repeated until their timeout. All errors are classes of `progressor.sdk`.
     """
 
-    def __init__(  # noqa: PLR0913 - settings, keyword-only
+    jobs: "Jobs"
+    gates: "Gates"
+    schedules: "Schedules"
+    namespaces: "Namespaces"
+    replicas: "Replicas"
+
+    def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,
         target: str,
         *,
@@ -71,59 +96,20 @@ class Client(Processes):
         Raises:
             ValueError: The target has no port, or one out of range.
         """
-        connection = Connection(
-            Endpoint(
-                target=target,
-                timeout=timedelta_of(timeout),
-                credentials=credentials,
-                jitter=jitter,
-                session=session,
-                repeats=repeats,
-            )
+        endpoint = Endpoint(
+            target=target,
+            timeout=timedelta_of(timeout),
+            credentials=credentials,
+            jitter=jitter,
+            session=session,
+            repeats=repeats,
         )
-        super().__init__(ProcessRequests(namespace=namespace, codec=codec), connection)
+        super().__init__(Connection(endpoint), namespace=namespace, codec=codec)
 
     @property
     def processes(self) -> Processes:
         """The requests about processes, which are those of the client."""
         return self
-
-    @functools.cached_property
-    def jobs(self) -> "Jobs":
-        """The requests about jobs."""
-        from progressor.sdk.client import jobs  # noqa: PLC0415  # a client without it starts sooner
-
-        return jobs.Jobs(self.requests.of(jobs.JobRequests), self.connection)
-
-    @functools.cached_property
-    def gates(self) -> "Gates":
-        """The requests about gates."""
-        from progressor.sdk.client import gates  # noqa: PLC0415  # a client without it starts sooner
-
-        return gates.Gates(self.requests.of(gates.GateRequests), self.connection)
-
-    @functools.cached_property
-    def schedules(self) -> "Schedules":
-        """The requests about schedules."""
-        from progressor.sdk.client import schedules  # noqa: PLC0415  # a client without it starts sooner
-
-        return schedules.Schedules(self.requests.of(schedules.ScheduleRequests), self.connection)
-
-    @functools.cached_property
-    def namespaces(self) -> "Namespaces":
-        """The requests about namespaces."""
-        from progressor.sdk.client import namespaces  # noqa: PLC0415  # a client without it starts sooner
-
-        return namespaces.Namespaces(
-            self.requests.of(namespaces.NamespaceRequests), self.connection
-        )
-
-    @functools.cached_property
-    def replicas(self) -> "Replicas":
-        """The requests about replicas."""
-        from progressor.sdk.client import replicas  # noqa: PLC0415  # a client without it starts sooner
-
-        return replicas.Replicas(self.requests.of(replicas.ReplicaRequests), self.connection)
 
     async def close(self) -> None:
         """Close the connection; requests in flight end with an error. Safe to repeat."""
@@ -133,11 +119,57 @@ class Client(Processes):
         """Return this client."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Close the connection."""
         await self.close()
+
+
+class SyncClient(_Resources, SyncProcesses):
+    """`Client` for programs without an event loop: the same methods, blocking, safe in any thread.
+
+    It runs no event loop, so a plain handler of a processor can call the engine through it. Each
+    request is a call of its own; a session would wake two more threads for each request.
+    """
+
+    jobs: "SyncJobs"
+    gates: "SyncGates"
+    schedules: "SyncSchedules"
+    namespaces: "SyncNamespaces"
+    replicas: "SyncReplicas"
+
+    def __init__(  # noqa: PLR0913  # settings, keyword-only
+        self,
+        target: str,
+        *,
+        namespace: str = "default",
+        codec: Codec = JSON,
+        timeout: Seconds = TIMEOUT_DEFAULT,
+        credentials: grpc.ChannelCredentials | None = None,
+        repeats: bool = True,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        endpoint = Endpoint(
+            target=target,
+            timeout=timedelta_of(timeout),
+            credentials=credentials,
+            jitter=jitter,
+            repeats=repeats,
+        )
+        super().__init__(BlockingConnection(endpoint), namespace=namespace, codec=codec)
+
+    @property
+    def processes(self) -> SyncProcesses:
+        """The requests about processes, which are those of the client."""
+        return self
+
+    def close(self) -> None:
+        """Close the connection; requests in flight end with an error. Safe to repeat."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        """Return this client."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close the connection."""
+        self.close()

@@ -1,27 +1,63 @@
-"""``client.gates``: the gates of a namespace."""
+"""``client.gates``: the gates of a namespace, and what operators see of them."""
+
+import dataclasses
+import datetime as dt
 
 from progressor.domain.gates.gate import Gate
-from progressor.sdk.codec.wire import Seconds
-from progressor.sdk.transport.exchange import Exchange, Listing, nothing
-from progressor.sdk.transport.methods import (
-    BlockingResource,
-    RequestBuilder,
+from progressor.sdk.client.resource import (
     Resource,
+    blocking,
     blocking_iterated,
-    blocking_sent,
     iterated,
     sent,
 )
-from progressor.sdk.values.gates import GateView, gate_from_wire, view_from_wire
+from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.connection import BlockingConnection, Connection
+from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.values.constraints import GateHolder
 from progressor.v1 import gate_service_pb2 as pb
+from progressor.wire.shapes import Shape
 
 
-class GateRequests(RequestBuilder):
-    """Builds requests.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWaiter:
+    """A task in the queue of a gate.
+
+    ``since``: when its gates became the only thing it waits for. ``gates``: all that it needs.
+    ``aged``: it has waited so long that it precedes all others.
+    """
+
+    process_id: str
+    task_id: int
+    priority: int
+    since: dt.datetime
+    gates: tuple[str, ...]
+    aged: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateView:
+    """A gate with its holders, the longest first, and its queue, in order; at most 100 of each.
+
+    A task that needs several gates is in the queue of the one that is full.
+    """
+
+    gate: Gate
+    holders: tuple[GateHolder, ...]
+    line: tuple[GateWaiter, ...]
+
+
+_read_gate = Shape(Gate, pb.Gate).read
+_read_view = Shape(GateView, pb.GetGateResponse).read
+
+
+class Gates(Resource[Connection]):
+    """The requests about gates.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
 
+    @iterated
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
     ) -> Listing[Gate]:
@@ -29,12 +65,10 @@ class GateRequests(RequestBuilder):
 
         `timeout` applies to each page.
         """
-        return Listing(
-            pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size),
-            lambda message: map(gate_from_wire, message.gates),
-            timeout,
-        )
+        request = pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size)
+        return Listing(request, lambda message: map(_read_gate, message.gates), timeout)
 
+    @sent
     def get(
         self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[GateView]:
@@ -43,13 +77,10 @@ class GateRequests(RequestBuilder):
         Raises:
             GateNotFoundError: The gate does not exist.
         """
-        return Exchange(
-            pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate),
-            view_from_wire,
-            timeout,
-            repeatable=True,
-        )
+        request = pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate)
+        return Exchange(request, _read_view, timeout, repeatable=True)
 
+    @sent
     def set(
         self,
         gate: str,
@@ -75,19 +106,16 @@ class GateRequests(RequestBuilder):
             GateChangedError: The gate is at another revision.
             GateNotFoundError: A revision is expected, and the gate does not exist.
         """
-        return Exchange(
-            pb.SetGateRequest(
-                namespace=namespace or self.namespace,
-                gate=gate,
-                capacity=capacity,
-                expected_revision=expected_revision,
-            ),
-            lambda message: gate_from_wire(message.gate),
-            timeout,
-            # A repeat could overwrite a change that another client made in between.
-            repeatable=False,
+        request = pb.SetGateRequest(
+            namespace=namespace or self.namespace,
+            gate=gate,
+            capacity=capacity,
+            expected_revision=expected_revision,
         )
+        # Not repeatable: a repeat could overwrite a change that another client made in between.
+        return Exchange(request, lambda message: _read_gate(message.gate), timeout)
 
+    @sent
     def delete(
         self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[None]:
@@ -97,26 +125,14 @@ class GateRequests(RequestBuilder):
             GateInUseError: The gate is held, or tasks wait for it.
             GateNotFoundError: The gate does not exist.
         """
-        return Exchange(
-            pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate),
-            nothing,
-            timeout,
-        )
+        request = pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate)
+        return Exchange(request, nothing, timeout)
 
 
-class Gates(Resource[GateRequests]):
-    """The requests about gates; `GateRequests` documents the arguments."""
-
-    list = iterated(GateRequests.list)
-    get = sent(GateRequests.get)
-    set = sent(GateRequests.set)
-    delete = sent(GateRequests.delete)
-
-
-class SyncGates(BlockingResource[GateRequests]):
+class SyncGates(Resource[BlockingConnection]):
     """`Gates` for programs without an event loop: blocking, safe in any thread."""
 
-    list = blocking_iterated(GateRequests.list)
-    get = blocking_sent(GateRequests.get)
-    set = blocking_sent(GateRequests.set)
-    delete = blocking_sent(GateRequests.delete)
+    list = blocking_iterated(Gates.list)
+    get = blocking(Gates.get)
+    set = blocking(Gates.set)
+    delete = blocking(Gates.delete)

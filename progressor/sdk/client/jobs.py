@@ -16,22 +16,21 @@ from typing import Any
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codec.codecs import Payload
-from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import Seconds
-from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
-from progressor.sdk.transport.failures import EngineUnavailableError
-from progressor.sdk.transport.methods import (
-    BlockingResource,
-    RequestBuilder,
+from progressor.sdk.client.resource import (
     Resource,
+    blocking,
     blocking_iterated,
-    blocking_sent,
     blocking_streamed,
     iterated,
     sent,
     streamed,
 )
+from progressor.sdk.codec.codecs import Payload
+from progressor.sdk.codec.kinds import ANYTHING, Decoded
+from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.connection import BlockingConnection, Connection
+from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
+from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import (
     Job,
@@ -48,12 +47,13 @@ from progressor.sdk.values.processes import Receipt
 from progressor.v1 import job_service_pb2 as pb
 
 
-class JobRequests(RequestBuilder):
-    """Builds requests.
+class Jobs(Resource[Connection]):
+    """The requests about jobs.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
 
+    @sent
     def submit(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         job_id: str,
@@ -92,21 +92,18 @@ class JobRequests(RequestBuilder):
                 f"the graph has no node {graph.present[0]!r}: only a leader can add nodes to a job"
             )
             raise ValueError(message)
-        return Exchange(
-            pb.SubmitJobRequest(
-                namespace=namespace or self.namespace,
-                job_id=job_id,
-                nodes=nodes_to_wire(graph, self.codec),
-                idempotency_key=idempotency_key,
-                caller_context=context,
-                metadata=metadata_to_wire(metadata),
-                **due_to_wire(deadline),
-            ),
-            read_submitted,
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.SubmitJobRequest(
+            namespace=namespace or self.namespace,
+            job_id=job_id,
+            nodes=nodes_to_wire(graph, self.codec),
+            idempotency_key=idempotency_key,
+            caller_context=context,
+            metadata=metadata_to_wire(metadata),
+            **due_to_wire(deadline),
         )
+        return Exchange(request, read_submitted, timeout, repeatable=bool(idempotency_key))
 
+    @sent
     def get(
         self,
         job_id: str,
@@ -121,15 +118,17 @@ class JobRequests(RequestBuilder):
         Raises:
             JobNotFoundError: The job does not exist.
         """
+        request = pb.GetJobRequest(
+            namespace=namespace or self.namespace, job_id=job_id, without_payloads=not payloads
+        )
         return Exchange(
-            pb.GetJobRequest(
-                namespace=namespace or self.namespace, job_id=job_id, without_payloads=not payloads
-            ),
+            request,
             lambda message: read_view(message, self.codec, result_type),
             timeout,
             repeatable=True,
         )
 
+    @iterated
     def list(
         self,
         *,
@@ -144,17 +143,15 @@ class JobRequests(RequestBuilder):
         With `states`, only jobs in one of them; with `schedule_id`, only jobs of that schedule.
         `timeout` applies to each page.
         """
-        return Listing(
-            pb.ListJobsRequest(
-                namespace=namespace or self.namespace,
-                states=[pb.JobState.ValueType(it.number) for it in states],
-                schedule_id=schedule_id,
-                page_size=page_size,
-            ),
-            lambda message: map(read_job, message.jobs),
-            timeout,
+        request = pb.ListJobsRequest(
+            namespace=namespace or self.namespace,
+            states=[it.number for it in states],
+            schedule_id=schedule_id,
+            page_size=page_size,
         )
+        return Listing(request, lambda message: map(read_job, message.jobs), timeout)
 
+    @sent
     def cancel(
         self,
         job_id: str,
@@ -172,14 +169,13 @@ class JobRequests(RequestBuilder):
             JobNotFoundError: The job does not exist.
             JobEndedError: The job has already ended.
         """
-        return Exchange(
-            pb.CancelJobRequest(namespace=namespace or self.namespace, job_id=job_id, reason=cause),
-            lambda message: read_job(message.job),
-            timeout,
-            # If the answer to the first was lost, a repeat would end with JobEndedError.
-            repeatable=False,
+        request = pb.CancelJobRequest(
+            namespace=namespace or self.namespace, job_id=job_id, reason=cause
         )
+        # If the answer to the first was lost, a repeat would end with JobEndedError.
+        return Exchange(request, lambda message: read_job(message.job), timeout)
 
+    @sent
     def retry(
         self,
         job_id: str,
@@ -196,14 +192,16 @@ class JobRequests(RequestBuilder):
             JobNotFoundError: The job does not exist.
             JobNotFailedError: The job has not failed.
         """
+        request = pb.RetryJobRequest(
+            namespace=namespace or self.namespace, job_id=job_id, **due_to_wire(deadline)
+        )
         return Exchange(
-            pb.RetryJobRequest(
-                namespace=namespace or self.namespace, job_id=job_id, **due_to_wire(deadline)
-            ),
+            request,
             lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
             timeout,
         )
 
+    @streamed
     def watch(
         self,
         job_id: str,
@@ -238,17 +236,6 @@ class JobRequests(RequestBuilder):
             timeout=timeout,
         )
 
-
-class Jobs(Resource[JobRequests]):
-    """The requests about jobs; `JobRequests` documents the arguments."""
-
-    submit = sent(JobRequests.submit)
-    get = sent(JobRequests.get)
-    list = iterated(JobRequests.list)
-    cancel = sent(JobRequests.cancel)
-    retry = sent(JobRequests.retry)
-    watch = streamed(JobRequests.watch)
-
     async def wait(
         self,
         job_id: str,
@@ -272,15 +259,15 @@ class Jobs(Resource[JobRequests]):
         raise _ended_early(job_id)
 
 
-class SyncJobs(BlockingResource[JobRequests]):
+class SyncJobs(Resource[BlockingConnection]):
     """`Jobs` for programs without an event loop: blocking, safe in any thread."""
 
-    submit = blocking_sent(JobRequests.submit)
-    get = blocking_sent(JobRequests.get)
-    list = blocking_iterated(JobRequests.list)
-    cancel = blocking_sent(JobRequests.cancel)
-    retry = blocking_sent(JobRequests.retry)
-    watch = blocking_streamed(JobRequests.watch)
+    submit = blocking(Jobs.submit)
+    get = blocking(Jobs.get)
+    list = blocking_iterated(Jobs.list)
+    cancel = blocking(Jobs.cancel)
+    retry = blocking(Jobs.retry)
+    watch = blocking_streamed(Jobs.watch)
 
     def wait(
         self,

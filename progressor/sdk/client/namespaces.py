@@ -2,17 +2,10 @@
 
 from collections.abc import Sequence
 
+from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
 from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
-from progressor.sdk.transport.methods import (
-    BlockingResource,
-    RequestBuilder,
-    Resource,
-    blocking_iterated,
-    blocking_sent,
-    iterated,
-    sent,
-)
 from progressor.sdk.values.namespaces import (
     NamespaceConfig,
     namespace_from_wire,
@@ -22,9 +15,10 @@ from progressor.sdk.values.namespaces import (
 from progressor.v1 import namespace_service_pb2 as pb
 
 
-class NamespaceRequests(RequestBuilder):
-    """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
+class Namespaces(Resource[Connection]):
+    """The requests about namespaces; `timeout` is in seconds or a timedelta, None: the client's."""
 
+    @sent
     def create(
         self, config: NamespaceConfig, *, timeout: Seconds | None = None
     ) -> Exchange[NamespaceConfig]:
@@ -33,12 +27,10 @@ class NamespaceRequests(RequestBuilder):
         Raises:
             NamespaceAlreadyExistsError: The name is taken.
         """
-        return Exchange(
-            pb.CreateNamespaceRequest(namespace=namespace_to_wire(config)),
-            _read,
-            timeout,
-        )
+        request = pb.CreateNamespaceRequest(namespace=namespace_to_wire(config))
+        return Exchange(request, _read, timeout)
 
+    @sent
     def update(
         self,
         config: NamespaceConfig,
@@ -56,29 +48,24 @@ class NamespaceRequests(RequestBuilder):
             NamespaceNotFoundError: The namespace does not exist.
             NamespaceChangedError: It is at another revision than `expected_revision`; 0: any.
         """
-        return Exchange(
-            pb.UpdateNamespaceRequest(
-                namespace=namespace_to_wire(config),
-                update_mask=namespace_mask(fields),
-                expected_revision=expected_revision,
-            ),
-            _read,
-            timeout,
+        request = pb.UpdateNamespaceRequest(
+            namespace=namespace_to_wire(config),
+            update_mask=namespace_mask(fields),
+            expected_revision=expected_revision,
         )
+        return Exchange(request, _read, timeout)
 
+    @sent
     def get(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
         """Return a namespace.
 
         Raises:
             NamespaceNotFoundError: The namespace does not exist.
         """
-        return Exchange(
-            pb.GetNamespaceRequest(name=name),
-            _read,
-            timeout,
-            repeatable=True,
-        )
+        request = pb.GetNamespaceRequest(name=name)
+        return Exchange(request, _read, timeout, repeatable=True)
 
+    @iterated
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None
     ) -> Listing[NamespaceConfig]:
@@ -86,23 +73,20 @@ class NamespaceRequests(RequestBuilder):
 
         `timeout` applies to each page.
         """
+        request = pb.ListNamespacesRequest(page_size=page_size)
         return Listing(
-            pb.ListNamespacesRequest(page_size=page_size),
-            lambda message: map(namespace_from_wire, message.namespaces),
-            timeout,
+            request, lambda message: map(namespace_from_wire, message.namespaces), timeout
         )
 
+    @sent
     def delete(self, name: str, *, timeout: Seconds | None = None) -> Exchange[None]:
         """Delete an empty namespace.
 
         Raises:
             NamespaceNotEmptyError: The namespace has processes.
         """
-        return Exchange(
-            pb.DeleteNamespaceRequest(name=name),
-            nothing,
-            timeout,
-        )
+        request = pb.DeleteNamespaceRequest(name=name)
+        return Exchange(request, nothing, timeout)
 
 
 def _read(
@@ -111,21 +95,11 @@ def _read(
     return namespace_from_wire(message.namespace)
 
 
-class Namespaces(Resource[NamespaceRequests]):
-    """The requests about namespaces; `NamespaceRequests` documents the arguments."""
-
-    create = sent(NamespaceRequests.create)
-    update = sent(NamespaceRequests.update)
-    get = sent(NamespaceRequests.get)
-    list = iterated(NamespaceRequests.list)
-    delete = sent(NamespaceRequests.delete)
-
-
-class SyncNamespaces(BlockingResource[NamespaceRequests]):
+class SyncNamespaces(Resource[BlockingConnection]):
     """`Namespaces` for programs without an event loop: blocking, safe in any thread."""
 
-    create = blocking_sent(NamespaceRequests.create)
-    update = blocking_sent(NamespaceRequests.update)
-    get = blocking_sent(NamespaceRequests.get)
-    list = blocking_iterated(NamespaceRequests.list)
-    delete = blocking_sent(NamespaceRequests.delete)
+    create = blocking(Namespaces.create)
+    update = blocking(Namespaces.update)
+    get = blocking(Namespaces.get)
+    list = blocking_iterated(Namespaces.list)
+    delete = blocking(Namespaces.delete)

@@ -6,19 +6,12 @@ from typing import Any
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codec.codecs import Payload
+from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
+from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
+from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
-from progressor.sdk.transport.methods import (
-    BlockingResource,
-    RequestBuilder,
-    Resource,
-    blocking_iterated,
-    blocking_sent,
-    iterated,
-    sent,
-)
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
 from progressor.sdk.values.process_wire import (
     event_to_wire,
@@ -27,6 +20,7 @@ from progressor.sdk.values.process_wire import (
     read_process,
     read_receipt,
     read_reply,
+    read_simple_repaired,
     read_snapshot,
     read_task_reply,
     read_trace,
@@ -53,8 +47,8 @@ from progressor.v1 import types_pb2 as types
 _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
-class ProcessRequests(RequestBuilder):
-    """Builds requests.
+class Processes(Resource[Connection]):
+    """The requests about processes.
 
     These arguments are the same in several methods.
 
@@ -72,6 +66,7 @@ class ProcessRequests(RequestBuilder):
         namespace: "": the client's.
     """
 
+    @sent
     def start(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -97,18 +92,15 @@ class ProcessRequests(RequestBuilder):
             RejectedError: The processor rejected the request; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
-        return Exchange(
-            pb.StartRequest(
-                **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                metadata=metadata_to_wire(metadata),
-                constraints=_optional(constraints),
-                accept_only=accept_only,
-            ),
-            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.StartRequest(
+            **_task(self, process_id, args, idempotency_key, context, history, namespace),
+            metadata=metadata_to_wire(metadata),
+            constraints=_optional(constraints),
+            accept_only=accept_only,
         )
+        return _asked(request, self.codec, response_type, timeout)
 
+    @sent
     def call(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -130,17 +122,14 @@ class ProcessRequests(RequestBuilder):
             ProcessFailedError: The process is in error, or broke before the call ended.
             ProcessFinishedError: The process is finished, or finished before the call ran.
         """
-        return Exchange(
-            pb.CallRequest(
-                **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                constraints=_optional(constraints),
-                accept_only=accept_only,
-            ),
-            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.CallRequest(
+            **_task(self, process_id, args, idempotency_key, context, history, namespace),
+            constraints=_optional(constraints),
+            accept_only=accept_only,
         )
+        return _asked(request, self.codec, response_type, timeout)
 
+    @sent
     def notify(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -154,16 +143,13 @@ class ProcessRequests(RequestBuilder):
         namespace: str = "",
     ) -> Exchange[Receipt]:
         """Send a process a notification, a call without an answer; return once it is durable."""
-        return Exchange(
-            pb.NotifyRequest(
-                **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                constraints=_optional(constraints),
-            ),
-            read_receipt,
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.NotifyRequest(
+            **_task(self, process_id, args, idempotency_key, context, history, namespace),
+            constraints=_optional(constraints),
         )
+        return Exchange(request, read_receipt, timeout, repeatable=bool(idempotency_key))
 
+    @sent
     def repair(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -183,28 +169,23 @@ class ProcessRequests(RequestBuilder):
             RepairFailedError: The repair failed; the process is in error as before.
             ProcessIsRunningError: The process is not in error.
         """
-        return Exchange(
-            pb.RepairRequest(
-                **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
-                accept_only=accept_only,
-            ),
-            lambda message: read_reply(message, self.codec, response_type, accept_only=accept_only),
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.RepairRequest(
+            **_task(self, process_id, args, idempotency_key, context, history, namespace),
+            accept_only=accept_only,
         )
+        return _asked(request, self.codec, response_type, timeout)
 
+    @sent
     def simple_repair(
         self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[SimpleRepaired]:
         """Resume a broken process without its processor; a timer that broke it runs again."""
-        return Exchange(
-            pb.SimpleRepairRequest(namespace=namespace or self.namespace, process_id=process_id),
-            lambda message: SimpleRepaired(
-                task_id=message.task_id if message.HasField("task_id") else None
-            ),
-            timeout,
+        request = pb.SimpleRepairRequest(
+            namespace=namespace or self.namespace, process_id=process_id
         )
+        return Exchange(request, read_simple_repaired, timeout)
 
+    @sent
     def get(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -224,7 +205,7 @@ class ProcessRequests(RequestBuilder):
                 `Snapshot.next_after`.
             await_init: Wait until the process has left the status init.
             without_state: Leave out state and result, for further pages of a history.
-            state_type: The type of the state; see `ProcessRequests`.
+            state_type: The type of the state; see `Processes`.
             timeout: Of the request.
             namespace: Of the process.
 
@@ -232,19 +213,21 @@ class ProcessRequests(RequestBuilder):
             ProcessNotFoundError: The process does not exist.
             EventNotFoundError: The history has no event with the id `history.after`.
         """
+        request = pb.GetRequest(
+            namespace=namespace or self.namespace,
+            process_id=process_id,
+            history_range=range_to_wire(history),
+            await_init=await_init,
+            without_state=without_state,
+        )
         return Exchange(
-            pb.GetRequest(
-                namespace=namespace or self.namespace,
-                process_id=process_id,
-                history_range=range_to_wire(history),
-                await_init=await_init,
-                without_state=without_state,
-            ),
+            request,
             lambda message: read_snapshot(message, self.codec, state_type),
             timeout,
             repeatable=True,
         )
 
+    @sent
     def put(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
@@ -272,38 +255,33 @@ class ProcessRequests(RequestBuilder):
         Raises:
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
         """
-        return Exchange(
-            pb.PutRequest(
-                namespace=namespace or self.namespace,
-                process_id=process_id,
-                status=types.ProcessStatus.ValueType(status.number),
-                detail=detail,
-                aux_state=self.codec.encode(state),
-                metadata=metadata_to_wire(metadata),
-                previous_status=types.ProcessStatus.ValueType(previous_status.number),
-                created_at=optional_instant_to_wire(created_at),
-                status_changed_at=optional_instant_to_wire(status_changed_at),
-                history=[event_to_wire(event, self.codec) for event in history],
-                timer=None if timer is None else timer_to_wire(timer, self.codec),
-                corrupted_by_type=types.TaskType.ValueType(corrupted_by_type.number),
-                result=self.codec.encode(result),
-                idempotency_key=idempotency_key,
-            ),
-            read_receipt,
-            timeout,
-            repeatable=bool(idempotency_key),
+        request = pb.PutRequest(
+            namespace=namespace or self.namespace,
+            process_id=process_id,
+            status=status.number,
+            detail=detail,
+            aux_state=self.codec.encode(state),
+            metadata=metadata_to_wire(metadata),
+            previous_status=previous_status.number,
+            created_at=optional_instant_to_wire(created_at),
+            status_changed_at=optional_instant_to_wire(status_changed_at),
+            history=[event_to_wire(event, self.codec) for event in history],
+            timer=None if timer is None else timer_to_wire(timer, self.codec),
+            corrupted_by_type=corrupted_by_type.number,
+            result=self.codec.encode(result),
+            idempotency_key=idempotency_key,
         )
+        return Exchange(request, read_receipt, timeout, repeatable=bool(idempotency_key))
 
+    @sent
     def remove(
         self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[None]:
         """Delete a process, in any status, with all its tasks and events."""
-        return Exchange(
-            pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id),
-            nothing,
-            timeout,
-        )
+        request = pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id)
+        return Exchange(request, nothing, timeout)
 
+    @sent
     def cancel(
         self,
         process_id: str,
@@ -324,18 +302,15 @@ class ProcessRequests(RequestBuilder):
             TaskIsRunningError: The task is running.
             TaskHasEndedError: The task has ended.
         """
-        return Exchange(
-            pb.CancelRequest(
-                namespace=namespace or self.namespace,
-                process_id=process_id,
-                **_task_named(task_id, idempotency_key),
-            ),
-            lambda message: int(message.task_id),
-            timeout,
-            # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
-            repeatable=False,
+        request = pb.CancelRequest(
+            namespace=namespace or self.namespace,
+            process_id=process_id,
+            **_task_named(task_id, idempotency_key),
         )
+        # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
+        return Exchange(request, lambda message: int(message.task_id), timeout)
 
+    @sent
     def trace(
         self,
         process_id: str,
@@ -349,18 +324,17 @@ class ProcessRequests(RequestBuilder):
 
         `page_token` is `Trace.next_page_token` of the page before; "": the first page.
         """
+        request = pb.TraceRequest(
+            namespace=namespace or self.namespace,
+            process_id=process_id,
+            page_size=page_size,
+            page_token=page_token,
+        )
         return Exchange(
-            pb.TraceRequest(
-                namespace=namespace or self.namespace,
-                process_id=process_id,
-                page_size=page_size,
-                page_token=page_token,
-            ),
-            lambda message: read_trace(message, self.codec),
-            timeout,
-            repeatable=True,
+            request, lambda message: read_trace(message, self.codec), timeout, repeatable=True
         )
 
+    @iterated
     def list(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         *,
@@ -387,20 +361,22 @@ class ProcessRequests(RequestBuilder):
             namespace: Whose processes.
             all_namespaces: Those of all namespaces instead.
         """
+        request = pb.ListRequest(
+            namespace="" if all_namespaces else namespace or self.namespace,
+            statuses=[it.number for it in statuses],
+            causes=[it.number for it in causes],
+            created_from=optional_instant_to_wire(created_from),
+            created_to=optional_instant_to_wire(created_to),
+            metadata=metadata_to_wire(metadata),
+            page_size=page_size,
+        )
         return Listing(
-            pb.ListRequest(
-                namespace="" if all_namespaces else namespace or self.namespace,
-                statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
-                causes=[types.WaitCause.ValueType(it.number) for it in causes],
-                created_from=optional_instant_to_wire(created_from),
-                created_to=optional_instant_to_wire(created_to),
-                metadata=metadata_to_wire(metadata),
-                page_size=page_size,
-            ),
+            request,
             lambda message: [read_process(it, self.codec) for it in message.processes],
             timeout,
         )
 
+    @sent
     def await_task(
         self,
         process_id: str,
@@ -417,34 +393,50 @@ class ProcessRequests(RequestBuilder):
             ValueError: Not exactly one of `task_id` and `idempotency_key` is given.
             TaskNotFoundError: The process has no such task.
         """
+        request = pb.AwaitTaskRequest(
+            namespace=namespace or self.namespace,
+            process_id=process_id,
+            **_task_named(task_id, idempotency_key),
+        )
         return Exchange(
-            pb.AwaitTaskRequest(
-                namespace=namespace or self.namespace,
-                process_id=process_id,
-                **_task_named(task_id, idempotency_key),
-            ),
+            request,
             lambda message: read_task_reply(message, self.codec, response_type),
             timeout,
             repeatable=True,
         )
 
-    def _task_fields(  # private, always called with all arguments
-        self,
-        process_id: str,
-        args: Payload,
-        idempotency_key: str,
-        context: Mapping[str, str] | None,
-        history: HistoryRange | None,
-        namespace: str,
-    ) -> dict[str, Any]:
-        return {
-            "namespace": namespace or self.namespace,
-            "process_id": process_id,
-            "args": self.codec.encode(args),
-            "caller_context": context,
-            "idempotency_key": idempotency_key,
-            "history_range": range_to_wire(history),
-        }
+
+def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
+    resource: Resource[Any],
+    process_id: str,
+    args: Payload,
+    idempotency_key: str,
+    context: Mapping[str, str] | None,
+    history: HistoryRange | None,
+    namespace: str,
+) -> dict[str, Any]:
+    return {
+        "namespace": namespace or resource.namespace,
+        "process_id": process_id,
+        "args": resource.codec.encode(args),
+        "caller_context": context,
+        "idempotency_key": idempotency_key,
+        "history_range": range_to_wire(history),
+    }
+
+
+def _asked(
+    request: pb.StartRequest | pb.CallRequest | pb.RepairRequest,
+    codec: Codec,
+    kind: TypeForm[Decoded],
+    timeout: Seconds | None,
+) -> Exchange[Reply[Decoded]]:
+    return Exchange(
+        request,
+        lambda message: read_reply(message, codec, kind, accept_only=request.accept_only),
+        timeout,
+        repeatable=bool(request.idempotency_key),
+    )
 
 
 def _optional(constraints: Constraints | None) -> types.Constraints | None:
@@ -458,35 +450,18 @@ def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, A
     return {"idempotency_key": idempotency_key} if task_id is None else {"task_id": task_id}
 
 
-class Processes(Resource[ProcessRequests]):
-    """The requests about processes; `ProcessRequests` documents the arguments."""
-
-    start = sent(ProcessRequests.start)
-    call = sent(ProcessRequests.call)
-    notify = sent(ProcessRequests.notify)
-    repair = sent(ProcessRequests.repair)
-    simple_repair = sent(ProcessRequests.simple_repair)
-    get = sent(ProcessRequests.get)
-    put = sent(ProcessRequests.put)
-    remove = sent(ProcessRequests.remove)
-    trace = sent(ProcessRequests.trace)
-    list = iterated(ProcessRequests.list)
-    cancel = sent(ProcessRequests.cancel)
-    await_task = sent(ProcessRequests.await_task)
-
-
-class SyncProcesses(BlockingResource[ProcessRequests]):
+class SyncProcesses(Resource[BlockingConnection]):
     """`Processes` for programs without an event loop: blocking, safe in any thread."""
 
-    start = blocking_sent(ProcessRequests.start)
-    call = blocking_sent(ProcessRequests.call)
-    notify = blocking_sent(ProcessRequests.notify)
-    repair = blocking_sent(ProcessRequests.repair)
-    simple_repair = blocking_sent(ProcessRequests.simple_repair)
-    get = blocking_sent(ProcessRequests.get)
-    put = blocking_sent(ProcessRequests.put)
-    remove = blocking_sent(ProcessRequests.remove)
-    trace = blocking_sent(ProcessRequests.trace)
-    list = blocking_iterated(ProcessRequests.list)
-    cancel = blocking_sent(ProcessRequests.cancel)
-    await_task = blocking_sent(ProcessRequests.await_task)
+    start = blocking(Processes.start)
+    call = blocking(Processes.call)
+    notify = blocking(Processes.notify)
+    repair = blocking(Processes.repair)
+    simple_repair = blocking(Processes.simple_repair)
+    get = blocking(Processes.get)
+    put = blocking(Processes.put)
+    remove = blocking(Processes.remove)
+    trace = blocking(Processes.trace)
+    list = blocking_iterated(Processes.list)
+    cancel = blocking(Processes.cancel)
+    await_task = blocking(Processes.await_task)

@@ -1,52 +1,346 @@
-"""``client.schedules``: the schedules of a namespace.
+"""``client.schedules``: what schedules start, when, and what became of it.
 
 ::
 
     at_night = Cron("30 2 * * *", "Europe/Berlin")
-    nightly = ScheduleSpec(times=at_night, target=ScheduledStart("sales"))
+    nightly = ScheduleSpec(
+        times=at_night, target=ScheduledStart("sales"), overlap_policy=OverlapPolicy.SKIP
+    )
     await client.schedules.create("nightly", nightly)
     run = await client.schedules.trigger("nightly")
+
+Instants are aware datetimes in UTC. Payloads (args) are decoded.
 """
 
+import dataclasses
 import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-from progressor.sdk.codec.wire import Seconds, instant_to_wire
+from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
+from progressor.sdk.codec.codecs import Codec, Payload
+from progressor.sdk.codec.wire import (
+    Seconds,
+    WireEnum,
+    duration,
+    duration_from_wire,
+    instant,
+    instant_to_wire,
+    metadata,
+    payload,
+)
+from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
-from progressor.sdk.transport.methods import (
-    BlockingResource,
-    RequestBuilder,
-    Resource,
-    blocking_iterated,
-    blocking_sent,
-    iterated,
-    sent,
-)
-from progressor.sdk.values.schedule_wire import (
-    policy_to_wire,
-    read_backfilled,
-    read_run,
-    read_schedule,
-    read_view,
-    spec_to_wire,
-)
-from progressor.sdk.values.schedules import (
-    Backfilled,
-    OverlapPolicy,
-    Schedule,
-    ScheduleRun,
-    ScheduleSpec,
-    ScheduleView,
-)
+from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
+from progressor.sdk.values.graph import Graph, graph_from_wire, nodes_to_wire
+from progressor.sdk.values.process_wire import RANGE
+from progressor.sdk.values.processes import HistoryRange, TaskError
 from progressor.v1 import schedule_service_pb2 as pb
+from progressor.wire.shapes import Field, OneOf, Shape
+
+CATCH_UP_WINDOW_DEFAULT = dt.timedelta(days=1)
 
 
-class ScheduleRequests(RequestBuilder):
-    """Builds requests.
+class OverlapPolicy(WireEnum):
+    """What a run does while the process or job of an earlier one has not ended.
+
+    SKIP: start nothing. QUEUE_ONE: wait for its end; at most one run waits. ALLOW: start.
+    CANCEL_PREVIOUS: cancel the earlier ones, and start. UNSPECIFIED: SKIP; in a request, the
+    policy of the schedule.
+    """
+
+    UNSPECIFIED = "unspecified"
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    ALLOW = "allow"
+    CANCEL_PREVIOUS = "cancel_previous"
+
+
+class ScheduleRunState(WireEnum):
+    """The state of a run. UNSPECIFIED: a state that only a newer SDK knows.
+
+    QUEUED: waits for an earlier one. RUNNING: what it started has not ended. DONE, FAILED,
+    CANCELLED: how that ended. GONE: that was removed. SKIPPED: nothing was started, by the overlap
+    policy. MISSED: it was older than the catch-up window. REFUSED: the start failed.
+    """
+
+    UNSPECIFIED = "unspecified"
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    GONE = "gone"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    REFUSED = "refused"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self not in {
+            ScheduleRunState.UNSPECIFIED,
+            ScheduleRunState.QUEUED,
+            ScheduleRunState.RUNNING,
+        }
+
+
+class ScheduleRunCause(WireEnum):
+    """What caused a run. UNSPECIFIED: a cause that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    TIME = "time"
+    TRIGGER = "trigger"
+    BACKFILL = "backfill"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cron:
+    """Instants by local time, as in ``Cron("30 2 * * mon", "Europe/Berlin")``.
+
+    ``expression``: minute, hour, day of month, month, day of week; or six fields, beginning with
+    seconds; or @hourly, @daily and so on. ``time_zone``: a name of the IANA database; "": UTC.
+    schedule_service.proto documents the hours that a change of daylight saving time skips or
+    repeats.
+    """
+
+    expression: str
+    time_zone: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Every:
+    """Instants at a fixed interval of at least 1 s, independent of local time.
+
+    ``anchor``: one of the instants; None: the epoch.
+    """
+
+    interval: Seconds
+    anchor: dt.datetime | None = None
+
+
+Times: TypeAlias = Cron | Every
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledStart:
+    """Each run starts a process.
+
+    ``process_id_template``: the id of the process, with the placeholders {instant}, required, and
+    {schedule_id}; "": "{schedule_id}/{instant}".
+    """
+
+    args: Payload = None
+    process_id_template: str = dataclasses.field(default="", kw_only=True)
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    metadata: Mapping[str, Payload] | None = dataclasses.field(default=None, kw_only=True)
+    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
+    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledCall:
+    """Each run calls a process. No caller waits for the response; the task stores it."""
+
+    process_id: str
+    args: Payload = None
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
+    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledNotify:
+    """Each run notifies a process."""
+
+    process_id: str
+    args: Payload = None
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
+    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledJob:
+    """Each run submits a job; its nodes cannot have a ``process_id``.
+
+    ``job_id_template``: the id of the job, as `ScheduledStart.process_id_template`. ``timeout``:
+    when the job fails if it has not ended, in seconds or a timedelta from the run; None: never.
+    """
+
+    graph: Graph
+    job_id_template: str = dataclasses.field(default="", kw_only=True)
+    timeout: Seconds | None = dataclasses.field(default=None, kw_only=True)
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    metadata: Mapping[str, Payload] | None = dataclasses.field(default=None, kw_only=True)
+
+
+Target: TypeAlias = ScheduledStart | ScheduledCall | ScheduledNotify | ScheduledJob
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec:
+    """What a schedule starts, and when.
+
+    ``jitter``: the longest random delay of a run after its instant. ``start_at``, ``end_at``:
+    the first and last possible instant; None: no limit. ``catch_up_window``: how late a run may
+    be after a downtime; later ones are counted as missed.
+    """
+
+    times: Times
+    target: Target
+    jitter: Seconds = 0
+    start_at: dt.datetime | None = None
+    end_at: dt.datetime | None = None
+    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
+    catch_up_window: Seconds = CATCH_UP_WINDOW_DEFAULT
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule; ``revision`` counts its changes, from 1.
+
+    ``next_instant``: without jitter. ``next_at``: with jitter. Both are None if there is no next
+    instant or the schedule is paused. The counts are of runs since it was created. In a list,
+    its target has no args and no nodes.
+    """
+
+    namespace: str
+    schedule_id: str
+    spec: ScheduleSpec
+    paused: bool
+    note: str
+    revision: int
+    created_at: dt.datetime
+    updated_at: dt.datetime
+    next_instant: dt.datetime | None
+    next_at: dt.datetime | None
+    started_count: int
+    skipped_count: int
+    missed_count: int
+    refused_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRun:
+    """A run of a schedule, identified by its ``instant``.
+
+    ``due_at``: the instant with jitter. ``recorded_at``: when it was recorded. ``started_at``:
+    when it started something; None: it did not. ``ended_at``: when the end of that was detected.
+    ``process_id``, ``task_id``: what it started or called; "" and None: nothing. Consecutive missed
+    runs are one record: ``missed_count`` is their number, ``missed_until`` the last instant.
+    """
+
+    instant: dt.datetime
+    cause: ScheduleRunCause
+    state: ScheduleRunState
+    due_at: dt.datetime | None
+    recorded_at: dt.datetime | None
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    process_id: str
+    task_id: int | None
+    error: TaskError | None
+    missed_count: int
+    missed_until: dt.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NextRun:
+    """A future run; ``due_at`` is its instant with jitter."""
+
+    instant: dt.datetime
+    due_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """A schedule with its next runs, the earliest first, and its last ones, the latest first."""
+
+    schedule: Schedule
+    next_runs: tuple[NextRun, ...]
+    last_runs: tuple[ScheduleRun, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backfilled:
+    """The number of instants in a range, and how many of them were queued."""
+
+    instant_count: int
+    queued_count: int
+
+
+def _write_graph(message: pb.ScheduledJob, graph: Graph, codec: Codec) -> None:
+    if graph.present:
+        text = f"the graph has no node {graph.present[0]!r}: each run submits a new job"
+        raise ValueError(text)
+    message.nodes.extend(nodes_to_wire(graph, codec))
+
+
+_REQUEST: dict[str, Any] = {
+    "args": payload("args"),
+    "context": "caller_context",
+    "history": RANGE,
+    "constraints": CONSTRAINTS,
+}
+SPEC = Shape(
+    ScheduleSpec,
+    pb.ScheduleSpec,
+    times=OneOf(
+        name="times",
+        fallback="cron",
+        shapes={
+            "cron": Shape(Cron, pb.CronTimes),
+            "interval": Shape(
+                Every, pb.IntervalTimes, interval=duration("every"), anchor=instant("anchor")
+            ),
+        },
+    ),
+    target=OneOf(
+        name="target",
+        fallback="start",
+        shapes={
+            "start": Shape(ScheduledStart, pb.ScheduledStart, metadata=metadata(), **_REQUEST),
+            "call": Shape(ScheduledCall, pb.ScheduledCall, **_REQUEST),
+            "notify": Shape(ScheduledNotify, pb.ScheduledNotify, **_REQUEST),
+            "job": Shape(
+                ScheduledJob,
+                pb.ScheduledJob,
+                graph=Field(
+                    read=lambda message, _path, codec: graph_from_wire(message.nodes, codec),
+                    write=_write_graph,
+                ),
+                timeout=duration("timeout"),
+                context="caller_context",
+                metadata=metadata(),
+            ),
+        },
+    ),
+    jitter=dataclasses.replace(
+        duration("jitter"),
+        # An engine leaves out none at all, which reads as a duration all the same.
+        read=lambda message, _path, _codec: duration_from_wire(message.jitter),
+    ),
+    start_at=instant("start_at"),
+    end_at=instant("end_at"),
+    catch_up_window=duration("catch_up_window"),
+)
+"""The context is a codec."""
+_SCHEDULE = Shape(Schedule, pb.Schedule, spec=SPEC)
+_VIEW = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE)
+
+_read_run = Shape(ScheduleRun, pb.ScheduleRun).read
+_read_backfilled = Shape(Backfilled, pb.BackfillScheduleResponse).read
+
+
+class Schedules(Resource[Connection]):
+    """The requests about schedules.
 
     `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's. With
     an `expected_revision`, a schedule is changed only at that revision; 0: at any.
     """
 
+    @sent
     def create(
         self,
         schedule_id: str,
@@ -71,18 +365,16 @@ class ScheduleRequests(RequestBuilder):
             ScheduleAlreadyExistsError: The id is taken.
             InvalidRequestError: The expression, the time zone or a node is invalid.
         """
-        return Exchange(
-            pb.CreateScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                spec=spec_to_wire(spec, self.codec),
-                paused=paused,
-                note=note,
-            ),
-            self._read,
-            timeout,
+        request = pb.CreateScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            spec=SPEC.message(spec, self.codec),
+            paused=paused,
+            note=note,
         )
+        return Exchange(request, _reader(self.codec), timeout)
 
+    @sent
     def update(
         self,
         schedule_id: str,
@@ -101,17 +393,15 @@ class ScheduleRequests(RequestBuilder):
             ScheduleNotFoundError: The schedule does not exist.
             ScheduleChangedError: The schedule is at another revision.
         """
-        return Exchange(
-            pb.UpdateScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                spec=spec_to_wire(spec, self.codec),
-                expected_revision=expected_revision,
-            ),
-            self._read,
-            timeout,
+        request = pb.UpdateScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            spec=SPEC.message(spec, self.codec),
+            expected_revision=expected_revision,
         )
+        return Exchange(request, _reader(self.codec), timeout)
 
+    @sent
     def get(
         self,
         schedule_id: str,
@@ -128,18 +418,20 @@ class ScheduleRequests(RequestBuilder):
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
         """
+        request = pb.GetScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            next_count=next_count,
+            last_count=last_count,
+        )
         return Exchange(
-            pb.GetScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                next_count=next_count,
-                last_count=last_count,
-            ),
-            lambda message: read_view(message, self.codec),
+            request,
+            lambda message: _VIEW.read(message, context=self.codec),
             timeout,
             repeatable=True,
         )
 
+    @iterated
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
     ) -> Listing[Schedule]:
@@ -147,12 +439,16 @@ class ScheduleRequests(RequestBuilder):
 
         `timeout` applies to each page.
         """
+        request = pb.ListSchedulesRequest(
+            namespace=namespace or self.namespace, page_size=page_size
+        )
         return Listing(
-            pb.ListSchedulesRequest(namespace=namespace or self.namespace, page_size=page_size),
-            lambda message: [read_schedule(it, self.codec) for it in message.schedules],
+            request,
+            lambda message: [_SCHEDULE.read(it, context=self.codec) for it in message.schedules],
             timeout,
         )
 
+    @sent
     def delete(
         self,
         schedule_id: str,
@@ -167,16 +463,14 @@ class ScheduleRequests(RequestBuilder):
             ScheduleNotFoundError: The schedule does not exist.
             ScheduleChangedError: The schedule is at another revision.
         """
-        return Exchange(
-            pb.DeleteScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                expected_revision=expected_revision,
-            ),
-            nothing,
-            timeout,
+        request = pb.DeleteScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            expected_revision=expected_revision,
         )
+        return Exchange(request, nothing, timeout)
 
+    @sent
     def pause(
         self,
         schedule_id: str,
@@ -192,17 +486,15 @@ class ScheduleRequests(RequestBuilder):
             ScheduleNotFoundError: The schedule does not exist.
             ScheduleChangedError: The schedule is at another revision.
         """
-        return Exchange(
-            pb.PauseScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                note=note,
-                expected_revision=expected_revision,
-            ),
-            self._read,
-            timeout,
+        request = pb.PauseScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            note=note,
+            expected_revision=expected_revision,
         )
+        return Exchange(request, _reader(self.codec), timeout)
 
+    @sent
     def resume(
         self,
         schedule_id: str,
@@ -220,17 +512,15 @@ class ScheduleRequests(RequestBuilder):
             ScheduleNotFoundError: The schedule does not exist.
             ScheduleChangedError: The schedule is at another revision.
         """
-        return Exchange(
-            pb.ResumeScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                note=note,
-                expected_revision=expected_revision,
-            ),
-            self._read,
-            timeout,
+        request = pb.ResumeScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            note=note,
+            expected_revision=expected_revision,
         )
+        return Exchange(request, _reader(self.codec), timeout)
 
+    @sent
     def trigger(
         self,
         schedule_id: str,
@@ -249,18 +539,20 @@ class ScheduleRequests(RequestBuilder):
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
         """
+        request = pb.TriggerScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            overlap_policy=overlap_policy.number,
+            idempotency_key=idempotency_key,
+        )
         return Exchange(
-            pb.TriggerScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                overlap_policy=policy_to_wire(overlap_policy),
-                idempotency_key=idempotency_key,
-            ),
-            lambda message: read_run(message.run),
+            request,
+            lambda message: _read_run(message.run),
             timeout,
             repeatable=bool(idempotency_key),
         )
 
+    @sent
     def backfill(
         self,
         schedule_id: str,
@@ -286,53 +578,31 @@ class ScheduleRequests(RequestBuilder):
             ScheduleNotFoundError: The schedule does not exist.
             ValueError: A datetime has no time zone.
         """
-        return Exchange(
-            pb.BackfillScheduleRequest(
-                namespace=namespace or self.namespace,
-                schedule_id=schedule_id,
-                since=instant_to_wire(since),
-                until=instant_to_wire(until),
-                overlap_policy=policy_to_wire(overlap_policy),
-            ),
-            read_backfilled,
-            timeout,
-            # An instant runs only once, even if it is requested again.
-            repeatable=True,
+        request = pb.BackfillScheduleRequest(
+            namespace=namespace or self.namespace,
+            schedule_id=schedule_id,
+            since=instant_to_wire(since),
+            until=instant_to_wire(until),
+            overlap_policy=overlap_policy.number,
         )
-
-    def _read(
-        self,
-        message: pb.CreateScheduleResponse
-        | pb.UpdateScheduleResponse
-        | pb.PauseScheduleResponse
-        | pb.ResumeScheduleResponse,
-    ) -> Schedule:
-        return read_schedule(message.schedule, self.codec)
+        # An instant runs only once, even if it is requested again.
+        return Exchange(request, _read_backfilled, timeout, repeatable=True)
 
 
-class Schedules(Resource[ScheduleRequests]):
-    """The requests about schedules; `ScheduleRequests` documents the arguments."""
-
-    create = sent(ScheduleRequests.create)
-    update = sent(ScheduleRequests.update)
-    get = sent(ScheduleRequests.get)
-    list = iterated(ScheduleRequests.list)
-    delete = sent(ScheduleRequests.delete)
-    pause = sent(ScheduleRequests.pause)
-    resume = sent(ScheduleRequests.resume)
-    trigger = sent(ScheduleRequests.trigger)
-    backfill = sent(ScheduleRequests.backfill)
+def _reader(codec: Codec) -> Callable[[Any], Schedule]:
+    """Return what reads the schedule of a response."""
+    return lambda message: _SCHEDULE.read(message.schedule, context=codec)
 
 
-class SyncSchedules(BlockingResource[ScheduleRequests]):
+class SyncSchedules(Resource[BlockingConnection]):
     """`Schedules` for programs without an event loop: blocking, safe in any thread."""
 
-    create = blocking_sent(ScheduleRequests.create)
-    update = blocking_sent(ScheduleRequests.update)
-    get = blocking_sent(ScheduleRequests.get)
-    list = blocking_iterated(ScheduleRequests.list)
-    delete = blocking_sent(ScheduleRequests.delete)
-    pause = blocking_sent(ScheduleRequests.pause)
-    resume = blocking_sent(ScheduleRequests.resume)
-    trigger = blocking_sent(ScheduleRequests.trigger)
-    backfill = blocking_sent(ScheduleRequests.backfill)
+    create = blocking(Schedules.create)
+    update = blocking(Schedules.update)
+    get = blocking(Schedules.get)
+    list = blocking_iterated(Schedules.list)
+    delete = blocking(Schedules.delete)
+    pause = blocking(Schedules.pause)
+    resume = blocking(Schedules.resume)
+    trigger = blocking(Schedules.trigger)
+    backfill = blocking(Schedules.backfill)

@@ -25,8 +25,8 @@ class WireEnum(enum.StrEnum):
     """An enum whose members are in the order of their numbers on the wire, from 0."""
 
     @property
-    def number(self) -> int:
-        """The number of this member on the wire."""
+    def number(self) -> Any:  # noqa: ANN401  # of the type that its message has for it
+        """The number of this member on the wire, an int."""
         return tuple(type(self)).index(self)
 
     @classmethod

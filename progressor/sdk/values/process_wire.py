@@ -29,6 +29,7 @@ from progressor.sdk.values.processes import (
     Process,
     Receipt,
     Reply,
+    SimpleRepaired,
     Snapshot,
     TaskError,
     TaskReply,
@@ -150,6 +151,7 @@ _TASK_TRACE = Shape(
 
 read_wait = _WAIT.read
 read_task_error = Shape(TaskError, types.TaskError).read
+read_simple_repaired = Shape(SimpleRepaired, pb.SimpleRepairResponse).read
 _read_role = Shape(JobRole, pb.JobRole).read
 _read_timer = Shape(Timer, types.Timer).read
 

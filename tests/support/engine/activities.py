@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from progressor.sdk import Client
-from progressor.sdk.values.activity import (
+from progressor.sdk.client.replicas import (
     Activity,
     NamespaceActivity,
     NamespaceQueue,
     ReplicaActivity,
+    ReplicaState,
     StepTally,
 )
-from progressor.sdk.values.replicas import ReplicaState
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.points import PATIENCE_SECONDS

@@ -124,7 +124,7 @@ class Env:
 
     @property
     def namespace(self) -> str:
-        return self.client.requests.namespace
+        return self.client.namespace
 
     @property
     def points(self) -> Points:

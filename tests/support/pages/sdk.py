@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from progressor import sdk
 from progressor.sdk import testing
+from progressor.sdk.client.resource import Resource
 
 FOLDER = "reference/sdk"
 
@@ -59,8 +60,9 @@ def _page_of(thing: object) -> str:
     if isinstance(thing, type) and issubclass(thing, Exception) and not _is_raised_by_users(thing):
         return "errors"
     module = getattr(thing, "__module__", "")
-    found = re.match(r"progressor\.sdk\.(client|processor)\.", module)
-    return found[1] if found else "values"
+    if isinstance(thing, type) and issubclass(thing, Resource):
+        return "client"
+    return "processor" if module.startswith("progressor.sdk.processor.") else "values"
 
 
 def _is_raised_by_users(thing: type) -> bool:
@@ -86,11 +88,10 @@ def _class(name: str, thing: type) -> Iterator[str]:
         yield markdown(thing)
         return
     yield _signature(name, thing)
-    yield markdown(thing)
+    yield markdown(thing).replace("**Arguments:**", "**Arguments of the methods:**")
     yield _arguments(getattr(thing, "__init__", None))
     if name.startswith("Sync"):
         return
-    yield from _shared_arguments(thing)
     for base in _public_bases(thing):
         yield f"It has all methods of [{base}](#{base.lower()}) too."
     members = dict(_members(thing))
@@ -133,15 +134,6 @@ def _members(thing: type) -> Iterator[tuple[str, object]]:
 
 def _is_async(member: object) -> bool:
     return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-
-
-def _shared_arguments(thing: type) -> Iterator[str]:
-    """Say what all methods of a resource take; the class that builds its requests says it."""
-    for base in vars(thing).get("__orig_bases__", ()):
-        for built in typing.get_args(base):
-            section = _SECTION.search(f"{inspect.getdoc(built) or ''}\n")
-            if isinstance(built, type) and section is not None:
-                yield _markdown(section[0].replace("Args:", "Arguments of the methods:"))
 
 
 def _signature(name: str, thing: object, *, is_async: bool = False) -> str:
@@ -209,7 +201,6 @@ def markdown(thing: object) -> str:
 
 def _markdown(text: str) -> str:
     text = _LITERAL.sub(_literal, f"{text}\n")
-    text = re.sub(r"^(Arguments of the methods):\n((?:    .*\n?)+)", _list, text)
     return _quoted(_SECTION.sub(_list, text)).strip()
 
 

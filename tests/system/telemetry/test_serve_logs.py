@@ -90,9 +90,7 @@ class TestAChangeOfAProcessesState:
             lines = states(await log.whole())
 
         assert [line["event"] for line in lines] == list(STATES)
-        assert {(it["namespace"], it["process_id"]) for it in lines} == {
-            (client.requests.namespace, "p")
-        }
+        assert {(it["namespace"], it["process_id"]) for it in lines} == {(client.namespace, "p")}
         assert {it["level"] for it in lines if it["event"] != "process broke"} == {"info"}
         assert lines[1]["level"] == "warning"
         assert {it["trace_id"] for it in lines} == {trace_id}

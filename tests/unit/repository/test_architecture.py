@@ -20,7 +20,6 @@ READERS_OF_THE_CLOCK = {
     "engine/wiring.py": "the other half of the composition root",
     "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client/client.py": "default of an argument that a user may give",
-    "sdk/client/sync_client.py": "default of an argument that a user may give",
 }
 BROAD_CATCHERS = {
     "runtime/core/loop.py": "the next scan sees the same rows",

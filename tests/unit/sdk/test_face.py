@@ -15,7 +15,7 @@ LOADED_BY_PROCESSORS_OR_ENGINES = (
     "progressor.sdk.client.jobs",
     "progressor.sdk.processor",
     "progressor.sdk.testing",
-    "progressor.sdk.values.schedules",
+    "progressor.sdk.client.schedules",
     "uvloop",
 )
 

@@ -7,12 +7,8 @@ from progressor.api.replicas import LOADS_SENT_MAX, NAME_LENGTH_MAX, activity_to
 from progressor.domain.views import replica
 from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad
-from progressor.sdk.values.activity import Activity as SdkActivity
-from progressor.sdk.values.activity import (
-    StepTally,
-    activity_from_wire,
-)
-from progressor.sdk.values.replicas import ReplicaState
+from progressor.sdk.client.replicas import Activity as SdkActivity
+from progressor.sdk.client.replicas import ReplicaState, StepTally, read_activity
 from progressor.storage.replicas.status import REPLICAS_MAX
 from tests.support.builders import make_activity, make_queue, make_replica_facts, seconds
 from tests.support.clock import START
@@ -23,7 +19,7 @@ LONG_AGO = dt.datetime(1, 1, 2, tzinfo=dt.UTC)
 def told(activity: Activity) -> SdkActivity:
     """Return what comes to the SDK."""
     message = activity_to_wire(activity)
-    return activity_from_wire(type(message).FromString(message.SerializeToString()))
+    return read_activity(type(message).FromString(message.SerializeToString()))
 
 
 def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -> None:

@@ -8,8 +8,8 @@ from progressor import errors
 from progressor.api import replicas as replica_codec
 from progressor.api.calls import page_tokens
 from progressor.domain.views.replica import ReplicaState
-from progressor.sdk.values.replicas import LogLevel
-from progressor.sdk.values.replicas import ReplicaState as SdkState
+from progressor.sdk.client.replicas import LogLevel
+from progressor.sdk.client.replicas import ReplicaState as SdkState
 from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.builders import make_replica_view, seconds

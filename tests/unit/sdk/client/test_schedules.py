@@ -29,9 +29,9 @@ from progressor.sdk import (
     TaskError,
     ZombiePolicy,
 )
+from progressor.sdk.client.schedules import SPEC
 from progressor.sdk.codec.wire import WireEnum, instant_to_wire
 from progressor.sdk.values.graph import graph_from_wire, nodes_to_wire
-from progressor.sdk.values.schedule_wire import read_spec, spec_to_wire
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -73,15 +73,15 @@ def test_a_scheduled_job_comes_back_as_it_was_sent() -> None:
     target = ScheduledJob(
         diamond(), job_id_template="j-{instant}", timeout=DAY, context={"a": "b"}, metadata={"n": 1}
     )
-    message = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
-    read = read_spec(message, JSON).target
+    message = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
+    read = SPEC.read(message, context=JSON).target
 
     assert isinstance(read, ScheduledJob)
     assert message.job.nodes == nodes_to_wire(read.graph, JSON)
     assert dataclasses.replace(read, graph=target.graph) == target
-    bare = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
+    bare = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
     assert not bare.job.HasField("timeout")
-    plain = read_spec(bare, JSON).target
+    plain = SPEC.read(bare, context=JSON).target
     assert isinstance(plain, ScheduledJob)
     assert (plain.timeout, plain.context, plain.metadata) == (None, {}, None)
 
@@ -121,14 +121,14 @@ def test_a_scheduled_job_is_a_whole_graph(target: ScheduledJob, words: str) -> N
         target.graph.node("late", after="old")
 
     with pytest.raises(ValueError, match=words):
-        spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
+        SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
 
 
 def a_schedule(schedule_id: str = "s") -> pb.Schedule:
     message = pb.Schedule(
         namespace="n",
         schedule_id=schedule_id,
-        spec=spec_to_wire(NIGHTLY, JSON),
+        spec=SPEC.message(NIGHTLY, JSON),
         paused=True,
         note="why",
         revision=3,
@@ -169,7 +169,7 @@ async def test_create_sends_the_spec_and_returns_the_schedule() -> None:
         pb.CreateScheduleRequest(
             namespace="n",
             schedule_id="s",
-            spec=spec_to_wire(NIGHTLY, JSON),
+            spec=SPEC.message(NIGHTLY, JSON),
             paused=True,
             note="why",
         )
@@ -194,7 +194,7 @@ async def test_update_replaces_all_of_it() -> None:
         pb.UpdateScheduleRequest(
             namespace="n",
             schedule_id="s",
-            spec=spec_to_wire(NIGHTLY, JSON),
+            spec=SPEC.message(NIGHTLY, JSON),
             expected_revision=2,
         )
     ]
@@ -297,4 +297,4 @@ async def test_the_blocking_client_does_the_same() -> None:
     async with scripted_engine(*script) as engine:
         await asyncio.to_thread(ask, engine.address)
 
-    assert engine.requests[0].spec == spec_to_wire(NIGHTLY, JSON)
+    assert engine.requests[0].spec == SPEC.message(NIGHTLY, JSON)

@@ -1,0 +1,117 @@
+"""Makes methods of functions that build requests: coroutines, iterators and blocking calls."""
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.transport.connection import BlockingConnection, Connection
+from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
+
+P = ParamSpec("P")
+C = TypeVar("C", bound=Connection | BlockingConnection)
+S = TypeVar("S", bound="Resource[Connection]")
+
+
+class Resource(Generic[C]):
+    """The requests of one service; ``namespace`` is that of requests without one.
+
+    A method is written as a function that builds a request, and becomes a coroutine (`sent`) or an
+    iterator (`iterated`, `streamed`). The class of a blocking client has the same methods, made of
+    the same functions by `blocking` and so on.
+    """
+
+    def __init__(self, connection: C, *, namespace: str, codec: Codec) -> None:
+        self.connection, self.namespace, self.codec = connection, namespace, codec
+
+
+def sent(
+    build: Callable[Concatenate[S, P], Exchange[Result]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, Result]]:
+    """Return the method that sends an exchange."""
+
+    @functools.wraps(build)
+    async def send(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return await self.connection.send(build(self, *args, **kwargs))
+
+    return send
+
+
+def iterated(
+    build: Callable[Concatenate[S, P], Listing[Result]],
+) -> Callable[Concatenate[S, P], AsyncIterator[Result]]:
+    """Return the method that iterates over a listing."""
+
+    @functools.wraps(build)
+    async def iterate(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Result]:
+        listing, token = build(self, *args, **kwargs), ""
+        while True:  # ends with the last page
+            items, token = await self.connection.send(listing.page(token))
+            for item in items:
+                yield item
+            if not token:
+                return
+
+    return iterate
+
+
+def streamed(
+    build: Callable[Concatenate[S, P], Subscription[Result]],
+) -> Callable[Concatenate[S, P], AsyncGenerator[Result]]:
+    """Return the method that iterates over a subscription."""
+
+    @functools.wraps(build)
+    def stream(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Result]:
+        return self.connection.stream(build(self, *args, **kwargs))
+
+    return stream
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Resource[BlockingConnection], P], Result]:
+    """Return the blocking method of one that is `sent`."""
+    build: Any = inspect.unwrap(method)
+
+    @functools.wraps(build)
+    def send(self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        exchange: Exchange[Result] = build(self, *args, **kwargs)
+        return self.connection.send(exchange)
+
+    return send
+
+
+def blocking_iterated(
+    method: Callable[Concatenate[Any, P], AsyncIterator[Result]],
+) -> Callable[Concatenate[Resource[BlockingConnection], P], Iterator[Result]]:
+    """Return the blocking method of one that is `iterated`."""
+    build: Any = inspect.unwrap(method)
+
+    @functools.wraps(build)
+    def iterate(
+        self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Iterator[Result]:
+        listing, token = build(self, *args, **kwargs), ""
+        while True:  # ends with the last page
+            items, token = self.connection.send(listing.page(token))
+            yield from items
+            if not token:
+                return
+
+    return iterate
+
+
+def blocking_streamed(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[Result]],
+) -> Callable[Concatenate[Resource[BlockingConnection], P], Generator[Result]]:
+    """Return the blocking method of one that is `streamed`."""
+    build: Any = inspect.unwrap(method)
+
+    @functools.wraps(build)
+    def stream(
+        self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[Result]:
+        return self.connection.stream(build(self, *args, **kwargs))
+
+    return stream
