@@ -24,8 +24,8 @@ from progressor.sdk.client.replicas import (
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.testing.attempts import Failed, Task, delay_after
 from progressor.sdk.testing.rehearsal import STARTS_AT
+from progressor.sdk.testing.simulated_process import Failed, Task, delay_after
 from progressor.sdk.transport.unanswered import Pending, Unanswered
 from tests.support.builders import seconds
 from tests.support.clock import START

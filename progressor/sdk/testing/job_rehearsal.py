@@ -9,18 +9,8 @@ from typing_extensions import TypeForm
 from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.processor.processor import Processor
-from progressor.sdk.testing.node_runs import (
-    Choice,
-    complete_node,
-    expect_running,
-    fail_node,
-    first,
-    run_node,
-    run_nodes,
-)
-from progressor.sdk.testing.registry import Registry
 from progressor.sdk.testing.rehearsal import Rehearsal
-from progressor.sdk.testing.simulated_job import SimulatedJob
+from progressor.sdk.testing.simulated_job import Choice, Registry, SimulatedJob, first
 from progressor.sdk.values.graph import (
     Deadline,
     Graph,
@@ -254,7 +244,7 @@ class JobRehearsal:
             ValueError: The node is not running, or leads a job.
         """
         before = frozenset(self.running)
-        await complete_node(self._job, name, result)
+        await self._job.complete_node(name, result)
         return tuple(it for it in self.running if it not in before)
 
     async def fail(
@@ -265,7 +255,7 @@ class JobRehearsal:
         Raises:
             ValueError: The node is not running, or leads a job.
         """
-        await fail_node(self._job, name, message, reason)
+        await self._job.fail_node(name, message, reason)
         return tuple(it.name for it in self._job.graph if it.skipped_because_of == name)
 
     async def run(self, name: str, *, order: Choice = first) -> NodeState:
@@ -281,8 +271,7 @@ class JobRehearsal:
             ValueError: The node is not running, or its namespace has no processor.
             RuntimeError: 10,000 timers of the node have run, and another is due.
         """
-        expect_running(self._job, name)
-        await run_node(self._job, name, order=order)
+        await self._job.run_node(name, order=order)
         return self._job.graph[name].state
 
     async def run_all(
@@ -303,7 +292,7 @@ class JobRehearsal:
         Returns:
             The state of the job.
         """
-        await run_nodes(self._job, order=order, failing=frozenset(failing), results=results)
+        await self._job.run_nodes(order=order, failing=frozenset(failing), results=results or {})
         return self._job.state
 
     async def repair(self, name: str, args: Payload = None) -> tuple[str, ...]:

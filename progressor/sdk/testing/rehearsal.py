@@ -13,8 +13,7 @@ from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_from_wire, timedelta_of
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.testing.attempts import Task
-from progressor.sdk.testing.simulated_process import EndedTask, Observer, SimulatedProcess
+from progressor.sdk.testing.simulated_process import EndedTask, Observer, SimulatedProcess, Task
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.process_wire import metadata_to_wire, read_event

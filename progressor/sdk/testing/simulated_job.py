@@ -17,20 +17,30 @@ is retried as well   starts again, if the outer job is retried
 
 import dataclasses
 import datetime as dt
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from progressor import errors, job_errors
-from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire
+from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.graph_state import GraphNode, GraphState
-from progressor.sdk.testing.registry import Registry
-from progressor.sdk.testing.rehearsal import STARTS_AT, Rehearsal
+from progressor.sdk.testing.rehearsal import STARTS_AT, TIMERS_MAX, Rehearsal
+from progressor.sdk.testing.simulated_process import Observer
 from progressor.sdk.values.jobs import JobState, NodeOutcome, NodeState
+from progressor.sdk.values.namespaces import NamespaceConfig, policy_from_wire
 from progressor.sdk.values.processes import ProcessStatus, TaskError, TaskType
 from progressor.v1 import nodes_pb2
 
 DEPTH_MAX = 20
 """How many jobs a job can be within, each within the next."""
+
+STEPS_MAX = 1_000_000
+"""Nodes that one call of `SimulatedJob.run_nodes` runs."""
+
+Choice = Callable[[Sequence[str]], str]
+"""Chooses the next of the running nodes, for example `random.Random(7).choice`."""
 
 DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
 _CANCELLED = "JOB_CANCELLED"
@@ -41,6 +51,47 @@ _NAMED_MAX = 5
 _ACTIVE = frozenset({ProcessStatus.INIT, ProcessStatus.RUNNING})
 _RESUMED = frozenset({ProcessStatus.RUNNING, ProcessStatus.FINISHED})
 _BROKEN = frozenset({NodeState.FAILED, NodeState.CANCELLED})
+
+
+def first(names: Sequence[str]) -> str:
+    """Return the first name."""
+    return names[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Processors and configurations by namespace, for a job and the jobs within it."""
+
+    processors: Mapping[str, Processor[Any]]
+    configs: Mapping[str, NamespaceConfig]
+
+    def leader(
+        self, processor: Processor[Any], process_id: str, observer: Observer
+    ) -> Rehearsal[Any]:
+        """Return the process of a leader, not started yet."""
+        config = self._config_of(processor.name)
+        return Rehearsal(processor, process_id, config=config, observer=observer)
+
+    def follower(
+        self, spec: nodes_pb2.NodeSpec, namespace: str, process_id: str, observer: Observer
+    ) -> Rehearsal[Any]:
+        """Return the process of a node, not started yet; the node's own retry policy applies.
+
+        Raises:
+            ValueError: The namespace has no processor.
+        """
+        processor = self.processors.get(namespace)
+        if processor is None:
+            message = f"no processor for node {spec.name!r}: use `complete` or `fail`"
+            raise ValueError(message)
+        config = self._config_of(namespace)
+        if spec.HasField("retry_policy"):
+            policy = policy_from_wire(spec.retry_policy)
+            config = dataclasses.replace(config, retry_policy=policy, retry_policies={})
+        return Rehearsal(processor, process_id, config=config, observer=observer)
+
+    def _config_of(self, namespace: str) -> NamespaceConfig:
+        return self.configs.get(namespace) or NamespaceConfig(name=namespace, processor_targets=())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +208,68 @@ class SimulatedJob:
             case _:
                 return started is not None
         return False
+
+    async def run_node(self, name: str, *, order: Choice) -> None:
+        """Run a node until it ends, or has neither a timer nor nodes that can run.
+
+        Raises:
+            ValueError: The node is not running, or its namespace has no processor.
+            RuntimeError: `TIMERS_MAX` timers have run, and another is due.
+        """
+        self._expect_running_node(name)
+        if name not in self.followers:
+            await self.begin(name)
+        node, follower = self.graph[name], self.followers[name]
+        for _ in range(TIMERS_MAX):
+            inner = self.inner.get(name)
+            if inner is not None and node.state is NodeState.RUNNING:
+                await inner.run_nodes(order=order)
+            if follower.timer is None or node.state is not NodeState.RUNNING:
+                return
+            await follower.run_timer()
+        message = f"{TIMERS_MAX} timers of node {name!r} have run, and another is due"
+        raise RuntimeError(message)
+
+    async def run_nodes(
+        self,
+        *,
+        order: Choice,
+        failing: frozenset[str] = frozenset(),
+        results: Mapping[str, Payload] = types.MappingProxyType({}),
+    ) -> None:
+        """Run nodes until the job has ended, or every running node waits for a request.
+
+        Nodes in `results` and nodes without a processor are completed; nodes in `failing` fail.
+        """
+        stuck: set[str] = set()
+        for _ in range(STEPS_MAX):
+            candidates = [it for it in self.graph.named(NodeState.RUNNING) if it not in stuck]
+            if self.state is not JobState.RUNNING or not candidates:
+                return
+            name = order(candidates)
+            if name in failing:
+                await self.fail_node(name, "failed by the test", "FAILED_PRECONDITION")
+            elif name in results or self.namespace_of(name) not in self.registry.processors:
+                await self.complete_node(name, results.get(name))
+            else:
+                await self.run_node(name, order=order)
+                if self.graph[name].state is NodeState.RUNNING:
+                    stuck.add(name)
+
+    async def complete_node(self, name: str, result: Payload) -> None:
+        """End a running node as done.
+
+        Raises:
+            ValueError: The node is not running, or leads a job.
+        """
+        self._expect_own_end(name)
+        await self.end(name, NodeState.DONE, result=self.codec.encode(result))
+
+    async def fail_node(self, name: str, message: str, reason: str) -> None:
+        """End a running node as failed, as `complete_node`."""
+        self._expect_own_end(name)
+        error = TaskError(code=_FAILED_CODE, reason=reason, message=message)
+        await self.end(name, NodeState.FAILED, error=error)
 
     async def end(
         self, name: str, state: NodeState, *, result: bytes = b"", error: TaskError | None = None
@@ -362,6 +475,18 @@ class SimulatedJob:
                 self.deadline = now + duration_from_wire(due.timeout)
             case _:
                 pass
+
+    def _expect_own_end(self, name: str) -> None:
+        self._expect_running_node(name)
+        if name in self.inner:
+            message = f"node {name!r} leads a job and ends with it: use `inner`"
+            raise ValueError(message)
+
+    def _expect_running_node(self, name: str) -> None:
+        state = self.graph[name].state
+        if state is not NodeState.RUNNING:
+            message = f"node {name!r} is {state}, not running"
+            raise ValueError(message)
 
     def _expect_running(self) -> None:
         if self.state.has_ended:

@@ -7,19 +7,58 @@ process. There is one caller, so no task waits for another.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+import grpc
+
+from progressor.domain.processes.retry import next_delay
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
 from progressor.sdk.processor.processor import Processor
-from progressor.sdk.testing.attempts import Failed, Task, delay_after, failure_of, request_for
+from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import TaskError, TaskType
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 
+_RETRYABLE = frozenset(
+    status_number(it)
+    for it in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.ABORTED,
+    )
+)
+_CODE_NAMES = {status_number(it): it.name for it in grpc.StatusCode}
+_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Task:
+    """A running task; `attempt` counts up."""
+
+    task_id: int
+    type: TaskType
+    args: bytes
+    scheduled_at: dt.datetime
+    first_at: dt.datetime
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    nodes: Sequence[NodeOutcome] = ()
+    history_range: types_pb2.HistoryRange | None = None
+    attempt: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A failed attempt; one that is ``retryable`` may be followed by another."""
+
+    error: TaskError
+    retryable: bool
+    retry_after: dt.timedelta
+
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 """Called after each change of a process, with the nodes that its step starts; None: none."""
@@ -43,10 +82,7 @@ class Timer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTask:
-    """The end of a task. ``is_alone``: it failed without breaking its process.
-
-    ``will_retry``: it is a timer whose attempt failed, and which is due again later.
-    """
+    """The end of a task. ``is_alone``: it failed without breaking its process."""
 
     task: Task
     at: dt.datetime
@@ -54,7 +90,6 @@ class EndedTask:
     error: TaskError | None = None
     reject: pb.Reject | None = None
     is_alone: bool = False
-    will_retry: bool = False
 
 
 class _InlineExecutor(Executor):
@@ -113,16 +148,8 @@ class SimulatedProcess:
         process = self.process
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
-            request = request_for(
-                task,
-                process,
-                self.history,
-                config=self._config,
-                codec=self._processor.codec,
-                now=self.now,
-            )
-            response = await self._processor.answer(request, _InlineExecutor())
-            failed = failure_of(response, task.type)
+            response = await self._processor.answer(self._request(task, process), _InlineExecutor())
+            failed = _failure_of(response, task.type)
             if failed is None:
                 return await self._settle(process, task, response)
             delay = delay_after(failed, task, self._config, self.now)
@@ -132,7 +159,7 @@ class SimulatedProcess:
             if timer is not None:
                 timer.due_at, timer.attempt = self.now + delay, task.attempt
                 self.timer = timer
-                return EndedTask(task=task, at=self.now, error=failed.error, will_retry=True)
+                return EndedTask(task=task, at=self.now, error=failed.error)
             self.now += delay
 
     def break_by(self, detail: str, timer: Timer | None = None) -> None:
@@ -205,6 +232,25 @@ class SimulatedProcess:
         if self._observer is not None:
             await self._observer(started)
 
+    def _request(self, task: Task, process: types_pb2.Process) -> pb.ProcessRequest:
+        request = pb.ProcessRequest(
+            process=process,
+            history=_in_range(self.history, task.history_range, self._config.history_last),
+            task=pb.ProcessorTask(
+                task_id=task.task_id,
+                type=task.type.number,
+                args=task.args,
+                attempt=task.attempt,
+                token=task.task_id * 1_000 + task.attempt,
+                scheduled_at=instant_to_wire(task.scheduled_at),
+                caller_context=task.context,
+                nodes=[outcome_to_wire(it, self._processor.codec) for it in task.nodes],
+            ),
+            deadline=instant_to_wire(self.now + self._config.step_timeout),
+        )
+        # A copy, so that a handler cannot change the process through the request.
+        return pb.ProcessRequest.FromString(request.SerializeToString())
+
     async def _settle(
         self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
     ) -> EndedTask:
@@ -245,20 +291,18 @@ class SimulatedProcess:
     def _change_timer(self, task: Task, response: pb.ProcessResponse) -> None:
         match response.WhichOneof("timer"):
             case "set_timer":
-                self._set_timer(response.set_timer)
+                message = response.set_timer
+                due_at = (
+                    instant_from_wire(message.at)
+                    if message.HasField("at")
+                    else self.now + duration_from_wire(message.after)
+                )
+                self.timer = Timer(message=message, due_at=due_at, task_id=self.next_task_id())
             case "unset_timer":
                 self.timer = None
             case _:
                 if task.type is TaskType.REPAIR and self.breaking_timer is not None:
                     self.timer = self.breaking_timer.again(self.now)
-
-    def _set_timer(self, message: types_pb2.SetTimer) -> None:
-        due_at = (
-            instant_from_wire(message.at)
-            if message.HasField("at")
-            else self.now + duration_from_wire(message.after)
-        )
-        self.timer = Timer(message=message, due_at=due_at, task_id=self.next_task_id())
 
     async def _refuse(self, task: Task, reject: pb.Reject) -> EndedTask:
         error = TaskError(code=reject.code, reason=reject.reason, message=reject.message)
@@ -272,14 +316,11 @@ class SimulatedProcess:
     async def _give_up(
         self, process: types_pb2.Process, task: Task, failed: Failed, timer: Timer | None
     ) -> EndedTask:
-        if task.type is TaskType.REPAIR:
-            is_alone = False
-        else:
-            may_fail_alone = self._config.exhausted_call_fails_alone and failed.retryable
-            is_alone = may_fail_alone and task.type in _LONE_TYPES
-            if not is_alone:
-                self.break_by(failed.error.message, timer)
-                process.corrupted_by = task.task_id
+        may_fail_alone = self._config.exhausted_call_fails_alone and failed.retryable
+        is_alone = may_fail_alone and task.type in _LONE_TYPES
+        if not is_alone and task.type is not TaskType.REPAIR:
+            self.break_by(failed.error.message, timer)
+            process.corrupted_by = task.task_id
         ended = EndedTask(task=task, at=self.now, error=failed.error, is_alone=is_alone)
         return await self._record(ended, None)
 
@@ -301,3 +342,56 @@ class SimulatedProcess:
         self.ended.append(ended)
         await self.observed(started)
         return ended
+
+
+def _failure_of(response: pb.ProcessResponse, task_type: TaskType) -> Failed | None:
+    """Return how a step failed, by its answer; None: it succeeded or was rejected."""
+    if response.HasField("reject") and task_type in _WITHOUT_CALLER:
+        text = f"reject: a {task_type} has no caller to refuse"
+        error = TaskError(
+            code=status_number(grpc.StatusCode.INTERNAL), reason="INVALID_ANSWER", message=text
+        )
+        return Failed(error=error, retryable=False, retry_after=dt.timedelta())
+    if not response.HasField("failure"):
+        return None
+    failure = response.failure
+    code = failure.code or status_number(grpc.StatusCode.UNKNOWN)
+    return Failed(
+        error=TaskError(
+            code=code, reason=failure.reason or _CODE_NAMES[code], message=failure.message
+        ),
+        retryable=code in _RETRYABLE,
+        retry_after=duration_from_wire(failure.retry_after),
+    )
+
+
+def delay_after(
+    failed: Failed, task: Task, config: NamespaceConfig, now: dt.datetime
+) -> dt.timedelta | None:
+    """Return how long the next attempt waits, without jitter; None: there is none."""
+    if not failed.retryable:
+        return None
+    return next_delay(
+        config.policy_for(task.type.value),
+        attempt=task.attempt,
+        reason=failed.error.reason,
+        elapsed=now - task.first_at,
+        spread=0,
+        retry_after=failed.retry_after,
+    )
+
+
+def _in_range(
+    history: Sequence[types_pb2.Event],
+    requested: types_pb2.HistoryRange | None,
+    last: int | None,
+) -> Sequence[types_pb2.Event]:
+    """Return the part of a history that was requested, or else the namespace's default."""
+    if requested is None:
+        return history if last is None else history[len(history) - min(last, len(history)) :]
+    after = requested.after
+    if requested.direction == types_pb2.DIRECTION_BACKWARD:
+        found = [it for it in reversed(history) if not after or it.event_id < after]
+    else:
+        found = [it for it in history if it.event_id > after]
+    return found[: requested.limit] if requested.HasField("limit") else found
