@@ -86,7 +86,7 @@ def _add(
 _COMMANDS = {
     "Engine": (
         ("serve", "engine.serve:serve", "Run an engine."),
-        ("dev", "dev.dev:dev", "Run an engine and an example on it."),
+        ("dev", "dev:dev", "Run an engine and an example on it."),
         ("migrate", "engine.serve:migrate", "Migrate a database to this release's schema."),
         ("doctor", "doctor:doctor", "Check a database, and advise on what is wrong."),
         ("config", "engine.settings:show_config", "Print the configuration in force."),
@@ -94,7 +94,7 @@ _COMMANDS = {
         ("replicas", "engine.remote:replicas", "Print the replicas of an engine's database."),
         ("top", "top.top:top", "Watch rates, queues, processors and replicas."),
         ("log-level", "engine.remote:log_level", "Change the log level of a replica."),
-        ("example-processor", "dev.example:example_processor", "Run the example's processor."),
+        ("example-processor", "dev:example_processor", "Run the example's processor."),
         ("version", "engine.settings:version", "Print the version."),
     ),
     "Processes": (

@@ -1,5 +1,6 @@
 """The examples of ``progressor dev``; like a user's program, they import only ``sdk``.
 
-Start with ``order``, a complete processor, then read ``scenario``, a client of it. ``rollout`` uses
-gates, ``nine`` and ``mapreduce`` use jobs, ``nightly`` a schedule, each with a scenario beside it.
+Start with ``order``, a complete processor, then read ``order_scenario``, a client of it.
+``rollout`` uses gates, ``nine`` and ``mapreduce`` use jobs, ``nightly`` a schedule: each has a
+processor and a scenario. ``scenario`` is what the scenarios share.
 """

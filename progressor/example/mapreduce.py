@@ -6,15 +6,26 @@ A map counts the words of one page. A reduce wants the results of its predecesso
 adds them up, so the last reduce has the total of any number of pages.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from rich.text import Text
 
-from progressor.sdk import Fail, Graph, NamespaceConfig, NewNode, Processor, Reject, Step
+from progressor.example.scenario import Scenario, ScenarioError
+from progressor.sdk import (
+    Fail,
+    Graph,
+    NewNode,
+    NodeCounts,
+    NodeState,
+    Processor,
+    Reject,
+    Step,
+)
 
-NAMESPACE = "word-counts"
 FAN_IN = 32
 """Results that one reduce adds up."""
 
@@ -61,7 +72,7 @@ def word_count(pages: int) -> Graph:
     return graph
 
 
-words = Processor(NAMESPACE)
+words = Processor("word-counts")
 
 
 @words.init
@@ -95,6 +106,48 @@ def added(counts: Iterable[Counts]) -> Counts:
     return dict(sorted(total.items(), key=lambda it: (-it[1], it[0])))
 
 
-def namespace(processor_target: str) -> NamespaceConfig:
-    """Return the namespace of the word counts."""
-    return NamespaceConfig(name=NAMESPACE, processor_targets=(processor_target,))
+_PAGES = 1_000
+_QUARTERS = ("a quarter", "half", "three quarters", "all")
+
+
+class MapReduceScenario(Scenario):
+    """One process is started, and splits the work among a thousand others."""
+
+    goal = "count the words"
+    commands = ("job get -n {namespace} {id}", "trace -n {namespace} {id}")
+    processor = words
+
+    async def _play(self) -> tuple[str, ...]:
+        job_id, count = f"book-{self._run}", len(word_count(_PAGES))
+        await self._client.start(job_id, Book(pages=_PAGES), idempotency_key="start")
+        self._say(f"{job_id} has split {_PAGES} pages into {count} nodes")
+        await self._watch(job_id, count)
+        return job_id, await self._check_results(job_id)
+
+    async def _watch(self, job_id: str, count: int) -> None:
+        """Print each quarter of the way, and wait for the end."""
+        printed = 0
+        async with contextlib.aclosing(self._client.jobs.watch(job_id)) as changes:
+            async for view in changes:
+                done = view.job.counts.done
+                while printed < len(_QUARTERS) * done // count:  # at most all quarters
+                    self._say(f"  {_QUARTERS[printed]} of the nodes are done")
+                    printed += 1
+        job = await self._client.jobs.wait(job_id, check=True)
+        if job.counts != NodeCounts(done=count):
+            raise ScenarioError("complete every node", str(job.counts))
+
+    async def _check_results(self, job_id: str) -> str:
+        """Check the counts; return the process id of the last reduce."""
+        process = (await self._client.get(job_id)).process
+        pages = range(1, _PAGES + 1)
+        expected = added(dict(Counter(text_of(page).split())) for page in pages)
+        if process.result != expected:
+            raise ScenarioError(self.goal, f"got {process.result}, not {expected}")
+        self._say(f"{sum(expected.values())} words, {len(expected)} different ones:")
+        for word, count in expected.items():
+            self._say(Text.assemble(f"  {word:<8}", (f"{count:>6}", "bold")))
+        view = await self._client.jobs.get(job_id, payloads=False)
+        if any(it.state is not NodeState.DONE or it.attempt != 1 for it in view.nodes):
+            raise ScenarioError("run every node once", job_id)
+        return view.nodes[-1].process_id

@@ -1,26 +1,34 @@
 """A report of each night's sales: a schedule with a time zone, and the process that it starts.
 
 The schedule follows local time in Berlin. A night in which the clocks change also has exactly one
-report.
+report. The scenario does not wait for the night: after the schedule is created, its times are
+replaced by an interval of one second.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
+from rich.console import Console
 
+from progressor.example.scenario import Scenario, ScenarioError
 from progressor.sdk import (
     Cron,
-    NamespaceConfig,
+    Every,
+    NextRun,
     OverlapPolicy,
     Processor,
+    ProcessStatus,
     ScheduledStart,
+    ScheduleRunCause,
+    ScheduleRunState,
     ScheduleSpec,
     Step,
 )
 
-NAMESPACE = "nightly-reports"
 TIME_ZONE = "Europe/Berlin"
 
 
@@ -29,10 +37,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     subject: str
     seconds: float = 0.1
-
-
-Observer = Callable[[str, str], None]
-"""Called with the process id of a report when it begins and when it is written."""
 
 
 def at_night(report: Report) -> ScheduleSpec:
@@ -44,21 +48,101 @@ def at_night(report: Report) -> ScheduleSpec:
     )
 
 
-def reports(observe: Observer) -> Processor[Any]:
-    """Return the processor, which calls the observer."""
-    processor = Processor(NAMESPACE)
+def reports(written: Callable[[str], None]) -> Processor[Any]:
+    """Return the processor, which calls `written` with the process id of each report."""
+    processor = Processor("nightly-reports")
 
     @processor.init
     async def write(step: Step[Any]) -> None:
         report: Report = step.args_as(Report)
-        observe(step.process_id, "begins")
         await asyncio.sleep(report.seconds)
         step.complete({"report": report.subject})
-        observe(step.process_id, "is written")
+        written(step.process_id)
 
     return processor
 
 
-def namespace(processor_target: str) -> NamespaceConfig:
-    """Return the namespace of the reports."""
-    return NamespaceConfig(name=NAMESPACE, processor_targets=(processor_target,))
+_NIGHTS = 3
+# When the clocks go forward, half past two is skipped, and the run comes at three.
+_AT = frozenset({"02:30", "03:00"})
+_RUNS = 2
+
+
+class NightlyScenario(Scenario):
+    """The next runs of the schedule, one run by a trigger, and two by a faster interval."""
+
+    goal = "write the reports"
+    commands = ("schedule list -n {namespace}", "trace -n {namespace} {id}")
+
+    def __init__(self, *, console: Console, run: str) -> None:
+        super().__init__(console=console, run=run)
+        self._schedule_id = f"sales-{run}"
+        self._written: asyncio.Queue[str] = asyncio.Queue()
+        self.processor = reports(self._written.put_nowait)
+
+    async def _play(self) -> tuple[str, ...]:
+        await self._create()
+        written = (await self._trigger(), *await self._let_run())
+        await self._check_record()
+        return written
+
+    async def _create(self) -> None:
+        with self._step("create", self._schedule_id, "half past two in Berlin, each night"):
+            spec = at_night(Report(subject="sales"))
+            made = await self._client.schedules.create(self._schedule_id, spec, note="the example")
+            view = await self._client.schedules.get(made.schedule_id, next_count=_NIGHTS)
+            nights = [_local_time(it) for it in view.next_runs]
+            if len(nights) != _NIGHTS or not set(nights) <= _AT:
+                raise ScenarioError("run at half past two", str(nights))
+            self._answered(f"the next {_NIGHTS} nights at {', '.join(nights)} local time")
+
+    async def _trigger(self) -> str:
+        with self._step("trigger", self._schedule_id, "now, in addition to its own instants"):
+            trigger = self._client.schedules.trigger
+            run = await trigger(self._schedule_id, idempotency_key="by-hand")
+            # Sent again with the same key, it starts no second report.
+            again = await trigger(self._schedule_id, idempotency_key="by-hand")
+            if again.process_id != run.process_id:
+                raise ScenarioError("run once", f"{run.process_id} and {again.process_id}")
+            if run.state not in {ScheduleRunState.RUNNING, ScheduleRunState.DONE}:
+                raise ScenarioError("start a report", f"it is {run.state}: {run.error}")
+            await self._check_report(await self._written.get())
+            return run.process_id
+
+    async def _let_run(self) -> tuple[str, ...]:
+        with self._step("update", self._schedule_id, "each second, independent of local time"):
+            view = await self._client.schedules.get(self._schedule_id)
+            spec = dataclasses.replace(view.schedule.spec, times=Every(1))
+            await self._client.schedules.update(
+                self._schedule_id, spec, expected_revision=view.schedule.revision
+            )
+            written = [await self._written.get() for _ in range(_RUNS)]
+            await self._client.schedules.pause(self._schedule_id, note="seen enough")
+            for process_id in written:
+                await self._check_report(process_id)
+        return tuple(written)
+
+    async def _check_record(self) -> None:
+        with self._step("get", self._schedule_id, "its past runs"):
+            view = await self._client.schedules.get(self._schedule_id, last_count=100)
+            if not view.schedule.paused or view.next_runs:
+                raise ScenarioError("pause", f"{len(view.next_runs)} next runs")
+            triggered = [it for it in view.last_runs if it.cause is ScheduleRunCause.TRIGGER]
+            by_time = [it for it in view.last_runs if it.cause is ScheduleRunCause.TIME]
+            if len(triggered) != 1 or len(by_time) < _RUNS:
+                raise ScenarioError("record each run", f"{len(triggered)}, {len(by_time)}")
+            self._answered(f"one by a trigger, at least {_RUNS} by time; it is paused")
+
+    async def _check_report(self, process_id: str) -> None:
+        """Check that a report is written and saved."""
+        task_id = (await self._client.trace(process_id)).tasks[0].task_id
+        await self._client.await_task(process_id, task_id=task_id)
+        process = (await self._client.get(process_id)).process
+        if process.status is not ProcessStatus.FINISHED:
+            raise ScenarioError("write a report", f"{process_id} is {process.status}")
+        self._answered(f"{process.result['report']} reported")
+
+
+def _local_time(run: NextRun) -> str:
+    """Return the time of day of a run in the time zone of the schedule."""
+    return f"{run.instant.astimezone(ZoneInfo(TIME_ZONE)):%H:%M}"

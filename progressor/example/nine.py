@@ -10,18 +10,22 @@
 
 This is the example in the description of the Job Center, an ancestor of progressor's jobs. It gives
 the order in which the tasks end, and the tasks that are ready after each. It does not say where *f*
-leads, to 7, 8 or 9; here it leads to 7.
+leads, to 7, 8 or 9; here it leads to 7. The scenario plays both worked examples of the text, a
+success and a failure, with both kinds of leaders. After each task, the tasks that became ready are
+printed and compared with the text.
 """
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from rich.console import Console
+from rich.text import Text
 
-from progressor.sdk import Fail, Graph, NamespaceConfig, Processor, Step
-
-NAMESPACE = "nine-tasks"
+from progressor.example.scenario import Scenario, ScenarioError
+from progressor.sdk import Fail, Graph, JobState, JobView, NodeState, Processor, Step
 
 EDGES: Mapping[str, tuple[str, str]] = {
     "a": ("1", "4"),
@@ -110,7 +114,7 @@ class Turns:
 
 def tasks(turns: Turns) -> Processor[Any]:
     """Return the processor of the nine tasks and of their leader."""
-    processor = Processor(NAMESPACE)
+    processor = Processor("nine-tasks")
 
     @processor.init
     async def begin(step: Step[Any]) -> None:
@@ -132,6 +136,123 @@ def tasks(turns: Turns) -> Processor[Any]:
     return processor
 
 
-def namespace(processor_target: str) -> NamespaceConfig:
-    """Return the namespace of the nine tasks."""
-    return NamespaceConfig(name=NAMESPACE, processor_targets=(processor_target,))
+_STYLES: Mapping[NodeState, str] = {
+    NodeState.DONE: "green",
+    NodeState.FAILED: "red",
+    NodeState.SKIPPED: "yellow",
+}
+
+_READY = frozenset({NodeState.READY, NodeState.RUNNING})
+_ENDED = frozenset(it for it in NodeState if it.has_ended)
+
+Steps = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class NineScenario(Scenario):
+    """Four jobs of nine tasks, printed as they run."""
+
+    goal = "run the jobs of nine tasks"
+    commands = ("job list -n {namespace}", "job get -n {namespace} {id}")
+
+    def __init__(self, *, console: Console, run: str) -> None:
+        super().__init__(console=console, run=run)
+        self._turns = Turns()
+        self.processor = tasks(self._turns)
+        self._states: dict[str, NodeState] = {}
+
+    async def _play(self) -> tuple[str, ...]:
+        jobs: list[str] = []
+        for led_by in ("the engine", "its own processor"):
+            for steps in (SUCCESS, FAILURE):
+                fails = steps is FAILURE
+                jobs.append(f"nine-{self._run}-{len(jobs) + 1}")
+                self._say(
+                    f"a job of nine tasks and {len(EDGES)} edges, led by {led_by}"
+                    + (f"; {FAILING} will fail" if fails else ""),
+                    style="bold",
+                )
+                await self._submit(jobs[-1], led_by)
+                async with contextlib.aclosing(self._client.jobs.watch(jobs[-1])) as changes:
+                    await self._walk(jobs[-1], steps, changes)
+                await self._check_end(jobs[-1], fails=fails)
+        return tuple(jobs)
+
+    async def _submit(self, job_id: str, led_by: str) -> None:
+        """Submit the graph, or start a process whose first step starts the nodes."""
+        if led_by == "the engine":
+            await self._client.jobs.submit(job_id, nine_tasks(job_id), idempotency_key="submit")
+        else:
+            await self._client.start(job_id, Lead(job_id), idempotency_key="start")
+
+    async def _walk(self, job_id: str, steps: Steps, changes: AsyncIterator[JobView]) -> None:
+        """End the tasks in order, and compare the ready tasks after each."""
+        self._states = {}
+        ready = await self._until(changes, {"1", "2", "3"})
+        self._expect("begin", ready, ("1", "2", "3"))
+        self._say(f"  ready at the beginning: {_listed(ready)}")
+        for task, then in steps:
+            fails = steps is FAILURE and task == FAILING
+            self._turns.end(job_id, task, succeeds=not fails)
+            ready = await self._until(changes, {task})
+            self._expect(f"continue after {task}", ready, then)
+            state = self._states[task]
+            text = Text.assemble(
+                f"  {task} is ", (f"{state:<6}", _STYLES[state]), f" ready now: {_listed(ready)}"
+            )
+            if fails:
+                skipped = [it for it, its in self._states.items() if its is NodeState.SKIPPED]
+                self._expect(f"skip what depends on {task}", skipped, SKIPPED)
+                text.append(f"; skipped: {_listed(skipped)}", "yellow")
+            self._say(text)
+
+    async def _until(self, changes: AsyncIterator[JobView], tasks: set[str]) -> list[str]:
+        """Watch until these tasks are ready, or have ended if they were; return the new ready ones.
+
+        A task becomes ready in the transaction that ends its predecessor, so in the same message.
+        """
+        ready: list[str] = []
+        waited_for = _ENDED if tasks <= self._states.keys() else _READY
+        async for view in changes:
+            for node in view.nodes:
+                if node.state in _READY and self._states.get(node.name) not in _READY:
+                    ready.append(node.name)
+                self._states[node.name] = node.state
+            if all(self._states.get(it) in waited_for for it in tasks):
+                return sorted(ready)
+        raise ScenarioError("watch the job", f"it ended before {_listed(sorted(tasks))}")
+
+    async def _check_end(self, job_id: str, *, fails: bool) -> None:
+        """Check the end of the job and of each of its nodes."""
+        job = await self._client.jobs.wait(job_id)
+        expected = JobState.FAILED if fails else JobState.DONE
+        if job.state is not expected:
+            raise ScenarioError(f"end {job_id} {expected}", f"{job.state} {job.detail}")
+        view = await self._client.jobs.get(job_id)
+        ends = {it.name: it.state for it in view.nodes}
+        wrong = {it: state for it, state in ends.items() if state is not _end_of(it, fails=fails)}
+        if wrong:
+            raise ScenarioError("end each task as in the text", str(wrong))
+        each = [
+            Text.assemble(f"{name} ", (state, _STYLES[state]))
+            for name, state in sorted(ends.items())
+        ]
+        text = Text.assemble("  the job is ", (job.state, "bold"), ": ")
+        self._say(text.append_text(Text(", ").join(each)))
+        if job.detail:
+            self._say(f"  {job.detail}", style="dim")
+
+    def _expect(self, step: str, found: list[str], expected: tuple[str, ...]) -> None:
+        if tuple(found) != expected:
+            raise ScenarioError(step, f"got {_listed(found)}, not {_listed(expected)}")
+
+
+def _end_of(task: str, *, fails: bool) -> NodeState:
+    if not fails:
+        return NodeState.DONE
+    if task == FAILING:
+        return NodeState.FAILED
+    return NodeState.SKIPPED if task in SKIPPED else NodeState.DONE
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,32 +1,23 @@
-"""A client with two orders, which go through everything that can happen to an order.
+"""What scenarios share: a client that runs an example, prints what happens, and checks it."""
 
-The first is paid, after a wrong amount and a reminder; its warehouse is down, so it breaks, is
-repaired and shipped. The second is never paid and expires. The scenario waits for a timer by
-awaiting its task.
-"""
-
+import abc
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from progressor import errors
-from progressor.example.order import Order, Pay, Reroute, Ship, orders
 from progressor.sdk import (
     Client,
     NamespaceAlreadyExistsError,
     NamespaceConfig,
-    ProcessFailedError,
-    ProcessStatus,
+    Processor,
     ProgressorError,
-    RejectedError,
-    TaskType,
 )
-
-_PRICE = 42
 
 
 class ScenarioError(errors.ProgressorError):
@@ -50,118 +41,60 @@ def explaining(step: str) -> Iterator[None]:
         raise ScenarioError(step, f"{error} ({error.reason})") from error
 
 
-@contextlib.asynccontextmanager
-async def attempting(step: str, *, seconds: float) -> AsyncIterator[None]:
-    """Do the same with a timeout."""
-    try:
-        with explaining(step):
-            async with asyncio.timeout(seconds):
-                yield
-    except TimeoutError as error:
-        raise ScenarioError(step, f"it did not end within {seconds:g} s") from error
+class Scenario(abc.ABC):
+    """One run of an example, printed as it happens; `run` makes the ids of its processes unique."""
 
+    goal: ClassVar[str]
+    timeout_seconds: ClassVar[float] = 60.0
+    commands: ClassVar[tuple[str, ...]]
+    """Suggested afterwards; {id} stands for a process that remains, {namespace} for its
+    namespace."""
 
-class Scenario:
-    """One run, printed as it happens; `run` makes the ids of its orders unique."""
-
-    processor = orders
+    processor: Processor[Any]
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        self._console = console
-        self._shipped, self._expired = f"order-{run}", f"order-{run}-unpaid"
+        self._console, self._run = console, run
+
+    def namespace(self, processor_target: str) -> NamespaceConfig:
+        """Return the namespace of the example."""
+        return NamespaceConfig(name=self.processor.name, processor_targets=(processor_target,))
 
     async def play(self, client: Client) -> tuple[str, ...]:
-        """Run the scenario, which takes seconds; return the ids of the orders.
+        """Run the scenario, which takes seconds; return ids of processes that remain.
 
         Args:
-            client: Its namespace is `orders`.
+            client: Its namespace is that of the example.
 
         Raises:
             ScenarioError: An unexpected result; the message says which.
         """
         self._client = client
-        await self._pay_late()
-        await self._break_and_repair()
-        await self._let_expire()
-        return self._shipped, self._expired
+        try:
+            with explaining(self.goal):
+                async with asyncio.timeout(self.timeout_seconds):
+                    return await self._play()
+        except TimeoutError as error:
+            why = f"it did not end within {self.timeout_seconds:g} s"
+            raise ScenarioError(self.goal, why) from error
 
-    async def _pay_late(self) -> None:
-        order_id = self._shipped
-        order = Order(item="tea", price=_PRICE)
-        with self._step("start", order_id, order):
-            answer = await self._client.start(order_id, order, idempotency_key="place")
-            self._answered(answer.response)
-        with self._step("call", order_id, Pay(amount=1)):
-            try:
-                await self._client.call(order_id, Pay(amount=1))
-            except RejectedError as error:
-                self._refused(f"rejected, the order is unchanged: {error.message}")
-            else:
-                raise ScenarioError("reject a wrong amount", "it was accepted")
-        await self._await_timer(order_id, 1, "reminded")
-        with self._step("call", order_id, Pay(amount=_PRICE)):
-            # With a key the client may repeat this; the order is paid once.
-            answer = await self._client.call(order_id, Pay(amount=_PRICE), idempotency_key="pay")
-            self._answered(answer.response)
+    @abc.abstractmethod
+    async def _play(self) -> tuple[str, ...]: ...
 
-    async def _break_and_repair(self) -> None:
-        order_id = self._shipped
-        with self._step("call", order_id, Ship()):
-            try:
-                await self._client.call(order_id, Ship())
-            except ProcessFailedError as error:
-                self._refused(f"three attempts, then the order broke: {error.detail}")
-            else:
-                raise ScenarioError("break the order", "it was shipped from a closed warehouse")
-        with self._step("repair", order_id, Reroute(warehouse="south")):
-            answer = await self._client.repair(order_id, Reroute(warehouse="south"))
-            self._answered(answer.response)
-        with self._step("call", order_id, Ship()):
-            answer = await self._client.call(order_id, Ship(), idempotency_key="ship")
-            self._answered(answer.response)
-        await self._expect_finished(order_id, {"shipped": True})
-
-    async def _let_expire(self) -> None:
-        order_id = self._expired
-        order = Order(item="cake", price=_PRICE, expire_after=0.4)
-        with self._step("start", order_id, order):
-            answer = await self._client.start(order_id, order, idempotency_key="place")
-            self._answered(answer.response)
-        await self._await_timer(order_id, 1, "reminded")
-        await self._await_timer(order_id, 2, "expired")
-        await self._expect_finished(order_id, {"shipped": False})
-
-    async def _await_timer(self, order_id: str, position: int, event: str) -> None:
-        """Wait until the timer of this position, from 1, has run, and check its event."""
-        with self._step("timer", order_id, None):
-            tasks = (await self._client.trace(order_id)).tasks
-            timers = [task.task_id for task in tasks if task.type is TaskType.TIMEOUT]
-            if len(timers) < position:
-                raise ScenarioError(f"find timer {position}", f"there are {len(timers)}")
-            await self._client.await_task(order_id, task_id=timers[position - 1])
-            history = (await self._client.get(order_id)).history
-            if not any(event in it.payload for it in history):
-                raise ScenarioError(f"find the event {event}", f"{len(history)} other events")
-            self._answered(event)
-
-    async def _expect_finished(self, order_id: str, result: dict[str, bool]) -> None:
-        with self._step("get", order_id, None):
-            process = (await self._client.get(order_id)).process
-            if process.status is not ProcessStatus.FINISHED or process.result != result:
-                raise ScenarioError("finish", f"it is {process.status}: {process.result}")
-            self._answered(f"{process.status} {_json(result)}")
+    def _say(self, text: str | Text, *, style: str = "") -> None:
+        text = Text(text, style) if isinstance(text, str) else text
+        self._console.print(text, soft_wrap=True)
 
     @contextlib.contextmanager
-    def _step(self, verb: str, order_id: str, args: object) -> Iterator[None]:
-        text = Text.assemble((f"{verb:>7} ", "bold cyan"), order_id)
-        self._console.print(text if args is None else text.append(f"  {_json(args)}", "dim"))
-        with explaining(f"{verb} {order_id}"):
+    def _step(self, verb: str, subject: str, what: object = None) -> Iterator[None]:
+        """Print a request, with its args or a description, and name it in errors."""
+        text = Text.assemble((f"{verb:>7} ", "bold cyan"), subject)
+        self._console.print(text if what is None else text.append(f"  {_words(what)}", "dim"))
+        with explaining(f"{verb} {subject}"):
             yield
 
     def _answered(self, answer: object) -> None:
-        text = answer if isinstance(answer, str) else _json(answer)
-        self._console.print(Text.assemble(("      ✓ ", "green"), text))
+        self._console.print(Text.assemble(("      ✓ ", "green"), _words(answer)))
 
     def _refused(self, text: str) -> None:
         self._console.print(Text.assemble(("      ✗ ", "yellow"), text))
@@ -175,5 +108,5 @@ async def register(client: Client, config: NamespaceConfig) -> None:
         await client.namespaces.update(config, fields=("processor_targets", "retry_policies"))
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def _words(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

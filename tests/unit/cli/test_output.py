@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from progressor import errors
-from progressor.cli.dev.showcase import reachable
+from progressor.cli.dev import reachable
 from progressor.cli.input.inputs import json_object
 from progressor.cli.output.documents import render
 from progressor.cli.output.failures import EPILOGUE, ExitCode, exit_code_for, report

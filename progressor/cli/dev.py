@@ -1,0 +1,209 @@
+"""The commands dev, an engine with an example, and example-processor, for an engine elsewhere."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from progressor import errors
+from progressor.cli.engine.hosting import host
+from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.input.signals import forever, run_loop, until_signal
+from progressor.cli.output.failures import ExitCode, exit_code_for
+from progressor.cli.output.output import SafeConsole
+from progressor.cli.processes.timeline import timeline
+from progressor.engine.engine import Engine
+from progressor.example.mapreduce import MapReduceScenario
+from progressor.example.nightly import NightlyScenario
+from progressor.example.nine import NineScenario
+from progressor.example.order import namespace, orders
+from progressor.example.order_scenario import OrderScenario
+from progressor.example.rollout import RolloutScenario
+from progressor.example.scenario import Scenario, ScenarioError, explaining, register
+from progressor.sdk import BYTES, Client, Processor
+from progressor.sdk.processor.server import BIND_DEFAULT
+from progressor.settings.addresses import check_address
+from progressor.settings.config import Config
+from progressor.telemetry.logs.setup import whole_log
+
+_EXAMPLES: Mapping[str, type[Scenario]] = {
+    "order": OrderScenario,
+    "rollout": RolloutScenario,
+    "job": NineScenario,
+    "mapreduce": MapReduceScenario,
+    "nightly": NightlyScenario,
+}
+_TIMEOUT_SECONDS = 90.0
+_PAUSE_SECONDS = 1.0
+_TRACES_SHOWN = 2
+
+_log = logging.getLogger(__name__)
+
+
+def dev(
+    *,
+    once: Annotated[bool, option("Exit after the example: with 0, or 1 and the reason.")] = False,
+    ephemeral: Annotated[
+        bool, option("Embed a PostgreSQL whose data is deleted at the end.")
+    ] = False,
+    example: Annotated[
+        Literal["order", "rollout", "job", "mapreduce", "nightly"],
+        option(
+            "The example: orders; a rollout of schema changes with gates; a job of nine tasks; a "
+            "word count of a thousand pages; a nightly schedule."
+        ),
+    ] = "order",
+    settings: Settings = DEFAULT_SETTINGS,
+) -> None:
+    """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
+    config = settings.load()
+    if config.server.tls_certificate is not None:
+        raise errors.ConfigError("server.tls_certificate", "progressor dev does not support TLS")
+    if config.server.workers != 1:
+        raise errors.ConfigError("server.workers", "must be 1 for progressor dev")
+    if "log.level" not in config.sources:
+        config = dataclasses.replace(config, log=dataclasses.replace(config.log, level="warning"))
+    console = SafeConsole(highlight=False)
+    scenario = _EXAMPLES[example](console=console, run=secrets.token_hex(3))
+    work = functools.partial(_show, console=console, once=once, scenario=scenario)
+    with _data(config, ephemeral=ephemeral) as used:
+        if not used.database.dsn:
+            where = used.database.data_directory
+            console.print(f"starting PostgreSQL in {where}", style="dim", markup=False)
+        run_loop(host(used, work=work))
+
+
+@contextlib.contextmanager
+def _data(config: Config, *, ephemeral: bool) -> Iterator[Config]:
+    if not ephemeral:
+        yield config
+        return
+    if config.database.dsn:
+        raise bad_input("--ephemeral", "cannot be combined with database.dsn")
+    with tempfile.TemporaryDirectory(prefix="progressor-", ignore_cleanup_errors=True) as path:
+        database = dataclasses.replace(config.database, data_directory=Path(path))
+        yield dataclasses.replace(config, database=database)
+
+
+async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scenario) -> None:
+    """Run a scenario and its processor, and print traces; then serve, unless `once`.
+
+    Raises:
+        ScenarioError: The scenario failed, or PostgreSQL stays unavailable with `once`.
+    """
+    console.print(Text(f"engine at {', '.join(engine.addresses)} on {engine.database}"))
+    if engine.metrics_url:
+        console.print(Text(f"metrics at {engine.metrics_url}"))
+    await _until_serving(engine, console=console, once=once)
+    address = reachable(engine.addresses[0])
+    async with _serving(scenario.processor) as target:
+        config = scenario.namespace(target)
+        async with Client(address, namespace=config.name, timeout=_TIMEOUT_SECONDS) as client:
+            console.print(Text(f"processor at {target}"))
+            console.print()
+            with explaining("register its namespace"):
+                await register(client, config)
+            left = await scenario.play(client)
+        async with Client(address, namespace=config.name, codec=BYTES) as client:
+            for process_id in left[:_TRACES_SHOWN]:
+                trace = await client.trace(process_id)
+                console.print()
+                console.print(Rule(Text(f"trace of {process_id}"), style="dim", align="left"))
+                console.print(timeline(trace.tasks))
+        if once:
+            return
+        where = "" if address == "127.0.0.1:7420" else f" --address {address}"
+        console.print()
+        console.print(Text(f"serving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
+        for command in scenario.commands:
+            words = command.format(namespace=config.name, id=left[0])
+            # Not wrapped, so that the command can be copied.
+            console.print(Text(f"  progressor {words}{where}"), soft_wrap=True)
+        await forever()
+
+
+def reachable(address: str) -> str:
+    """Return the address at which this machine reaches a listener on `address`."""
+    host, colon, port = address.rpartition(":")
+    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  # read, not bound
+    return f"{loopback.get(host, host)}{colon}{port}"
+
+
+async def _until_serving(engine: Engine, *, console: Console, once: bool) -> None:
+    if not engine.serving.is_set():
+        console.print(Text("waiting for PostgreSQL …", style="dim"))
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS if once else None):
+            await engine.serving.wait()
+    except TimeoutError as error:
+        why = f"{engine.database} has been unavailable for {_TIMEOUT_SECONDS:.0f} s"
+        raise ScenarioError("reach PostgreSQL", why) from error
+
+
+@contextlib.asynccontextmanager
+async def _serving(processor: Processor[Any]) -> AsyncIterator[str]:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            target = await stack.enter_async_context(processor.running(BIND_DEFAULT))
+        except RuntimeError:
+            # The port is in use. It is preferred because processes of an earlier run find their
+            # processor there even before the namespace is updated.
+            target = await stack.enter_async_context(processor.running("127.0.0.1:0"))
+        yield target
+
+
+def example_processor(
+    *,
+    bind: Annotated[str, option("Where to listen: host:port or unix:/path.")] = BIND_DEFAULT,
+    engine: Annotated[
+        str | None, option("An engine in which to create or update the namespace.")
+    ] = None,
+    target: Annotated[
+        str | None, option("The address at which engines reach it, if not that of --bind.")
+    ] = None,
+) -> None:
+    """Run the processor of the example's namespace, orders, until SIGTERM or SIGINT."""
+    check_address("--bind", bind, port_min=0)
+    for name, address in {"--engine": engine, "--target": target}.items():
+        if address is not None:
+            check_address(name, address, port_min=1)
+    with whole_log(level="info", log_format="auto"):
+        run_loop(until_signal(_serve_orders(bind, engine, target)))
+
+
+async def _serve_orders(bind: str, engine: str | None, target: str | None) -> None:
+    try:
+        async with orders.running(bind) as address:
+            _log.info("processor serves", extra={"address": address})
+            if engine is not None:
+                await _register(engine, target or address)
+            await forever()
+    except RuntimeError as error:
+        raise errors.ConfigError("--bind", f"cannot listen at {bind}: {error}") from error
+
+
+async def _register(engine: str, target: str) -> None:
+    """Register with an engine that may still be starting; retries until it succeeds."""
+    async with Client(engine) as client:
+        while True:
+            try:
+                await register(client, namespace(target))
+            except errors.ProgressorError as error:
+                if exit_code_for(error) not in {ExitCode.UNAVAILABLE, ExitCode.DEADLINE}:
+                    raise
+                _log.warning("engine is unavailable", extra={"engine": engine, "error": str(error)})
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                _log.info("namespace registered", extra={"engine": engine, "target": target})
+                return

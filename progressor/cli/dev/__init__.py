@@ -1,1 +1,0 @@
-"""The commands ``dev`` and ``example-processor``, which run the examples."""

@@ -1,0 +1,104 @@
+"""A client with two orders, which go through everything that can happen to an order.
+
+The first is paid, after a wrong amount and a reminder; its warehouse is down, so it breaks, is
+repaired and shipped. The second is never paid and expires. The scenario waits for a timer by
+awaiting its task.
+"""
+
+from progressor.example import order
+from progressor.example.order import Order, Pay, Reroute, Ship, orders
+from progressor.example.scenario import Scenario, ScenarioError
+from progressor.sdk import (
+    NamespaceConfig,
+    ProcessFailedError,
+    ProcessStatus,
+    RejectedError,
+    TaskType,
+)
+
+_PRICE = 42
+
+
+class OrderScenario(Scenario):
+    """A paid order, and one that expires."""
+
+    goal = "ship an order"
+    commands = (
+        "trace -n {namespace} {id}",
+        """start -n {namespace} mine --args '{{"item":"tea","price":7}}'""",
+        """call -n {namespace} mine --args '{{"type":"pay","amount":7}}'""",
+    )
+    processor = orders
+
+    def namespace(self, processor_target: str) -> NamespaceConfig:
+        return order.namespace(processor_target)
+
+    async def _play(self) -> tuple[str, ...]:
+        shipped, expired = f"order-{self._run}", f"order-{self._run}-unpaid"
+        await self._pay_late(shipped)
+        await self._break_and_repair(shipped)
+        await self._let_expire(expired)
+        return shipped, expired
+
+    async def _pay_late(self, order_id: str) -> None:
+        await self._place(order_id, Order(item="tea", price=_PRICE))
+        with self._step("call", order_id, Pay(amount=1)):
+            try:
+                await self._client.call(order_id, Pay(amount=1))
+            except RejectedError as error:
+                self._refused(f"rejected, the order is unchanged: {error.message}")
+            else:
+                raise ScenarioError("reject a wrong amount", "it was accepted")
+        await self._await_timer(order_id, 1, "reminded")
+        # With a key the client may repeat this; the order is paid once.
+        await self._call(order_id, Pay(amount=_PRICE), key="pay")
+
+    async def _break_and_repair(self, order_id: str) -> None:
+        with self._step("call", order_id, Ship()):
+            try:
+                await self._client.call(order_id, Ship())
+            except ProcessFailedError as error:
+                self._refused(f"three attempts, then the order broke: {error.detail}")
+            else:
+                raise ScenarioError("break the order", "it was shipped from a closed warehouse")
+        with self._step("repair", order_id, Reroute(warehouse="south")):
+            answer = await self._client.repair(order_id, Reroute(warehouse="south"))
+            self._answered(answer.response)
+        await self._call(order_id, Ship(), key="ship")
+        await self._expect_finished(order_id, {"shipped": True})
+
+    async def _let_expire(self, order_id: str) -> None:
+        await self._place(order_id, Order(item="cake", price=_PRICE, expire_after=0.4))
+        await self._await_timer(order_id, 1, "reminded")
+        await self._await_timer(order_id, 2, "expired")
+        await self._expect_finished(order_id, {"shipped": False})
+
+    async def _place(self, order_id: str, order: Order) -> None:
+        with self._step("start", order_id, order):
+            answer = await self._client.start(order_id, order, idempotency_key="place")
+            self._answered(answer.response)
+
+    async def _call(self, order_id: str, args: Pay | Ship, *, key: str) -> None:
+        with self._step("call", order_id, args):
+            answer = await self._client.call(order_id, args, idempotency_key=key)
+            self._answered(answer.response)
+
+    async def _await_timer(self, order_id: str, position: int, event: str) -> None:
+        """Wait until the timer of this position, from 1, has run, and check its event."""
+        with self._step("timer", order_id):
+            tasks = (await self._client.trace(order_id)).tasks
+            timers = [task.task_id for task in tasks if task.type is TaskType.TIMEOUT]
+            if len(timers) < position:
+                raise ScenarioError(f"find timer {position}", f"there are {len(timers)}")
+            await self._client.await_task(order_id, task_id=timers[position - 1])
+            history = (await self._client.get(order_id)).history
+            if not any(event in it.payload for it in history):
+                raise ScenarioError(f"find the event {event}", f"{len(history)} other events")
+            self._answered(event)
+
+    async def _expect_finished(self, order_id: str, result: dict[str, bool]) -> None:
+        with self._step("get", order_id):
+            process = (await self._client.get(order_id)).process
+            if process.status is not ProcessStatus.FINISHED or process.result != result:
+                raise ScenarioError("finish", f"it is {process.status}: {process.result}")
+            self._answered({str(process.status): result})
