@@ -10,22 +10,9 @@ import pytest
 from progressor import errors, sdk
 from progressor.sdk import Client, EngineUnavailableError, SyncClient
 from progressor.v1 import process_service_pb2 as pb
-from progressor.v1 import types_pb2 as types
 from tests.unit.sdk.scripted_engine import HANG, refusal, scripted_engine
 
 SECOND = "2"
-
-
-async def test_list_follows_the_pages() -> None:
-    pages = [
-        pb.ListResponse(processes=[types.Process(process_id="b")], next_page_token=SECOND),
-        pb.ListResponse(processes=[types.Process(process_id="a")]),
-    ]
-    async with scripted_engine(*pages) as engine:
-        with SyncClient(engine.address) as client:
-            found = await asyncio.to_thread(lambda: [it.process_id for it in client.list()])
-
-    assert found == ["b", "a"]
 
 
 async def test_only_what_is_safe_is_repeated() -> None:

@@ -1,5 +1,6 @@
 """The builder of graphs: what it says on the wire, and what it refuses at once."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,20 @@ import pytest
 from progressor.domain.jobs.graph import plan_nodes
 from progressor.domain.jobs.job import NAME_BYTES_MAX, NODES_PER_STEP_MAX, NodeSpec, StartNodes
 from progressor.domain.processes.process import process_key
-from progressor.sdk import BYTES, JSON, Constraints, Graph, RetryPolicy, ZombiePolicy
+from progressor.sdk import (
+    BYTES,
+    JSON,
+    Constraints,
+    Cron,
+    Graph,
+    RetryPolicy,
+    ScheduledJob,
+    ScheduleSpec,
+    ZombiePolicy,
+)
+from progressor.sdk.client.schedules import SPEC
 from progressor.sdk.values import graph
-from progressor.sdk.values.graph import nodes_to_wire
+from progressor.sdk.values.graph import graph_from_wire, nodes_to_wire
 from progressor.v1 import namespace_service_pb2 as namespaces
 from progressor.v1 import nodes_pb2 as pb
 
@@ -165,3 +177,69 @@ def test_what_the_builder_takes_the_engine_takes() -> None:
     plan = plan_nodes(process_key("n", "j"), StartNodes(nodes=specs), {})
 
     assert [it.predecessors for it in plan.nodes] == [(), (1,), (1,), (2, 3)]
+
+
+def diamond() -> Graph:
+    built = Graph()
+    a = built.node("a", 1)
+    built.node("b", after=[a, built.node("c", {"x": [1]}, after=a)], wants_results=True)
+    return built
+
+
+def test_a_scheduled_job_comes_back_as_it_was_sent() -> None:
+    target = ScheduledJob(
+        diamond(),
+        job_id_template="j-{instant}",
+        timeout=dt.timedelta(days=1),
+        context={"a": "b"},
+        metadata={"n": 1},
+    )
+    message = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
+    read = SPEC.read(message, context=JSON).target
+
+    assert isinstance(read, ScheduledJob)
+    assert message.job.nodes == nodes_to_wire(read.graph, JSON)
+    assert dataclasses.replace(read, graph=target.graph) == target
+    bare = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
+    assert not bare.job.HasField("timeout")
+    plain = SPEC.read(bare, context=JSON).target
+    assert isinstance(plain, ScheduledJob)
+    assert (plain.timeout, plain.context, plain.metadata) == (None, {}, None)
+
+
+def test_a_graph_is_read_in_whatever_order_it_comes() -> None:
+    full = pb.NodeSpec(
+        name="a",
+        namespace="maps",
+        process_id="f",
+        args=b"[1]",
+        wants_results=True,
+        target="t",
+    )
+    built = Graph()
+    built.node(
+        "x", constraints=Constraints(priority=1), retry_policy=RetryPolicy(jitter=0.5),
+        zombie_policy=ZombiePolicy.FAIL,
+    )  # fmt: skip
+    [x] = nodes_to_wire(built, JSON)
+    specs = [pb.NodeSpec(name="b", predecessors=["a", "x"]), full, x]
+
+    read = graph_from_wire(specs, JSON)
+
+    assert nodes_to_wire(read, JSON) == [full, x, specs[0]]
+    assert read.present == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (ScheduledJob(Graph()), "at least one node"),
+        (ScheduledJob(diamond()), "no node 'old': each run submits a new job"),
+    ],
+)
+def test_a_scheduled_job_is_a_whole_graph(target: ScheduledJob, words: str) -> None:
+    if len(target.graph):
+        target.graph.node("late", after="old")
+
+    with pytest.raises(ValueError, match=words):
+        SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)

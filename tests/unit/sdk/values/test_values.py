@@ -11,12 +11,14 @@ from progressor import sdk
 from progressor.sdk import (
     BYTES,
     JSON,
-    Direction,
+    Client,
+    JobState,
+    NamespaceConfig,
     NewTimer,
-    ProcessStatus,
-    TaskStatus,
-    TaskType,
-    WaitCause,
+    NodeState,
+    RetryPolicy,
+    ScheduleRunState,
+    ZombiePolicy,
 )
 from progressor.sdk.codec.wire import (
     WireEnum,
@@ -25,7 +27,13 @@ from progressor.sdk.codec.wire import (
     object_from_wire,
     object_to_wire,
 )
+from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
 from progressor.sdk.values.process_wire import timer_to_wire
+from progressor.v1 import job_service_pb2 as jobs
+from progressor.v1 import namespace_service_pb2 as namespaces
+from progressor.v1 import nodes_pb2 as nodes
+from progressor.v1 import replica_service_pb2 as replicas
+from progressor.v1 import schedule_service_pb2 as schedules
 from progressor.v1 import types_pb2 as types
 
 
@@ -43,16 +51,60 @@ def nested(depth: int) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("ours", [ProcessStatus, TaskType, TaskStatus, WaitCause, Direction])
+FILES = (types, jobs, nodes, schedules, namespaces, replicas)
+ENUMS = {name: it for file in FILES for name, it in file.DESCRIPTOR.enum_types_by_name.items()}
+
+
+@pytest.mark.parametrize("ours", WireEnum.__subclasses__())
 def test_enums_mirror_the_wire(ours: type[WireEnum]) -> None:
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", ours.__name__).upper()
-    theirs = types.DESCRIPTOR.enum_types_by_name[ours.__name__]
+    theirs = ENUMS[ours.__name__]
 
     assert {f"{prefix}_{it.name}": it.number for it in ours} == {
         value.name: value.number for value in theirs.values
     }
     assert all(ours.from_number(it.number) is it for it in ours)
     assert ours.from_number(1000) is ours.from_number(-1) is ours("unspecified")
+
+
+def test_states_tell_what_has_ended() -> None:
+    assert [it for it in JobState if it.has_ended] == ["done", "failed", "cancelled"]
+    assert [it for it in NodeState if it.has_ended] == ["done", "failed", "skipped", "cancelled"]
+    going = [it for it in ScheduleRunState if not it.has_ended]
+    assert going == ["unspecified", "queued", "running"]
+
+
+FULL = NamespaceConfig(
+    name="orders",
+    processor_targets=("127.0.0.1:7421", "unix:/run/p.sock"),
+    step_timeout=dt.timedelta(seconds=3, microseconds=5),
+    retry_policy=RetryPolicy(jitter=0.0, elapsed_max=dt.timedelta(hours=1)),
+    retry_policies={"call": RetryPolicy(attempts_max=1, non_retryable_reasons=("NO_STOCK",))},
+    exhausted_call_fails_alone=True,
+    zombie_policy=ZombiePolicy.FAIL,
+    worker_count_max=10,
+    history_last=50,
+    finished_process_retention=dt.timedelta(days=30),
+    task_retention=dt.timedelta(days=7),
+    payload_bytes_max=1024,
+    waiting_callers_max=5,
+    target_patience=dt.timedelta(minutes=1),
+)
+PLAIN = NamespaceConfig(name="plain", processor_targets=("127.0.0.1:7421",))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [FULL, PLAIN, dataclasses.replace(PLAIN, history_last=0)],
+)
+def test_a_namespace_comes_back_as_it_was_sent(config: NamespaceConfig) -> None:
+    assert namespace_from_wire(namespace_to_wire(config)) == config
+
+
+async def test_update_refuses_a_field_that_does_not_exist() -> None:
+    async with Client("unix:/nonexistent") as client:
+        with pytest.raises(ValueError, match="cannot update field 'revision'"):
+            await client.namespaces.update(FULL, fields=("revision",))
 
 
 def test_json_decodes_to_the_type_that_is_asked_for() -> None:
