@@ -1,7 +1,6 @@
 """Every operation, in every way in which it can end, for those who look at what is counted."""
 
 import asyncio
-import collections
 import dataclasses
 
 from google.rpc import code_pb2
@@ -25,9 +24,6 @@ ROUNDS = 20
 SOON = 0.05
 HOUR = 3600.0
 
-Asked = collections.Counter[tuple[str, str]]
-"""How many requests have ended, by operation and reason; an empty one: answered."""
-
 
 async def keep_a_gate(env: Env) -> None:
     """Have a process that holds a gate as long as it is there: metrics tell of gates then."""
@@ -38,29 +34,26 @@ async def keep_a_gate(env: Env) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """Does all of it on an environment that retries NOW_AND_THEN, and notes what it has asked."""
+    """Does all of it on an environment that retries NOW_AND_THEN."""
 
     env: Env
     elsewhere: Replica
     name: str = "load"
     """What the processes' ids begin with: each load has processes of its own."""
 
-    async def run(self) -> Asked:
-        """Do everything ROUNDS times, and return what was asked."""
-        asked: Asked = collections.Counter()
+    async def run(self) -> None:
+        """Do everything ROUNDS times."""
         async with asyncio.TaskGroup() as group:
             for number in range(ROUNDS):
-                group.create_task(self._calls(f"{self.name}-called-{number}", asked))
-                group.create_task(self._failures(f"{self.name}-failed-{number}", asked))
-                group.create_task(self._timers(f"{self.name}-timed-{number}", asked))
-                group.create_task(self._reads(f"{self.name}-read-{number}", asked))
-                group.create_task(self._ends(f"{self.name}-ended-{number}", asked))
-        await self._from_elsewhere(asked)
+                group.create_task(self._calls(f"{self.name}-called-{number}"))
+                group.create_task(self._failures(f"{self.name}-failed-{number}"))
+                group.create_task(self._timers(f"{self.name}-timed-{number}"))
+                group.create_task(self._reads(f"{self.name}-read-{number}"))
+                group.create_task(self._ends(f"{self.name}-ended-{number}"))
+        await self._from_elsewhere()
         _ = [it async for it in self.env.client.list(page_size=1000)]
-        asked += {("List", ""): 1}
-        return asked
 
-    async def _calls(self, name: str, asked: Asked) -> None:
+    async def _calls(self, name: str) -> None:
         client = self.env.client
         await self.env.running(name, answering(b"event", response=b"answer", aux_state=b"state"))
         for _ in range(5):
@@ -68,9 +61,8 @@ class Load:
         await client.notify(name, b"args")
         accepted = await client.call(name, b"args", idempotency_key="k", accept_only=True)
         await client.await_task(name, task_id=accepted.task_id)
-        asked += {("Start", ""): 1, ("Call", ""): 6, ("Notify", ""): 1, ("AwaitTask", ""): 1}
 
-    async def _failures(self, name: str, asked: Asked) -> None:
+    async def _failures(self, name: str) -> None:
         env, client = self.env, self.env.client
         await refusal(client.call(f"no-{name}"))
         await env.running(
@@ -81,37 +73,30 @@ class Load:
         await refusal(client.call(name))
         await refusal(client.call(name))
         await client.repair(name)
-        asked += {
-            ("Start", ""): 1, ("Call", ""): 1, ("Repair", ""): 1, ("Call", "REJECTED"): 1,
-            ("Call", "PROCESS_NOT_FOUND"): 1, ("Call", "PROCESS_FAILED"): 1,
-        }  # fmt: skip
 
-    async def _timers(self, name: str, asked: Asked) -> None:
+    async def _timers(self, name: str) -> None:
         env, client = self.env, self.env.client
         await env.timed(name, broken(), answering(set_timer=timer(SOON, remove=True)), after=SOON)
         await env.settled(name, 2)
         await client.simple_repair(name)
         await env.points.wait("settled", key=env.key(name), settlement="Remove")
-        asked += {("Start", ""): 1, ("SimpleRepair", ""): 1}
 
-    async def _reads(self, name: str, asked: Asked) -> None:
+    async def _reads(self, name: str) -> None:
         client = self.env.client
         await client.put(name, state=b"state", history=[NewEvent(payload=b"event")])
         await client.put(f"{name}-later", timer=NewTimer(after=HOUR))
         await client.get(name)
         await client.trace(name)
-        asked += {("Put", ""): 2, ("Get", ""): 1, ("Trace", ""): 1}
 
-    async def _ends(self, name: str, asked: Asked) -> None:
+    async def _ends(self, name: str) -> None:
         env, client = self.env, self.env.client
         await env.finished(f"{name}-with-a-result", b"result")
         await env.running(f"{name}-by-a-step", answering(remove=RemoveProcess()))
         await client.call(f"{name}-by-a-step")
         await env.running(f"{name}-by-a-request")
         await client.remove(f"{name}-by-a-request")
-        asked += {("Start", ""): 3, ("Call", ""): 2, ("Remove", ""): 1}
 
-    async def _from_elsewhere(self, asked: Asked) -> None:
+    async def _from_elsewhere(self) -> None:
         """Have a call wait at the other replica for a step of this one."""
         env = self.env
         name = f"{self.name}-shared"
@@ -122,4 +107,3 @@ class Load:
             await other.points.wait("admitted", key=env.key(name))
             hang.released.set()
             await waiting
-        asked += {("Start", ""): 1, ("Call", ""): 2}

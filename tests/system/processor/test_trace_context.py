@@ -23,8 +23,8 @@ from tests.support.engine.replica import (
 )
 from tests.support.engine.sessions import RawSession
 from tests.support.processor.scripted import Answer, ScriptedProcessor
+from tests.support.telemetry.collector import running_collector
 from tests.support.telemetry.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
-from tests.support.telemetry.trace_receiver import running_receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,7 +108,7 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
     own_database: str,
 ) -> None:
     async with (
-        running_receiver() as receiver,
+        running_collector() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
         open_env(replica, streaming=False) as env,
     ):
@@ -129,7 +129,7 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
 
 async def test_the_callers_baggage_goes_through_the_spans_of_the_engine(own_database: str) -> None:
     async with (
-        running_receiver() as receiver,
+        running_collector() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
         open_env(replica, streaming=False) as env,
     ):
@@ -151,7 +151,7 @@ async def test_a_chain_of_timers_is_several_traces_each_linked_to_the_last(
 ) -> None:
     chained = [answering(set_timer=timer())] * 40
     async with (
-        running_receiver() as receiver,
+        running_collector() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
         open_env(replica) as env,
     ):
@@ -180,7 +180,7 @@ async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brou
     own_database: str,
 ) -> None:
     async with (
-        running_receiver() as receiver,
+        running_collector() as receiver,
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
         open_env(replica, streaming=False) as env,
     ):

@@ -19,7 +19,7 @@ from tests.support.engine.replica import answering, broken, refusal, running_pro
 from tests.support.engine.served_log import Line, ServedLog, served
 from tests.support.postgres.proxy import running_proxy
 from tests.support.processor.scripted import Answer, ScriptedProcessor, Step
-from tests.support.telemetry.trace_receiver import running_receiver
+from tests.support.telemetry.collector import running_collector
 
 SECRET = b"not-for-the-log"
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
@@ -101,7 +101,7 @@ class TestAChangeOfAProcessesState:
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
         async with (
-            running_receiver() as receiver,
+            running_collector() as receiver,
             served(database, tmp_path, {"telemetry.otlp_endpoint": receiver.endpoint}) as log,
         ):
             async with client_of(log, processor) as client:

@@ -30,11 +30,11 @@ from tests.support.engine.replica import (
     running_replica,
 )
 from tests.support.processor.scripted import ScriptedProcessor
-from tests.support.telemetry.trace_receiver import (
+from tests.support.telemetry.collector import (
+    Collector,
     Told,
-    TraceReceiver,
     children_of,
-    running_receiver,
+    running_collector,
     within,
 )
 
@@ -49,8 +49,8 @@ PARTS = [CALL, "progressor.settle"]
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[TraceReceiver]:
-    async with running_receiver() as receiver:
+async def receiver() -> AsyncIterator[Collector]:
+    async with running_collector() as receiver:
         yield receiver
 
 
@@ -93,16 +93,14 @@ class Shop:
 
 
 @contextlib.asynccontextmanager
-async def opened(
-    receiver: TraceReceiver, *, streaming: bool = True
-) -> AsyncIterator[tuple[Shop, str]]:
+async def opened(receiver: Collector, *, streaming: bool = True) -> AsyncIterator[tuple[Shop, str]]:
     async with receiver.tracing("shop") as provider:
         shop = Shop(provider.get_tracer("shop"))
         async with shop.processor.running("127.0.0.1:0", streaming=streaming) as target:
             yield shop, target
 
 
-def traced(receiver: TraceReceiver, name: str, *, ratio: float = 0.0) -> dict[str, str]:
+def traced(receiver: Collector, name: str, *, ratio: float = 0.0) -> dict[str, str]:
     """Return the settings of an engine that traces; others than its callers' by `ratio`."""
     return {
         "telemetry.otlp_endpoint": receiver.endpoint,
@@ -165,7 +163,7 @@ def assert_about_the_process(step: Told, spans: Sequence[Told]) -> None:
     ids=["session, stream", "call, call", "thread, stream"],
 )
 async def test_a_call_and_the_timer_that_it_sets_are_one_story_over_two_replicas(
-    own_database: str, receiver: TraceReceiver, way: str, streaming: bool
+    own_database: str, receiver: Collector, way: str, streaming: bool
 ) -> None:
     async with (
         opened(receiver, streaming=streaming) as (shop, target),
@@ -228,7 +226,7 @@ async def test_a_call_and_the_timer_that_it_sets_are_one_story_over_two_replicas
 
 
 async def test_a_step_that_was_lost_with_its_replica_is_collected_in_its_story(
-    own_database: str, receiver: TraceReceiver, tmp_path: Path
+    own_database: str, receiver: Collector, tmp_path: Path
 ) -> None:
     async with opened(receiver) as (shop, target), receiver.tracing("till") as till:
         first, second = traced(receiver, "first"), traced(receiver, "second")
@@ -259,7 +257,7 @@ async def test_a_step_that_was_lost_with_its_replica_is_collected_in_its_story(
 
 
 async def test_a_step_says_what_its_task_waited_for_before(
-    own_database: str, receiver: TraceReceiver
+    own_database: str, receiver: Collector
 ) -> None:
     mutex = Constraints(gates={"stock": 1})
     async with (
@@ -301,7 +299,7 @@ async def test_a_step_says_what_its_task_waited_for_before(
 
 
 async def test_a_call_says_behind_which_task_of_its_process_it_waited(
-    own_database: str, receiver: TraceReceiver
+    own_database: str, receiver: Collector
 ) -> None:
     async with (
         opened(receiver) as (shop, target),
@@ -325,7 +323,7 @@ async def test_a_call_says_behind_which_task_of_its_process_it_waited(
 
 
 async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(
-    own_database: str, receiver: TraceReceiver
+    own_database: str, receiver: Collector
 ) -> None:
     always = traced(receiver, "always", ratio=1.0)
     async with (
@@ -345,7 +343,7 @@ async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_
 
 
 async def test_of_a_story_that_is_not_traced_nothing_is_told(
-    own_database: str, receiver: TraceReceiver
+    own_database: str, receiver: Collector
 ) -> None:
     async with (
         opened(receiver) as (_, target),
@@ -359,7 +357,7 @@ async def test_of_a_story_that_is_not_traced_nothing_is_told(
 
 
 async def test_a_caller_who_is_not_traced_is_not_asked_again_by_the_ratio(
-    own_database: str, receiver: TraceReceiver
+    own_database: str, receiver: Collector
 ) -> None:
     always = traced(receiver, "always", ratio=1.0)
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)

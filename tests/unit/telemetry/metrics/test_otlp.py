@@ -3,19 +3,15 @@
 ``python -m tests.unit.telemetry.metrics.test_otlp`` rewrites the golden file.
 """
 
+import asyncio
 import datetime as dt
 import logging
-import queue
 from collections.abc import Iterable, Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import grpc
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
@@ -25,48 +21,28 @@ from progressor.telemetry.metrics.otlp import OnceAMinute, Push
 from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.resource import resource_of
 from tests.support.clock import START, ManualClock
+from tests.support.telemetry.collector import running_collector
 from tests.support.telemetry.metrics import filled_metrics
 
 GOLDEN = Path(__file__).parents[3] / "golden/telemetry/otlp.txt"
 AGE = dt.timedelta(minutes=1, microseconds=1)
-TIMEOUT_SECONDS = 30.0
-
-Requests = queue.SimpleQueue[ExportMetricsServiceRequest]
 
 
-class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """A collector, which puts what it receives into a queue."""
-
-    def __init__(self) -> None:
-        self.requests = Requests()
-
-    def Export(  # noqa: N802  # the method's name
-        self, request: ExportMetricsServiceRequest, _context: grpc.ServicerContext
-    ) -> ExportMetricsServiceResponse:
-        self.requests.put(request)
-        return ExportMetricsServiceResponse()
-
-
-def pushed(metrics: Metrics) -> ExportMetricsServiceRequest:
+async def pushed(metrics: Metrics) -> ExportMetricsServiceRequest:
     """Push to a collector over gRPC, a minute after the start, and return what arrives."""
-    receiver, clock = Receiver(), ManualClock()
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    push = Push(
-        metrics,
-        endpoint=f"http://127.0.0.1:{port}",
-        interval=dt.timedelta(hours=1),
-        resource=resource_of(service_name="service", instance="replica:1"),
-        clock=clock,
-    )
-    clock.advance(AGE)
-    push.start()
-    push.stop()
-    server.stop(None)
-    request = receiver.requests.get(timeout=TIMEOUT_SECONDS)
-    assert receiver.requests.empty()
+    clock = ManualClock()
+    async with running_collector() as collector:
+        push = Push(
+            metrics,
+            endpoint=collector.endpoint,
+            interval=dt.timedelta(hours=1),
+            resource=resource_of(service_name="service", instance="replica:1"),
+            clock=clock,
+        )
+        clock.advance(AGE)
+        push.start()
+        await asyncio.to_thread(push.stop)
+    [request] = collector.pushes
     return request
 
 
@@ -110,22 +86,22 @@ def _point(point: Any) -> str:
     return f"{attributes(point.attributes)} {started}..{now} {value}"
 
 
-def golden() -> str:
-    return "\n".join(lines_of(pushed(filled_metrics()))) + "\n"
+async def golden() -> str:
+    return "\n".join(lines_of(await pushed(filled_metrics()))) + "\n"
 
 
-def test_the_pushed_metrics_equal_the_golden_file() -> None:
-    assert golden().splitlines() == GOLDEN.read_text("utf-8").splitlines(), (
+async def test_the_pushed_metrics_equal_the_golden_file() -> None:
+    assert (await golden()).splitlines() == GOLDEN.read_text("utf-8").splitlines(), (
         "if that is meant: python -m tests.unit.telemetry.metrics.test_otlp"
     )
 
 
-def test_a_metric_without_values_is_not_pushed() -> None:
+async def test_a_metric_without_values_is_not_pushed() -> None:
     always = {
         it.name for it in METRICS.values() if not it.labels and it.kind is not MetricKind.GAUGE
     }
 
-    assert {it.name for it in metrics_of(pushed(Metrics()))} == always
+    assert {it.name for it in metrics_of(await pushed(Metrics()))} == always
 
 
 def test_an_unavailable_collector_is_a_warning_a_minute() -> None:
@@ -142,4 +118,4 @@ def test_an_unavailable_collector_is_a_warning_a_minute() -> None:
 
 if __name__ == "__main__":
     GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text(golden(), "utf-8")
+    GOLDEN.write_text(asyncio.run(golden()), "utf-8")
