@@ -28,14 +28,6 @@ CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
 
-CREATE TABLE progressor.duties (
-    duty text NOT NULL,
-    due_at timestamp with time zone NOT NULL,
-    replica_id bigint,
-    begun_at timestamp with time zone,
-    CONSTRAINT duties_pkey PRIMARY KEY (duty)
-);
-
 CREATE TABLE progressor.events (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -72,16 +64,16 @@ CREATE TABLE progressor.gate_holders (
     vacuum_index_cleanup=on
 );
 
-CREATE TABLE progressor.gate_lines (
+CREATE TABLE progressor.gate_queues (
     namespace text NOT NULL,
-    line text NOT NULL,
+    queue text NOT NULL,
     gates text[] NOT NULL,
     waits_on text,
     head_priority smallint NOT NULL,
     head_task_id bigint NOT NULL,
     oldest_at timestamp with time zone NOT NULL,
     oldest_id bigint NOT NULL,
-    CONSTRAINT gate_lines_pkey PRIMARY KEY (namespace, line)
+    CONSTRAINT gate_queues_pkey PRIMARY KEY (namespace, queue)
 ) WITH (
     fillfactor=50,
     autovacuum_vacuum_scale_factor=0.01,
@@ -99,13 +91,13 @@ CREATE TABLE progressor.gated (
     state progressor.gated_state NOT NULL,
     state_since timestamp with time zone NOT NULL,
     run_at timestamp with time zone,
-    ripe_at timestamp with time zone NOT NULL,
+    ready_at timestamp with time zone NOT NULL,
     priority smallint NOT NULL,
     order_key text,
     order_version integer[],
     gates text[] NOT NULL,
     hold progressor.gate_hold NOT NULL,
-    line text,
+    queue text,
     attempt integer NOT NULL DEFAULT 0,
     replica_id bigint NOT NULL,
     spent_us bigint[] NOT NULL DEFAULT '{0,0,0,0,0,0}'::bigint[],
@@ -120,8 +112,8 @@ CREATE TABLE progressor.gated (
 END) STORED,
     CONSTRAINT gated_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT gated_priority_check CHECK (((priority >= 1) AND (priority <= 5))),
-    CONSTRAINT in_line_for_gates CHECK (((line IS NOT NULL) = (state = 'gates'::progressor.gated_state))),
-    CONSTRAINT order_is_whole CHECK (((order_key IS NULL) = (order_version IS NULL)))
+    CONSTRAINT order_is_whole CHECK (((order_key IS NULL) = (order_version IS NULL))),
+    CONSTRAINT queued_for_gates CHECK (((queue IS NOT NULL) = (state = 'gates'::progressor.gated_state)))
 ) WITH (
     fillfactor=70,
     autovacuum_vacuum_scale_factor=0.01,
@@ -223,7 +215,7 @@ CREATE TABLE progressor.jobs (
     deadline_at timestamp with time zone,
     retry_count integer NOT NULL DEFAULT 0,
     revision bigint NOT NULL DEFAULT 1,
-    untended_at timestamp with time zone,
+    upkeep_due_at timestamp with time zone,
     fails_nodes boolean NOT NULL DEFAULT false,
     CONSTRAINT jobs_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT counts_are_counts CHECK (((LEAST(waiting, ready, running, failed, skipped, cancelled, beginning) >= 0) AND ((((((waiting + ready) + running) + failed) + skipped) + cancelled) <= node_count) AND (beginning <= running))),
@@ -527,17 +519,25 @@ CREATE TABLE progressor.tasks (
     autovacuum_analyze_scale_factor=0.05
 );
 
+CREATE TABLE progressor.upkeep_rounds (
+    kind text NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    replica_id bigint,
+    begun_at timestamp with time zone,
+    CONSTRAINT upkeep_rounds_pkey PRIMARY KEY (kind)
+);
+
 CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
 
-CREATE INDEX gate_lines_by_age ON progressor.gate_lines USING btree (namespace, waits_on, oldest_at, oldest_id);
+CREATE INDEX gate_queues_by_age ON progressor.gate_queues USING btree (namespace, waits_on, oldest_at, oldest_id);
 
-CREATE INDEX gate_lines_by_head ON progressor.gate_lines USING btree (namespace, waits_on, head_priority, head_task_id);
+CREATE INDEX gate_queues_by_head ON progressor.gate_queues USING btree (namespace, waits_on, head_priority, head_task_id);
 
-CREATE INDEX gated_by_age ON progressor.gated USING btree (namespace, line, ripe_at, task_id) WHERE (line IS NOT NULL);
+CREATE INDEX gated_by_age ON progressor.gated USING btree (namespace, queue, ready_at, task_id) WHERE (queue IS NOT NULL);
 
 CREATE INDEX gated_by_cause ON progressor.gated USING btree (namespace, cause, state_since);
 
-CREATE INDEX gated_by_head ON progressor.gated USING btree (namespace, line, priority, task_id) WHERE (line IS NOT NULL);
+CREATE INDEX gated_by_head ON progressor.gated USING btree (namespace, queue, priority, task_id) WHERE (queue IS NOT NULL);
 
 CREATE INDEX gated_by_instant ON progressor.gated USING btree (slot, namespace, process_id, run_at) WHERE (state = 'time'::progressor.gated_state);
 
@@ -561,7 +561,7 @@ CREATE INDEX jobs_by_deadline ON progressor.jobs USING btree (deadline_at) WHERE
 
 CREATE INDEX jobs_running ON progressor.jobs USING btree (slot, namespace, process_id) WHERE (state = 'running'::progressor.job_state);
 
-CREATE INDEX jobs_untended ON progressor.jobs USING btree (untended_at) WHERE (untended_at IS NOT NULL);
+CREATE INDEX jobs_upkeep_due ON progressor.jobs USING btree (upkeep_due_at) WHERE (upkeep_due_at IS NOT NULL);
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 

@@ -47,7 +47,7 @@ _SLACK_SECONDS = 1.5  # It is not: all of this runs on two cores.
 _POLL_SECONDS = 0.1
 _DONE_SECONDS_MAX = 60.0
 
-# A node with constraints that has just become ready is in no other table until its job is tended.
+# A node with constraints that has just become ready is in no other table before the upkeep.
 _LEFT = """
     SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule),
         (SELECT count(*) FROM progressor.gated),

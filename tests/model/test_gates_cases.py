@@ -9,7 +9,7 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.intent import Outcome, Released, SetTimer
 from progressor.domain.processes.task import TaskType
 from tests.support.models.gates.liveness import gates_empty
-from tests.support.models.gates.model import PATIENCE
+from tests.support.models.gates.model import STARVATION_TIMEOUT
 from tests.support.models.gates.modelled import ModelledGates
 from tests.support.models.machine import machinery
 from tests.support.models.modelled_processes import Held
@@ -117,7 +117,7 @@ def test_a_process_with_many_calls_does_not_keep_others_from_its_gate(scene: Sce
     scene.call("a", "x")
     scene.claim()
     scene.call("b", "x", "y")
-    scene.storage.let_time_pass(PATIENCE)
+    scene.storage.let_time_pass(STARVATION_TIMEOUT)
     scene.call("a", "x", priority=1)
     scene.call("a", "x", priority=1)
 
@@ -215,7 +215,7 @@ def test_who_joins_a_line_by_age_holds_its_gates_after_the_step_before_it(scene:
     scene.storage.set_gate("x", 0)
     scene.call("a", "x")
     scene.storage.set_gate("x", 2)
-    scene.storage.let_time_pass(PATIENCE)
+    scene.storage.let_time_pass(STARVATION_TIMEOUT)
     scene.settle("b")
 
     scene.settle("a")
@@ -304,7 +304,7 @@ def test_who_has_reserved_a_gate_may_pass_one_that_has_waited_longer_and_comes_t
     scene.claim()
     scene.call("a", "x", "y", "z")
     scene.call("b", "y", "z")
-    scene.storage.let_time_pass(PATIENCE)
+    scene.storage.let_time_pass(STARVATION_TIMEOUT)
     scene.settle("c")
     scene.settle("a")
 
@@ -323,7 +323,7 @@ def test_what_a_line_has_reserved_goes_to_the_oldest_who_has_come_to_it(scene: S
     scene.call("a", "x", "y", "z")
     scene.call("e", "y", "z")
     scene.call("b", "y", "z")
-    scene.storage.let_time_pass(PATIENCE)
+    scene.storage.let_time_pass(STARVATION_TIMEOUT)
     scene.settle("c")
     scene.settle("e")
     scene.settle("a")

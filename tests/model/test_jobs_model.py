@@ -100,8 +100,8 @@ class JobsMachine(RuleBasedStateMachine):
         self.jobs.speak_late(which, word)
 
     @rule(which=WHICH, store=STORES)
-    def tend(self, which: int, store: int) -> None:
-        self.jobs.tend(which, store)
+    def maintain(self, which: int, store: int) -> None:
+        self.jobs.maintain(which, store)
 
     @rule()
     def let_time_pass(self) -> None:

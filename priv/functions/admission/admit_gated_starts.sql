@@ -4,23 +4,23 @@
 -- Returns: as admit_starts; and one row more, without an item, whose effects are those of admit_gates_batch.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.
 CREATE FUNCTION admit_gated_starts(
-    p_now              timestamptz,
-    p_replica_id       bigint,
-    p_patience         double precision,
-    p_slot             smallint[],
-    p_namespace        text[],
-    p_process_id       text[],
-    p_args             bytea[],
-    p_caller_context   json[],
-    p_trace_context    json[],
-    p_history_after    bigint[],
-    p_history_limit    integer[],
-    p_history_backward boolean[],
-    p_idempotency_key  text[],
-    p_fingerprint      bytea[],
-    p_metadata         jsonb[],
-    p_waits            boolean[],
-    p_constraints      json[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_args               bytea[],
+    p_caller_context     json[],
+    p_trace_context      json[],
+    p_history_after      bigint[],
+    p_history_limit      integer[],
+    p_history_backward   boolean[],
+    p_idempotency_key    text[],
+    p_fingerprint        bytea[],
+    p_metadata           jsonb[],
+    p_waits              boolean[],
+    p_constraints        json[]
 )
 RETURNS TABLE (
     item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
@@ -59,7 +59,7 @@ BEGIN
         NULL::task_type, NULL::task_status, NULL::bytea, NULL::integer, NULL::text, NULL::text,
         NULL::boolean, NULL::json, g.effects
     FROM admit_gates_batch(
-        v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_items, v_tasks,
+        v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_items, v_tasks,
         p_constraints) AS g (effects)
     WHERE g.effects IS NOT NULL;
 END;

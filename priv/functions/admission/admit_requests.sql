@@ -1,6 +1,6 @@
 -- Admits calls, notifies and repairs by the table in domain/processes/admission.py. What is accepted is leased
 -- to this replica if the process is free and a worker is reserved, due at once if only the process is
--- free, and in line behind another task otherwise. An accepted request blocks the waiting timer.
+-- free, and queued behind another task otherwise. An accepted request blocks the waiting timer.
 -- Several items may be about one process, each with an idempotency key of its own or none: they are
 -- decided in the order of the items as if one came after the other. p_head names for each item the
 -- first of its process. That is all it takes: an admission changes nothing that the next one looks

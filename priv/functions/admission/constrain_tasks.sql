@@ -51,7 +51,7 @@ BEGIN
         ) s
     LOOP
         INSERT INTO gated (
-            slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ripe_at,
+            slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ready_at,
             priority, order_key, order_version, gates, hold, replica_id
         )
         SELECT v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id, v_item.task_type,
@@ -76,7 +76,7 @@ BEGIN
         SET constraints = v_item.constraints
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
-        PERFORM leave_line(
+        PERFORM dequeue_task(
             p_now, v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
     END LOOP;
 END;

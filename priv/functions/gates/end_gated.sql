@@ -8,15 +8,15 @@ CREATE FUNCTION end_gated(
 RETURNS text[]
 AS $$
 DECLARE
-    v_gates text[] := give_back_gates(p_slot, p_namespace, p_process_id, p_task_id);
+    v_gates text[] := release_gates(p_slot, p_namespace, p_process_id, p_task_id);
     v_task  gated%ROWTYPE;
 BEGIN
     DELETE FROM gated g
     WHERE (g.slot, g.namespace, g.process_id, g.task_id)
         = (p_slot, p_namespace, p_process_id, p_task_id)
     RETURNING * INTO v_task;
-    IF v_task.line IS NOT NULL THEN
-        PERFORM refresh_line(p_namespace, v_task.line);
+    IF v_task.queue IS NOT NULL THEN
+        PERFORM refresh_gate_queue(p_namespace, v_task.queue);
     END IF;
     UPDATE tasks t
     SET spent_us = spent_us(p_now, v_task, t.started_at)

@@ -1,9 +1,9 @@
 -- Moves a task that carries constraints to another state, and counts the time spent in the one before.
--- Where it enters or leaves a line, the line's head is noted; a line that is new is to be looked at by
--- the caller (promote_gates). p_lacks: the gates that it comes to stand in line for.
--- Locks: its row. The caller has locked its process, or its gates where it stands in line for them;
--- and its gates where it enters a line.
--- Returns: whether the line that it has entered is to be looked at.
+-- Where it enters or leaves a queue, the queue's head is noted; a queue that is new is to be looked at by
+-- the caller (promote_gates). p_lacks: the gates that it is queued for.
+-- Locks: its row. The caller has locked its process, or its gates where it is queued for them;
+-- and its gates where it enters a queue.
+-- Returns: whether the queue that it has entered is to be looked at.
 CREATE FUNCTION move_gated(
     p_now        timestamptz,
     p_slot       smallint,
@@ -35,22 +35,22 @@ BEGIN
     SET state = p_state,
         state_since = greatest(p_now, v_was.state_since),
         spent_us = spent_us(p_now, v_was, v_started),
-        line = p_lacks::text
+        queue = p_lacks::text
     WHERE (g.slot, g.namespace, g.process_id, g.task_id)
         = (p_slot, p_namespace, p_process_id, p_task_id);
-    IF v_was.line IS NOT NULL AND p_state <> 'gates' THEN
-        PERFORM refresh_line(v_was.namespace, v_was.line);
+    IF v_was.queue IS NOT NULL AND p_state <> 'gates' THEN
+        PERFORM refresh_gate_queue(v_was.namespace, v_was.queue);
     END IF;
     IF p_state <> 'gates' THEN
         RETURN false;
     END IF;
-    INSERT INTO gate_lines AS l (
-        namespace, line, gates, head_priority, head_task_id, oldest_at, oldest_id
+    INSERT INTO gate_queues AS l (
+        namespace, queue, gates, head_priority, head_task_id, oldest_at, oldest_id
     ) VALUES (
-        v_was.namespace, p_lacks::text, p_lacks, v_was.priority, v_was.task_id, v_was.ripe_at,
+        v_was.namespace, p_lacks::text, p_lacks, v_was.priority, v_was.task_id, v_was.ready_at,
         v_was.task_id
     )
-    ON CONFLICT (namespace, line) DO UPDATE
+    ON CONFLICT (namespace, queue) DO UPDATE
     SET head_priority = CASE
             WHEN (excluded.head_priority, excluded.head_task_id) < (l.head_priority, l.head_task_id)
             THEN excluded.head_priority ELSE l.head_priority END,
@@ -63,8 +63,8 @@ BEGIN
             THEN excluded.oldest_id ELSE l.oldest_id END;
     RETURN (
         SELECT l.waits_on IS NULL
-        FROM gate_lines l
-        WHERE (l.namespace, l.line) = (v_was.namespace, p_lacks::text)
+        FROM gate_queues l
+        WHERE (l.namespace, l.queue) = (v_was.namespace, p_lacks::text)
     );
 END;
 $$;

@@ -1,20 +1,20 @@
 -- Sets the capacity of a gate, which is made where it is not there. Where that is more, who waits for it
 -- is promoted. Where it is less than what is held, it is in force at once, and holders who do not run
--- yet give way in transactions of their own (give_way): to send one back takes the locks of its process
+-- yet give way in transactions of their own (evict_holders): to send one back takes the locks of its process
 -- and of all its gates, and there may be thousands.
 -- p_revision: only if the gate is at that one; 0: whatever it is at, or makes it.
 -- Locks: the gate; then as settle_gates.
 -- Returns: the verdict changed, or not_found or revision_changed, which change nothing; the revision of the
 -- gate; whether holders have to give way; and what settle_gates returns.
 CREATE FUNCTION set_gate(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
-    p_namespace  text,
-    p_gate       text,
-    p_capacity   integer,
-    p_revision   bigint
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_namespace          text,
+    p_gate               text,
+    p_capacity           integer,
+    p_revision           bigint
 )
 RETURNS TABLE (verdict text, revision bigint, is_lowered boolean, effects jsonb)
 BY INDEX
@@ -55,11 +55,11 @@ BEGIN
     INTO verdict, revision, is_lowered;
     IF NOT is_lowered THEN
         SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
             g.wait_seconds, g.due_seconds))
         INTO effects
         FROM settle_gates(
-            v_now, p_replica_id, p_patience, p_limit, NULL, NULL, NULL,
+            v_now, p_replica_id, p_starvation_timeout, p_limit, NULL, NULL, NULL,
             p_left_namespace => ARRAY[p_namespace], p_left => ARRAY[p_gate]) g;
     END IF;
     RETURN NEXT;

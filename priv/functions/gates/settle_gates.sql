@@ -3,33 +3,33 @@
 -- steps back; tasks that waited for the process are evaluated again. Then the next tasks for the freed gates
 -- and orders are promoted, on any process.
 --
--- Called at the end of every transaction that changes what a gated process has in hand or in line.
+-- Called at the end of every transaction that changes what a gated process has in hand or queued.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
--- p_moved: orders in which a task has ended; p_left: gates that were left; p_line: queues to be checked.
+-- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
--- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in line
+-- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in the queue
 -- and due then; with wait_seconds, the task of each process that is to be looked at first, by promote_due;
 -- and rows without a task for what is to be looked at again in another transaction, by promote_again: a
--- gate, a line or an order.
+-- gate, a queue or an order.
 CREATE FUNCTION settle_gates(
-    p_now             timestamptz,
-    p_replica_id      bigint,
-    p_patience        double precision,
-    p_limit           integer,
-    p_slot            smallint[],
-    p_namespace       text[],
-    p_process_id      text[],
-    p_task_id         bigint[] DEFAULT NULL,
-    p_moved_namespace text[] DEFAULT NULL,
-    p_moved           text[] DEFAULT NULL,
-    p_left_namespace  text[] DEFAULT NULL,
-    p_left            text[] DEFAULT NULL,
-    p_line_namespace  text[] DEFAULT NULL,
-    p_line            text[] DEFAULT NULL
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_task_id            bigint[] DEFAULT NULL,
+    p_moved_namespace    text[] DEFAULT NULL,
+    p_moved              text[] DEFAULT NULL,
+    p_left_namespace     text[] DEFAULT NULL,
+    p_left               text[] DEFAULT NULL,
+    p_queue_namespace    text[] DEFAULT NULL,
+    p_queue              text[] DEFAULT NULL
 )
 RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
     wait_seconds double precision, due_seconds double precision
 )
 AS $$
@@ -46,12 +46,12 @@ DECLARE
     v_gate_spaces  text[];
     v_left         text[] := p_left;  -- gates given back, with their namespaces
     v_left_spaces  text[] := p_left_namespace;
-    v_lines        text[] := p_line;  -- lines to be looked at, likewise
-    v_line_spaces  text[] := p_line_namespace;
+    v_queues       text[] := p_queue;  -- queues to be looked at, likewise
+    v_queue_spaces text[] := p_queue_namespace;
     v_freed        text[];
     v_process      record;
     v_task         record;
-    v_weighed      record;
+    v_result       record;
     v_next         bigint;
     v_count        integer := 0;
     v_is_again     boolean;
@@ -68,7 +68,7 @@ BEGIN
         v_slots := v_slots || v_process.slot;
         v_spaces := v_spaces || v_process.namespace;
         v_processes := v_processes || v_process.process_id;
-        v_found := find_gated_at_hand(
+        v_found := find_affected_tasks(
             p_now, p_limit, v_process.slot, v_process.namespace, v_process.process_id,
             v_process.named);
         v_ids := v_ids || v_found;
@@ -137,9 +137,9 @@ BEGIN
                 SET attempt = v_task.attempts_made, run_at = v_task.due_at
                 WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                     = (v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id);
-                v_freed := v_freed || give_back_gates(
+                v_freed := v_freed || release_gates(
                     v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id);
-                PERFORM leave_line(
+                PERFORM dequeue_task(
                     p_now, v_process.slot, v_process.namespace, v_process.process_id,
                     v_task.task_id);
                 PERFORM move_gated(
@@ -155,12 +155,12 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id)
             = (v_process.slot, v_process.namespace, v_process.process_id);
         IF v_status IS NULL OR v_status IN ('error', 'finished') THEN
-            v_freed := v_freed || give_back_gates(
+            v_freed := v_freed || release_gates(
                 v_process.slot, v_process.namespace, v_process.process_id, NULL);
         END IF;
 
         PERFORM enqueue_first_task(p_now, v_process.slot, v_process.namespace, v_process.process_id);
-        v_freed := v_freed || step_back(
+        v_freed := v_freed || release_overtaken_tasks(
             p_now, v_process.slot, v_process.namespace, v_process.process_id);
 
         FOR v_task IN
@@ -173,7 +173,7 @@ BEGIN
             ORDER BY g.task_id
         LOOP
             IF v_task.state = 'gates' THEN
-                -- It stands in line for what its process holds for good by now.
+                -- It is queued for what its process holds for good by now.
                 CONTINUE WHEN NOT EXISTS (
                     SELECT
                     FROM gate_holders h
@@ -181,11 +181,11 @@ BEGIN
                     WHERE (h.slot, h.namespace, h.process_id)
                             = (v_process.slot, v_process.namespace, v_process.process_id)
                         AND g.task_id = v_task.task_id
-                        AND h.gate = ANY (g.line::text[])
+                        AND h.gate = ANY (g.queue::text[])
                         AND h.hold = 'process'
                         AND NOT h.is_reserved
                 );
-                v_freed := v_freed || give_back_gates(
+                v_freed := v_freed || release_gates(
                     v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id,
                     p_only_reserved => true);
                 PERFORM move_gated(
@@ -195,24 +195,24 @@ BEGIN
             v_next := v_task.task_id;
             -- Where it turns out to wait for its order, who is next of its set is as good.
             WHILE v_next IS NOT NULL LOOP
-                v_weighed := weigh_gated(
+                v_result := reevaluate_task(
                     p_now, p_replica_id, v_process.slot, v_process.namespace,
                     v_process.process_id, v_next);
-                v_freed := v_freed || v_weighed.freed;
-                IF v_weighed.line IS NOT NULL THEN
-                    v_lines := v_lines || v_weighed.line;
-                    v_line_spaces := v_line_spaces || v_process.namespace;
+                v_freed := v_freed || v_result.freed;
+                IF v_result.queue IS NOT NULL THEN
+                    v_queues := v_queues || v_result.queue;
+                    v_queue_spaces := v_queue_spaces || v_process.namespace;
                 END IF;
-                IF v_weighed.again THEN
+                IF v_result.again THEN
                     -- Its gates are locked.
-                    ASSERT v_weighed.order_key IS NOT NULL, 'neither its gates nor its order';
-                    process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+                    ASSERT v_result.order_key IS NOT NULL, 'neither its gates nor its order';
+                    process_id := NULL; task_id := NULL; gate := NULL; queue := NULL;
                     namespace := v_process.namespace;
-                    order_key := v_weighed.order_key;
+                    order_key := v_result.order_key;
                     RETURN NEXT;
                 END IF;
                 v_next := NULL;
-                IF v_weighed.state = 'order' THEN
+                IF v_result.state = 'order' THEN
                     SELECT g.task_id
                     INTO v_next
                     FROM gated g
@@ -261,25 +261,25 @@ BEGIN
         -- A record that nothing was assigned to yet must not even be looked at.
         v_is_again := true;
         IF FOUND THEN
-            v_weighed := weigh_gated(
+            v_result := reevaluate_task(
                 p_now, p_replica_id, v_task.slot, v_task.namespace, v_task.process_id,
                 v_task.task_id);
-            v_left := v_left || v_weighed.freed;
+            v_left := v_left || v_result.freed;
             v_left_spaces := v_left_spaces || array_fill(
-                v_task.namespace, ARRAY[coalesce(cardinality(v_weighed.freed), 0)]);
-            v_is_again := v_weighed.again;
+                v_task.namespace, ARRAY[coalesce(cardinality(v_result.freed), 0)]);
+            v_is_again := v_result.again;
         END IF;
         IF v_is_again THEN
-            process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+            process_id := NULL; task_id := NULL; gate := NULL; queue := NULL;
             namespace := v_task.namespace;
             order_key := v_task.order_key;
             RETURN NEXT;
-        ELSIF v_weighed.line IS NOT NULL THEN
-            v_lines := v_lines || v_weighed.line;
-            v_line_spaces := v_line_spaces || v_task.namespace;
-        ELSIF v_weighed.state = 'available' THEN
+        ELSIF v_result.queue IS NOT NULL THEN
+            v_queues := v_queues || v_result.queue;
+            v_queue_spaces := v_queue_spaces || v_task.namespace;
+        ELSIF v_result.state = 'available' THEN
             namespace := v_task.namespace; process_id := v_task.process_id;
-            task_id := v_task.task_id; gate := NULL; line := NULL; order_key := NULL;
+            task_id := v_task.task_id; gate := NULL; queue := NULL; order_key := NULL;
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -311,10 +311,10 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+    SELECT g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
         NULL::double precision, NULL::double precision
     FROM promote_gates(
-        p_now, p_replica_id, p_patience, p_limit, v_left_spaces, v_left, v_line_spaces, v_lines) g;
+        p_now, p_replica_id, p_starvation_timeout, p_limit, v_left_spaces, v_left, v_queue_spaces, v_queues) g;
 
     FOR v_process IN
         SELECT i.slot, i.namespace, i.process_id
@@ -344,7 +344,7 @@ BEGIN
                     AND t.constraints IS NOT NULL
             ));
         namespace := v_process.namespace;
-        process_id := v_process.process_id; gate := NULL; line := NULL; order_key := NULL;
+        process_id := v_process.process_id; gate := NULL; queue := NULL; order_key := NULL;
         -- The worker did not continue with the next task of the process. And a timer that wakes because
         -- no call is before it any more may be unknown to the replicas: while calls were before it, its
         -- instant was not returned.

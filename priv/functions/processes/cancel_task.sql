@@ -5,14 +5,14 @@
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
 -- was cancelled, as in settle_tasks; and the effects, as settle_gates_batch returns them.
 CREATE FUNCTION cancel_task(
-    p_now             timestamptz,
-    p_replica_id      bigint,
-    p_patience        double precision,
-    p_slot            smallint,
-    p_namespace       text,
-    p_process_id      text,
-    p_task_id         bigint,
-    p_idempotency_key text
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_task_id            bigint,
+    p_idempotency_key    text
 )
 RETURNS TABLE (
     verdict text, task_id bigint, task_type text, cancelled jsonb, effects jsonb
@@ -27,7 +27,7 @@ DECLARE
     v_first   schedule%ROWTYPE;
     v_due     jsonb;  -- what comes due in the job that the process follows in
 BEGIN
-    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT *
         INTO v_process
         FROM processes p
@@ -73,7 +73,7 @@ BEGIN
             error_rejected = false
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
-        PERFORM leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
+        PERFORM dequeue_task(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
     IF v_task.task_type = 'init' AND v_process.leader_id IS NOT NULL THEN
         SELECT jsonb_agg(jsonb_build_array(
@@ -84,11 +84,11 @@ BEGIN
     END IF;
     IF v_process.is_gated THEN
         SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
             g.wait_seconds, g.due_seconds))
         INTO effects
         FROM settle_gates(
-            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
     ELSE
         v_first := find_first_task(p_slot, p_namespace, p_process_id);

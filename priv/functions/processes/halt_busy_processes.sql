@@ -1,14 +1,14 @@
--- Cancels what processes in error have in line or in hand, a repair or a timer that runs again, before they
+-- Cancels what processes in error have queued or in hand, a repair or a timer that runs again, before they
 -- are brought back in another way: the step in hand finds its lease gone.
 -- Locks: none of its own, the caller has locked the processes; then as halt_processes.
 -- Returns: as halt_processes.
 CREATE FUNCTION halt_busy_processes(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -47,7 +47,7 @@ BEGIN
         RETURN QUERY
         SELECT *
         FROM halt_processes(
-            p_now, p_replica_id, p_patience, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
+            p_now, p_replica_id, p_starvation_timeout, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
             v_busy.details);
     END IF;
 END;

@@ -1,17 +1,17 @@
 -- Ends a process from outside of its steps, if it has not ended: it is in error with the detail that is given,
--- what it has in line is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so
+-- what it has queued is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so
 -- does its node, if it follows in one.
--- Locks: the process and its leader, as lock_family; then as halt_processes and start_nodes.
+-- Locks: the process and its leader, as lock_with_leader; then as halt_processes and start_nodes.
 -- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells
 -- the cancelled ones, and what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION halt_process(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
-    p_detail     text
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_detail             text
 )
 RETURNS TABLE (verdict text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -23,7 +23,7 @@ DECLARE
     v_halted  record;
     v_due     jsonb;
 BEGIN
-    IF NOT lock_family(p_slot, p_namespace, p_process_id) THEN
+    IF NOT lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         verdict := 'process_not_found';
         RETURN NEXT;
         RETURN;
@@ -42,7 +42,7 @@ BEGIN
     FOR v_halted IN
         SELECT *
         FROM halt_processes(
-            v_now, p_replica_id, p_patience, 'error', ARRAY[p_slot], ARRAY[p_namespace],
+            v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[p_detail])
     LOOP
         cancelled := coalesce(v_halted.cancelled, cancelled);

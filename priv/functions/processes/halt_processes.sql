@@ -1,4 +1,4 @@
--- Ends processes from outside of their steps: all that they have in line or in hand is cancelled, and they
+-- Ends processes from outside of their steps: all that they have queued or in hand is cancelled, and they
 -- are finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the
 -- caller's business; so is its node, if it follows in one.
 -- p_detail: the error detail of the process; waiting callers get it too.
@@ -6,14 +6,14 @@
 -- Returns: a row per process whose tasks were cancelled, as settle_tasks tells these; and at most one without
 -- a process, of what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION halt_processes(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_status     process_status,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[],
-    p_detail     text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_status             process_status,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_detail             text[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -108,11 +108,11 @@ BEGIN
     END IF;
     slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
     SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
         g.wait_seconds, g.due_seconds))
     INTO effects
     FROM settle_gates(
-        p_now, p_replica_id, p_patience, 100, v_gated.slot, v_gated.namespace,
+        p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
         v_gated.process_id) g;
     IF effects IS NOT NULL THEN
         RETURN NEXT;

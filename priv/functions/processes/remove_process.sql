@@ -6,13 +6,13 @@
 -- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what
 -- settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION remove_process(
-    p_now          timestamptz,
-    p_replica_id   bigint,
-    p_patience     double precision,
-    p_slot         smallint,
-    p_namespace    text,
-    p_process_id   text,
-    p_init_task_id bigint
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_init_task_id       bigint
 )
 RETURNS TABLE (existed boolean, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -23,7 +23,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_due     jsonb;
 BEGIN
-    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT p.*
         INTO v_process
         FROM processes p
@@ -38,11 +38,11 @@ BEGIN
     END IF;
     IF v_process.is_gated THEN
         SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
             g.wait_seconds, g.due_seconds))
         INTO effects
         FROM settle_gates(
-            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id]) g;
     END IF;
     IF v_process.leader_id IS NOT NULL THEN

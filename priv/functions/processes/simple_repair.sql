@@ -6,12 +6,12 @@
 -- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in
 -- place of that instant, what settle_gates returns as settle_gates_batch tells it; so is a join that is due again.
 CREATE FUNCTION simple_repair(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text
 )
 RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, effects jsonb)
 BY INDEX
@@ -22,7 +22,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_broken  tasks%ROWTYPE;
 BEGIN
-    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT *
         INTO v_process
         FROM processes p
@@ -89,11 +89,11 @@ BEGIN
             ARRAY[task_id], ARRAY[v_broken.constraints]);
         due_at := NULL;
         SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
             g.wait_seconds, g.due_seconds))
         INTO effects
         FROM settle_gates(
-            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[task_id]) g;
     END IF;
     RETURN NEXT;

@@ -6,12 +6,12 @@
 -- Locks: none. STABLE: all of it sees one snapshot, which is later than that of the page.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1.
 CREATE FUNCTION read_first_waits(
-    p_now        timestamptz,
-    p_patience   double precision,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[],
-    p_is_gated   boolean[]
+    p_now                timestamptz,
+    p_starvation_timeout double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_is_gated           boolean[]
 )
 RETURNS TABLE (number bigint, wait json)
 STABLE
@@ -77,7 +77,7 @@ BEGIN
     RETURN QUERY
     SELECT v_number[g.number], g.waits -> 0
     FROM read_gated_waits(
-        p_now, p_patience, 1,
+        p_now, p_starvation_timeout, 1,
         ARRAY(SELECT p_slot[n.number] FROM unnest(v_number) WITH ORDINALITY AS n (number, place)
             ORDER BY n.place),
         ARRAY(SELECT p_namespace[n.number]

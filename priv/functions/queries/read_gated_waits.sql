@@ -5,20 +5,20 @@
 --
 -- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the task's
 -- order; each full gate that the process does not hold already, with its holders; and the task's position in the
--- line of the gate that it waits for. A gate is read once for all items.
+-- queue of the gate that it waits for. A gate is read once for all items.
 -- A gate has the form [gate, capacity, held, holders, position or 0, number of waiting tasks].
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the
 -- tasks in the form of read_processes, each with one element more: null, or of a task with constraints
 -- [state, its instant, spent_us, order or null, gates or null, the older call of its process that stands
--- in line for the same gates or null].
+-- queued for the same gates or null].
 CREATE FUNCTION read_gated_waits(
-    p_now        timestamptz,
-    p_patience   double precision,
-    p_waits_max  integer,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[]
+    p_now                timestamptz,
+    p_starvation_timeout double precision,
+    p_waits_max          integer,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[]
 )
 RETURNS TABLE (number bigint, waits json)
 STABLE
@@ -36,7 +36,7 @@ BEGIN
     WITH waiting AS MATERIALIZED (
         SELECT i.number, i.slot, i.namespace, i.process_id, w.*, t.error_code, t.error_reason,
             t.error_message, t.error_rejected, t.error_metadata, t.created_at, g.state,
-            g.state_since, g.order_key, g.order_version, g.gates, g.line, g.spent
+            g.state_since, g.order_key, g.order_version, g.gates, g.queue, g.spent
         FROM unnest(p_slot, p_namespace, p_process_id)
             WITH ORDINALITY
             AS i (slot, namespace, process_id, number)
@@ -88,7 +88,7 @@ BEGIN
             OFFSET 0
         ) t
         LEFT JOIN LATERAL (
-            SELECT g.state, g.state_since, g.order_key, g.order_version, g.gates, g.line,
+            SELECT g.state, g.state_since, g.order_key, g.order_version, g.gates, g.queue,
                 spent_us(v_now, g, t.started_at) AS spent
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
@@ -102,8 +102,8 @@ BEGIN
         CROSS JOIN LATERAL unnest(w.gates) WITH ORDINALITY AS u (gate, place)
         LEFT JOIN LATERAL (
             SELECT l.waits_on
-            FROM gate_lines l
-            WHERE (l.namespace, l.line) = (w.namespace, w.line)
+            FROM gate_queues l
+            WHERE (l.namespace, l.queue) = (w.namespace, w.queue)
             OFFSET 0
         ) l ON true
         LEFT JOIN LATERAL (
@@ -139,7 +139,7 @@ BEGIN
             ) h
         ) h
         CROSS JOIN LATERAL (
-            SELECT list_gate_queue(v_now, p_patience, n.namespace, n.gate) AS places OFFSET 0
+            SELECT list_gate_queue(v_now, p_starvation_timeout, n.namespace, n.gate) AS places OFFSET 0
         ) p
     )
     SELECT w.number, json_agg(json_build_array(

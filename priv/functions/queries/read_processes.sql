@@ -8,18 +8,18 @@
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(
-    p_now             timestamptz,
-    p_patience        double precision,
-    p_state_bytes_max integer,
-    p_events_max      integer,
-    p_event_bytes_max integer,
-    p_waits_max       integer,
-    p_slot            smallint[],
-    p_namespace       text[],
-    p_process_id      text[],
-    p_after           bigint[],
-    p_limit           integer[],
-    p_backward        boolean[]
+    p_now                timestamptz,
+    p_starvation_timeout double precision,
+    p_state_bytes_max    integer,
+    p_events_max         integer,
+    p_event_bytes_max    integer,
+    p_waits_max          integer,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_after              bigint[],
+    p_limit              integer[],
+    p_backward           boolean[]
 )
 RETURNS TABLE (
     number bigint, is_whole boolean, process_status process_status, previous_status process_status,
@@ -45,7 +45,7 @@ BEGIN
             THEN (
                 SELECT g.waits
                 FROM read_gated_waits(
-                    p_now, p_patience, p_waits_max, ARRAY[i.slot], ARRAY[i.namespace],
+                    p_now, p_starvation_timeout, p_waits_max, ARRAY[i.slot], ARRAY[i.namespace],
                     ARRAY[i.process_id]) g
             ) ELSE w.waits END,
         r.last - r.first + 1,

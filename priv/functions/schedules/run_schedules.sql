@@ -11,29 +11,29 @@
 -- known (this instant has run before, or this trigger: the schedule goes on), changed. For gated ones one row
 -- more, without an item, whose effects are what settle_gates returns.
 CREATE FUNCTION run_schedules(
-    p_now             timestamptz,
-    p_replica_id      bigint,
-    p_patience        double precision,
-    p_kind            text,
-    p_slot            smallint[],
-    p_namespace       text[],
-    p_schedule_id     text[],
-    p_revision        bigint[],
-    p_next_at         timestamptz[],
-    p_cause           text[],
-    p_overlap_policy  text[],
-    p_was_queued      boolean[],
-    p_instant         timestamptz[],
-    p_due_at          timestamptz[],
-    p_then_instant    timestamptz[],
-    p_then_at         timestamptz[],
-    p_missed_count    bigint[],
-    p_missed_until    timestamptz[],
-    p_idempotency_key text[],
-    p_process_slot    smallint[],
-    p_process_id      text[],
-    p_task_key        text[],
-    p_trace_context   json[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_kind               text,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_schedule_id        text[],
+    p_revision           bigint[],
+    p_next_at            timestamptz[],
+    p_cause              text[],
+    p_overlap_policy     text[],
+    p_was_queued         boolean[],
+    p_instant            timestamptz[],
+    p_due_at             timestamptz[],
+    p_then_instant       timestamptz[],
+    p_then_at            timestamptz[],
+    p_missed_count       bigint[],
+    p_missed_until       timestamptz[],
+    p_idempotency_key    text[],
+    p_process_slot       smallint[],
+    p_process_id         text[],
+    p_task_key           text[],
+    p_trace_context      json[]
 )
 RETURNS TABLE (
     item integer, verdict text, recorded_at timestamptz, task_id bigint, is_due boolean, reason text,
@@ -43,16 +43,16 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_now      timestamptz;
-    v_size     integer := cardinality(p_slot);
-    v_verdict  text[];      -- these by item
-    v_task_id  bigint[];
-    v_is_due   boolean[];
-    v_reason   text[];      -- of refusals; and the gate that is missing
-    v_gate     text[];
-    v_starts   integer[];   -- the items that start something
-    v_facts    record;
-    v_said     record;
+    v_now     timestamptz;
+    v_size    integer := cardinality(p_slot);
+    v_verdict text[];      -- these by item
+    v_task_id bigint[];
+    v_is_due  boolean[];
+    v_reason  text[];      -- of refusals; and the gate that is missing
+    v_gate    text[];
+    v_starts  integer[];   -- the items that start something
+    v_facts   record;
+    v_said    record;
 BEGIN
     v_verdict := array_fill('changed'::text, ARRAY[v_size]);
     v_task_id := array_fill(NULL::bigint, ARRAY[v_size]);
@@ -147,7 +147,7 @@ BEGIN
         FOR v_said IN
             SELECT *
             FROM start_runs(
-                v_now, p_replica_id, p_patience, p_kind, v_starts, p_slot, p_namespace,
+                v_now, p_replica_id, p_starvation_timeout, p_kind, v_starts, p_slot, p_namespace,
                 p_schedule_id, p_process_slot, p_process_id, p_task_key, p_trace_context)
         LOOP
             IF v_said.item IS NULL THEN

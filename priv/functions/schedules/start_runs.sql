@@ -5,18 +5,18 @@
 -- ones one row more, without an item, whose effects are what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
 CREATE FUNCTION start_runs(
-    p_now          timestamptz,
-    p_replica_id   bigint,
-    p_patience     double precision,
-    p_kind         text,
-    p_items        integer[],
-    p_slot         smallint[],
-    p_namespace    text[],
-    p_schedule_id  text[],
-    p_process_slot smallint[],
-    p_process_id   text[],
-    p_task_key     text[],
-    p_trace        json[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_kind               text,
+    p_items              integer[],
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_schedule_id        text[],
+    p_process_slot       smallint[],
+    p_process_id         text[],
+    p_task_key           text[],
+    p_trace              json[]
 )
 RETURNS TABLE (
     item integer, verdict text, task_id bigint, is_due boolean, gate text, effects json
@@ -126,7 +126,7 @@ BEGIN
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_starts(
-            p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
+            p_now, p_replica_id, p_starvation_timeout, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
             v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
             v_rows.metadata, v_rows.no, v_rows.constraints) a
@@ -134,7 +134,7 @@ BEGIN
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_requests(
-            p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
+            p_now, p_replica_id, p_starvation_timeout, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_heads, v_rows.task_type,
             v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
             v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,

@@ -109,10 +109,10 @@ BEGIN
         IF v_is_found THEN
             RETURN;
         END IF;
-    ELSIF p_row[1] = 'gate_lines' THEN
+    ELSIF p_row[1] = 'gate_queues' THEN
         RETURN QUERY
-        SELECT DISTINCT i.item::integer, 'line ' || l.namespace || '/' || l.line
-        FROM gate_lines l
+        SELECT DISTINCT i.item::integer, 'queue ' || l.namespace || '/' || l.queue
+        FROM gate_queues l
         JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
             AS i (slot, namespace, process_id, item) USING (namespace)
         WHERE l.ctid = p_row[2]::tid

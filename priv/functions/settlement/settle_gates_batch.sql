@@ -3,15 +3,15 @@
 -- Locks: as settle_gates.
 -- Returns: as admit_gates_batch.
 CREATE FUNCTION settle_gates_batch(
-    p_now               timestamptz,
-    p_replica_id        bigint,
-    p_patience          double precision,
-    p_gated             integer[],
-    p_slot              smallint[],
-    p_namespace         text[],
-    p_process_id        text[],
-    p_steps             settling[],
-    p_timer_constraints json[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_gated              integer[],
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_steps              settling[],
+    p_timer_constraints  json[]
 )
 RETURNS jsonb
 AS $$
@@ -55,10 +55,10 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
         g.wait_seconds, g.due_seconds))
     INTO v_effects
-    FROM settle_gates(p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id) g;
+    FROM settle_gates(p_now, p_replica_id, p_starvation_timeout, 100, v_slot, v_namespace, v_process_id) g;
     RETURN v_effects;
 END;
 $$;

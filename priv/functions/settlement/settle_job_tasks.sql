@@ -20,7 +20,7 @@
 --   effects      as in settle_tasks; without an item
 --   job_effects  without an item; each key null where there is nothing:
 --                "due"        [[slot, namespace, process_id, task_id], ...] tasks that are due at once
---                "untended"   [[slot, namespace, process_id], ...] jobs that tend_job has to look at
+--                "upkeep"   [[slot, namespace, process_id], ...] jobs that maintain_job has to look at
 --                "cancelled"  [[slot, namespace, process_id, tasks], ...] of followers and leaders that were
 --                             stopped, with their cancelled tasks
 --                "failed"     [[slot, namespace, process_id], ...] jobs that were failed as a whole
@@ -58,7 +58,7 @@ CREATE FUNCTION settle_job_tasks(
     e_payload            bytea[],
     e_format_version     integer[],
     e_metadata           json[],
-    p_patience           double precision,
+    p_starvation_timeout double precision,
     p_timer_constraints  json[],
     p_leader_slot        smallint[],
     p_leader_namespace   text[],
@@ -113,7 +113,7 @@ DECLARE
     v_namespaces text[];
     v_due        jsonb[];
     v_joins      jsonb[];
-    v_untended   jsonb;
+    v_upkeep     jsonb;
     v_below      jsonb[];     -- jobs of followers that were stopped
     v_leaders    record;
     v_start      record;
@@ -166,7 +166,7 @@ BEGIN
         FOR v_stop IN
             SELECT *
             FROM fail_lost_jobs(
-                v_now, p_replica_id, p_patience, p_fails_job, p_slot, p_namespace, p_process_id,
+                v_now, p_replica_id, p_starvation_timeout, p_fails_job, p_slot, p_namespace, p_process_id,
                 p_token, p_leads, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
         LOOP
             IF v_stop.effects IS NOT NULL THEN
@@ -228,7 +228,7 @@ BEGIN
             p_attempt_count, p_error_code, p_error_reason, p_error_message, p_error_rejected,
             p_error_metadata, p_timer, p_timer_at, p_timer_after, p_timer_args, p_timer_trace,
             p_timer_timeout, p_history_after, p_history_limit, p_history_backward, p_events_until,
-            e_payload, e_format_version, e_metadata, p_patience, p_timer_constraints)
+            e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints)
     LOOP
         RETURN NEXT;
         CONTINUE WHEN item IS NULL;
@@ -263,7 +263,7 @@ BEGIN
         FOR v_stop IN
             SELECT *
             FROM settle_nodes(
-                v_now, p_replica_id, p_patience, v_settled, v_statuses, v_stopped, p_slot, p_namespace,
+                v_now, p_replica_id, p_starvation_timeout, v_settled, v_statuses, v_stopped, p_slot, p_namespace,
                 p_process_id, p_outcome, p_response, p_result, p_error_code, p_error_reason,
                 p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node,
                 v_replicas)
@@ -333,16 +333,16 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 
-    -- What a replica should look at: the leaders that have a join, jobs with something to tend.
+    -- What a replica should look at: the leaders that have a join, jobs with something to maintain.
     SELECT array_agg(jsonb_build_array(l.slot, l.namespace, l.process_id, j.join_task_id))
             FILTER (WHERE t.is_due),
         jsonb_agg(jsonb_build_array(l.slot, l.namespace, l.process_id))
-            FILTER (WHERE j.untended_at IS NOT NULL)
-    INTO v_joins, v_untended
+            FILTER (WHERE j.upkeep_due_at IS NOT NULL)
+    INTO v_joins, v_upkeep
     FROM unnest(v_leaders.slot, v_leaders.namespace, v_leaders.process_id)
         AS l (slot, namespace, process_id)
     CROSS JOIN LATERAL (
-        SELECT j.join_task_id, j.untended_at,
+        SELECT j.join_task_id, j.upkeep_due_at,
             j.waiting + j.ready + j.running = 0 AS is_whole
         FROM jobs j
         WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
@@ -358,16 +358,16 @@ BEGIN
     ) t ON true;
     v_due := v_due || v_joins;
     IF v_below IS NOT NULL THEN
-        v_untended := coalesce(v_untended, '[]') || to_jsonb(v_below);
+        v_upkeep := coalesce(v_upkeep, '[]') || to_jsonb(v_below);
     END IF;
-    IF v_due IS NOT NULL OR v_untended IS NOT NULL OR v_cancelled IS NOT NULL
+    IF v_due IS NOT NULL OR v_upkeep IS NOT NULL OR v_cancelled IS NOT NULL
         OR v_failed IS NOT NULL
     THEN
         item := NULL;
         started := NULL;
         settled_at := v_now;
         job_effects := jsonb_build_object(
-            'due', to_jsonb(v_due), 'untended', v_untended, 'cancelled', to_jsonb(v_cancelled),
+            'due', to_jsonb(v_due), 'upkeep', v_upkeep, 'cancelled', to_jsonb(v_cancelled),
             'failed', to_jsonb(v_failed));
         next_task_id := NULL;
         RETURN NEXT;

@@ -58,7 +58,7 @@ CREATE FUNCTION settle_tasks(
     e_payload            bytea[],
     e_format_version     integer[],
     e_metadata           json[],
-    p_patience           double precision,
+    p_starvation_timeout double precision,
     p_timer_constraints  json[]
 )
 RETURNS TABLE (
@@ -76,13 +76,13 @@ SET enable_memoize = off
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_now       timestamptz;
-    v_steps     settling[];
-    v_line      boolean;
-    v_continues boolean;
-    v_count     bigint := 0;
-    v_cancelled jsonb;
-    v_gated     integer[];  -- items whose processes are gated, or are by the timer that they set
+    v_now         timestamptz;
+    v_steps       settling[];
+    v_has_waiting boolean;
+    v_continues   boolean;
+    v_count       bigint := 0;
+    v_cancelled   jsonb;
+    v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
 BEGIN
     SELECT array_agg(i.item)
         FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL)
@@ -107,7 +107,7 @@ BEGIN
         FOREACH item IN ARRAY v_gated LOOP
             p_expires_after[item] := NULL;
         END LOOP;
-        PERFORM bring_back_gated(
+        PERFORM requeue_gated_tasks(
             p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer);
     END IF;
 
@@ -186,7 +186,7 @@ BEGIN
                 WHEN 'break' THEN 'error' ELSE s.status
             END::process_status AS new_status,
             -- With this outcome the tasks waiting behind this one can never run. A process in
-            -- error has only repairs in line: one that comes after a success has nothing to do, one
+            -- error has only repairs queued: one that comes after a success has nothing to do, one
             -- that comes after a failure is the next to try.
             CASE
                 WHEN s.outcome = 'complete' THEN 'PROCESS_FINISHED'
@@ -195,7 +195,7 @@ BEGIN
             END AS cancels
         FROM seen s
     ),
-    lined_up AS (
+    queued AS (
         SELECT e.*,
             -- A call that is tried again keeps its place before the others; a timer yields to them.
             CASE
@@ -228,9 +228,9 @@ BEGIN
         )::settling),
         bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL),
         bool_or(d.next_id IS NOT NULL)
-    INTO v_steps, v_line, v_continues
+    INTO v_steps, v_has_waiting, v_continues
     FROM (
-        -- What the worker goes on with: the oldest call in line, or else a timer that is due.
+        -- What the worker goes on with: the oldest call queued, or else a timer that is due.
         SELECT t.*,
             CASE
                 WHEN p_expires_after[t.item] IS NULL THEN NULL
@@ -259,7 +259,7 @@ BEGIN
                     WHEN 'kept' THEN l.timer_due_at
                     WHEN 'retried' THEN v_now + make_interval(secs => p_retry_after[l.item])
                 END AS new_timer_due_at
-            FROM lined_up l
+            FROM queued l
         ) t
     ) d;
 
@@ -267,7 +267,7 @@ BEGIN
         -- Nothing but removals, or leases that are lost.
         IF v_gated IS NOT NULL THEN
             effects := settle_gates_batch(
-                v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id,
+                v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id,
                 v_steps, p_timer_constraints);
             IF effects IS NOT NULL THEN
                 item := NULL;
@@ -277,7 +277,7 @@ BEGIN
         RETURN;
     END IF;
 
-    IF v_line THEN
+    IF v_has_waiting THEN
         v_cancelled := settle_waits(
             v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
     END IF;
@@ -297,7 +297,7 @@ BEGIN
         ) e;
     END IF;
 
-    IF p_timer IS NOT NULL OR v_line THEN
+    IF p_timer IS NOT NULL OR v_has_waiting THEN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, step_timeout, history_after,
@@ -327,7 +327,7 @@ BEGIN
         WHERE s.timer_origin IN ('set', 'revived');
     END IF;
 
-    IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL OR v_line THEN
+    IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL OR v_has_waiting THEN
         -- After settle_waits: a process has one timer in the schedule.
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
@@ -432,7 +432,7 @@ BEGIN
 
     IF v_gated IS NOT NULL THEN
         effects := settle_gates_batch(
-            v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id, v_steps,
+            v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id, v_steps,
             p_timer_constraints);
         IF effects IS NOT NULL THEN
             item := NULL;

@@ -15,7 +15,7 @@ CREATE TYPE settling AS (
     event_count       integer,
     corrupted_by      bigint,      -- as it was
     cancels           text,        -- set when no waiting task of the process can ever run
-    call_id           bigint,      -- the first in line, if the line moves
+    call_id           bigint,      -- the first in the queue, if the queue moves
     timer_origin      text,        -- 'set', 'revived', 'kept', or 'retried': the task itself
     timer_id          bigint,
     timer_type        task_type,

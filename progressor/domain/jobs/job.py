@@ -1,7 +1,7 @@
 """A job: a process, the leader, that owns a graph of nodes, each a process too, its followers.
 
 Source: DESIGN, section 9. Every decision about a job is made under the lock of its leader's row, by
-``priv/functions/settlement/settle_job_tasks.sql`` and ``tend_job.sql``.
+``priv/functions/settlement/settle_job_tasks.sql`` and ``maintain_job.sql``.
 
 =========  =======================================================  ===============================
 state      a node is in it                                          ends when

@@ -29,7 +29,7 @@ REST = 4.0
 class Gates(Protocol):
     """What is needed of storage's gates."""
 
-    async def give_way(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
+    async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         """Send back some surplus holders of a gate."""
 
 
@@ -58,7 +58,7 @@ class LoweredGates:
             del queue.lowered[gate]
             began = clock.monotonic()
             try:
-                gave_way, effects = await self._gates.give_way(gate)
+                gave_way, effects = await self._gates.evict_holders(gate)
                 self._effects.apply(effects)
             except errors.StorageError as error:
                 _log.info(

@@ -17,7 +17,7 @@ from progressor.storage.jobs.jobs import (
     RECOVERY_INTERVAL,
     Found,
     Jobs,
-    Tended,
+    Maintained,
 )
 from progressor.storage.rows.effects import Effects
 
@@ -57,17 +57,17 @@ class JobControl:
                 leaders += below.leaders
         return await self.jobs.counts(key), retried.nodes
 
-    async def tend(self, key: ProcessKey) -> Tended:
+    async def maintain(self, key: ProcessKey) -> Maintained:
         """Do all that is to be done for a job at the moment, and return how much that was."""
         started = stopped = 0
         after: int | None = 0
         is_whole = False
         while after is not None:
-            tended, effects = await self.jobs.tend(key, after=after)
+            maintained, effects = await self.jobs.maintain(key, after=after)
             self.effects.apply(effects)
-            started, stopped = started + tended.started, stopped + tended.stopped
-            after, is_whole = tended.next_after, tended.is_whole
-        return Tended(started=started, stopped=stopped, is_whole=is_whole)
+            started, stopped = started + maintained.started, stopped + maintained.stopped
+            after, is_whole = maintained.next_after, maintained.is_whole
+        return Maintained(started=started, stopped=stopped, is_whole=is_whole)
 
     async def stop_orphans(self) -> int:
         """Stop all followers whose leader was removed; return how many."""

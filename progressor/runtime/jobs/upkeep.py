@@ -1,9 +1,9 @@
-"""Jobs: what of them no settlement does, brought on by this replica.
+"""The upkeep of jobs: the work that settlements leave over.
 
-What is to be tended is tended at once by the replica that hears of it (`JobScan.run`); the scan
-finds what was left by one that died, the jobs whose deadline has passed, and followers whose leader
-was removed. Recovery is a duty of one replica at a time, each minute: it looks for what stands
-still, finds nothing in a healthy engine, and counts what it finds.
+The replica that causes such work does it at once (`JobScan.run`); the scan finds the work of
+replicas that died, jobs whose deadline has passed, and followers whose leader was removed. Recovery
+is a round that one replica at a time does each minute: it looks for stalled jobs, finds none in a
+healthy engine, and counts what it finds.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
-from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
+from progressor.storage.jobs.jobs import Found, Maintained, RunningJobs
 from progressor.storage.postgres.backoff import Backoff
 from progressor.telemetry.instruments import Labels
 
 _log = logging.getLogger(__name__)
 
 OVERDUE = dt.timedelta(seconds=1)
-"""How long a job waits to be tended before the scan does it."""
+"""How long a job waits to be maintained before the scan does it."""
 
 _BACKOFF_SECONDS = 0.01
 _BACKOFF_SECONDS_MAX = 1.0
@@ -35,7 +35,7 @@ _BACKOFF_SECONDS_MAX = 1.0
 class Jobs(Protocol):
     """What a scan reads of storage's jobs; raises `errors.StorageUnavailableError`."""
 
-    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+    async def find_upkeep_due(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
         """Find jobs that have waited for upkeep."""
 
     async def count_running(self) -> tuple[RunningJobs, ...]:
@@ -45,7 +45,7 @@ class Jobs(Protocol):
 class JobControl(Protocol):
     """What a scan does to jobs; raises `errors.StorageError`."""
 
-    async def tend(self, key: ProcessKey) -> Tended:
+    async def maintain(self, key: ProcessKey) -> Maintained:
         """Do for a job what no settlement does."""
 
     async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
@@ -96,7 +96,7 @@ class JobScan:
         limit = self.scanner.batch_max
         for key in await self.control.fail_overdue(limit=limit):
             self._count_overdue(key)
-        self.upkeep_queue.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
+        self.upkeep_queue.add(*await self.jobs.find_upkeep_due(age=OVERDUE, limit=limit))
         await self.control.stop_orphans()
         for found in await self.control.recover() or ():
             self.context.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))
@@ -134,12 +134,12 @@ class JobScan:
 
     async def _tend(self, key: ProcessKey) -> bool:
         """Tend a job; tell whether nothing is left."""
-        tended = await self.control.tend(key)
-        for action, count in (("started", tended.started), ("stopped", tended.stopped)):
+        maintained = await self.control.maintain(key)
+        for action, count in (("started", maintained.started), ("stopped", maintained.stopped)):
             if count:
                 self.context.metrics.upkeep_nodes.add(count, (key.namespace, action))
         self.context.observers.tell("job_tended", job=key)
-        return tended.is_whole
+        return maintained.is_whole
 
     def _count_overdue(self, key: ProcessKey) -> None:
         self.context.metrics.jobs_overdue.add(1, (key.namespace,))

@@ -49,10 +49,10 @@ IDLE_WINDOW = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IdleUntil:
-    """Up to where lines and orders were looked at, in the order of their keys."""
+    """Up to where queues and orders were looked at, in the order of their keys."""
 
-    line_namespace: str = ""
-    line: str = ""
+    queue_namespace: str = ""
+    queue: str = ""
     order_namespace: str = ""
     order_key: str = ""
 
@@ -96,15 +96,15 @@ class _GaveWayRow(NamedTuple):
 
 
 class _IdleRow(NamedTuple):
-    """One of gate, line and order; or, where ``is_end``, how far the search has come."""
+    """One of gate, queue and order; or, where ``is_end``, how far the search has come."""
 
     namespace: str
     gate: str | None
-    line: str | None
+    queue: str | None
     order_key: str | None
     is_end: bool
-    line_namespace: str | None
-    line_until: str | None
+    queue_namespace: str | None
+    queue_until: str | None
     order_namespace: str | None
     order_until: str | None
 
@@ -118,7 +118,7 @@ class Gates:
         self._promote_again = functions.call("promote_again", GateEffect)
         self._promote_due = functions.call("promote_due", GateEffect)
         self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
-        self._give_way = functions.call("give_way", _GaveWayRow)
+        self._give_way = functions.call("evict_holders", _GaveWayRow)
         self._set_gate = functions.call("set_gate", _SetRow)
         self._delete_gate = functions.call("delete_gate", _DeletedRow)
 
@@ -137,13 +137,13 @@ class Gates:
         named = {"namespace": namespace, "gate": gate}
         found = await self.read(namespace, gate)
         holders = await self._read("gate_holders", named | {"limit": HOLDERS_MAX})
-        line = await self._read(
-            "gate_line",
+        queue = await self._read(
+            "read_gate_queue",
             named
             | {
                 "limit": LINE_MAX,
                 "now": self._context.clock.pinned(),
-                "patience": self._context.starvation_timeout,
+                "starvation_timeout": self._context.starvation_timeout,
             },
         )
         return GateView(
@@ -167,7 +167,7 @@ class Gates:
                     gates=tuple(row[4]),
                     is_aged=row[5],
                 )
-                for row in line
+                for row in queue
             ),
         )
 
@@ -177,7 +177,7 @@ class Gates:
         """Set the capacity of a gate, which is made where it is not there.
 
         It takes effect at once. Surplus holders that do not run yet give way afterwards
-        (`give_way`).
+        (`evict_holders`).
 
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
@@ -215,7 +215,7 @@ class Gates:
             raise errors.GateInUseError(namespace, gate)
 
     async def look_again(self, namespace: str, again: Sequence[Again]) -> Effects:
-        """Promote what gates, lines and orders of one namespace have places for.
+        """Promote what gates, queues and orders of one namespace have places for.
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
@@ -228,14 +228,14 @@ class Gates:
                 limit=BATCH_MAX,
                 namespace=namespace,
                 gate=arrays.TextColumn(it.gate for it in again if it.gate is not None),
-                line=arrays.TextColumn(it.line for it in again if it.line is not None),
+                queue=arrays.TextColumn(it.queue for it in again if it.queue is not None),
                 order_key=arrays.TextColumn(
                     it.order_key for it in again if it.order_key is not None
                 ),
             )
         )
 
-    async def give_way(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
+    async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         """Send back some surplus holders of a gate that do not run yet.
 
         Safe to repeat, to cancel, and to do from several replicas at once.
@@ -309,7 +309,7 @@ class Gates:
     ) -> tuple[tuple[Again, ...], IdleUntil]:
         """Find what should have been looked at, and was not: nothing in a healthy engine.
 
-        It looks at IDLE_WINDOW lines and orders behind `after`, and returns up to where.
+        It looks at IDLE_WINDOW queues and orders behind `after`, and returns up to where.
 
         Raises:
             StorageUnavailableError: PostgreSQL is unreachable.
@@ -322,14 +322,14 @@ class Gates:
             **dataclasses.asdict(after),
         )
         idle = tuple(
-            Again(namespace=row.namespace, gate=row.gate, line=row.line, order_key=row.order_key)
+            Again(namespace=row.namespace, gate=row.gate, queue=row.queue, order_key=row.order_key)
             for row in found
             if not row.is_end
         )
         [end] = (row for row in found if row.is_end)
         return idle, IdleUntil(
-            line_namespace=end.line_namespace or "",
-            line=end.line_until or "",
+            queue_namespace=end.queue_namespace or "",
+            queue=end.queue_until or "",
             order_namespace=end.order_namespace or "",
             order_key=end.order_until or "",
         )

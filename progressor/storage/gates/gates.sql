@@ -6,8 +6,8 @@ CROSS JOIN LATERAL (
     SELECT count(*)::integer AS waiting_count
     FROM (
         SELECT
-        FROM progressor.gate_lines l
-        JOIN progressor.gated t ON (t.namespace, t.line) = (l.namespace, l.line)
+        FROM progressor.gate_queues l
+        JOIN progressor.gated t ON (t.namespace, t.queue) = (l.namespace, l.queue)
         WHERE (l.namespace, l.waits_on) = (g.namespace, g.gate)
         LIMIT %(counted_max)s
     ) t
@@ -24,8 +24,8 @@ CROSS JOIN LATERAL (
     SELECT count(*)::integer AS waiting_count
     FROM (
         SELECT
-        FROM progressor.gate_lines l
-        JOIN progressor.gated t ON (t.namespace, t.line) = (l.namespace, l.line)
+        FROM progressor.gate_queues l
+        JOIN progressor.gated t ON (t.namespace, t.queue) = (l.namespace, l.queue)
         WHERE (l.namespace, l.waits_on) = (g.namespace, g.gate)
         LIMIT %(counted_max)s
     ) t
@@ -40,33 +40,33 @@ WHERE (h.namespace, h.gate) = (%(namespace)s, %(gate)s)
 ORDER BY h.namespace, h.gate, h.held_at, h.task_id
 LIMIT %(limit)s;
 
--- name: gate_line
--- Who comes next through a gate, in order: who has waited for longer than the patience, then by
+-- name: read_gate_queue
+-- Who comes next through a gate, in order: who has waited for longer than the starvation timeout, then by
 -- priority and age.
-SELECT t.process_id, t.task_id, t.priority, t.ripe_at, t.gates,
-    t.ripe_at <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval AS is_aged
-FROM progressor.gate_lines l
+SELECT t.process_id, t.task_id, t.priority, t.ready_at, t.gates,
+    t.ready_at <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval AS is_aged
+FROM progressor.gate_queues l
 CROSS JOIN LATERAL (
     (
         SELECT a.*
         FROM progressor.gated a
-        WHERE (a.namespace, a.line) = (l.namespace, l.line)
-        ORDER BY a.namespace, a.line, a.priority, a.task_id
+        WHERE (a.namespace, a.queue) = (l.namespace, l.queue)
+        ORDER BY a.namespace, a.queue, a.priority, a.task_id
         LIMIT %(limit)s
     )
     UNION
     (
         SELECT b.*
         FROM progressor.gated b
-        WHERE (b.namespace, b.line) = (l.namespace, l.line)
-            AND b.ripe_at <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval
-        ORDER BY b.namespace, b.line, b.ripe_at, b.task_id
+        WHERE (b.namespace, b.queue) = (l.namespace, l.queue)
+            AND b.ready_at <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval
+        ORDER BY b.namespace, b.queue, b.ready_at, b.task_id
         LIMIT %(limit)s
     )
 ) t
 WHERE (l.namespace, l.waits_on) = (%(namespace)s, %(gate)s)
-ORDER BY is_aged DESC, CASE WHEN t.ripe_at
-    <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval THEN t.ripe_at END,
+ORDER BY is_aged DESC, CASE WHEN t.ready_at
+    <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval THEN t.ready_at END,
     t.priority, t.task_id
 LIMIT %(limit)s;
 

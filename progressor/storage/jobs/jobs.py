@@ -35,7 +35,7 @@ from progressor.storage.rows.jobs import NodeRow, OutcomeRow
 R = TypeVar("R", bound=tuple[Any, ...])
 
 _SQL = statements.load("jobs/jobs")
-_DUTY = "recover_jobs"
+_ROUND = "recover_jobs"
 
 PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
 """Args and results that one read of a job returns."""
@@ -43,7 +43,7 @@ PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
 COUNTED_MAX = 10_000
 """Running jobs that are counted."""
 
-TEND_MAX = 100
+MAINTAINED_MAX = 100
 """Nodes that one transaction starts or stops."""
 
 RECOVER_MAX = 100
@@ -59,7 +59,7 @@ _RETRIED = "a retry of its job begins it again"  # as halt_busy_processes says i
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Tended:
+class Maintained:
     """What one transaction did for a job.
 
     ``next_after``: the node to go on behind, None at the end; then ``is_whole`` says that nothing
@@ -124,13 +124,13 @@ class _RetriedRow(NamedTuple):
     effects: builtins.list[Any] | None
 
 
-class _TendedRow(NamedTuple):
+class _MaintainedRow(NamedTuple):
     verdict: str
     ordinal: int
     started: int
     stopped: int
     cancelled: builtins.list[Any] | None
-    untended: builtins.list[Any] | None
+    upkeep: builtins.list[Any] | None
     failed: builtins.list[Any] | None
     effects: builtins.list[Any] | None
 
@@ -142,7 +142,7 @@ class _OrphansRow(NamedTuple):
     namespace: str
     process_id: str
     cancelled: builtins.list[Any] | None
-    untended: builtins.list[Any] | None
+    upkeep: builtins.list[Any] | None
     effects: builtins.list[Any] | None
 
 
@@ -169,7 +169,7 @@ class Jobs:
         self._context = context
         self._cancel_job = functions.call("cancel_job", _CancelledRow)
         self._retry_job = functions.call("retry_job", _RetriedRow)
-        self._tend_job = functions.call("tend_job", _TendedRow)
+        self._maintain_job = functions.call("maintain_job", _MaintainedRow)
         self._stop_orphans = functions.call("stop_orphans", _OrphansRow)
         self._fail_overdue_jobs = functions.call("fail_overdue_jobs", _OverdueRow)
         self._recover_jobs = functions.call("recover_jobs", _RecoveredRow)
@@ -352,7 +352,7 @@ class Jobs:
         )
         return retried, _effects_of(found, error) | Effects(upkeep=(key,))
 
-    async def tend(self, key: ProcessKey, *, after: int = 0) -> tuple[Tended, Effects]:
+    async def maintain(self, key: ProcessKey, *, after: int = 0) -> tuple[Maintained, Effects]:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.
 
         A job that has failed as a whole fails the job in which its leader follows. One transaction
@@ -363,25 +363,25 @@ class Jobs:
             StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._call(
-            self._tend_job, **dataclasses.asdict(key), after=after, limit=TEND_MAX
+            self._maintain_job, **dataclasses.asdict(key), after=after, limit=MAINTAINED_MAX
         )
         failed = keys_of(row.failed)
         effects = _effects_of(row) | Effects(
             ended=tuple((each, JobState.FAILED) for each in failed),
-            upkeep=(*failed, *keys_of(row.untended)),
+            upkeep=(*failed, *keys_of(row.upkeep)),
         )
-        tended = Tended(
+        maintained = Maintained(
             started=row.started,
             stopped=row.stopped,
             next_after=row.ordinal if row.verdict == "more" else None,
-            is_whole=row.verdict == "tended",
+            is_whole=row.verdict == "done",
         )
-        return tended, effects
+        return maintained, effects
 
-    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+    async def find_upkeep_due(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
         """Find at most `limit` jobs that have waited for `tend` for longer than `age`."""
         named = {"now": self._context.clock.pinned(), "age": age, "limit": limit}
-        found = await self._rows_of("find_untended", named)
+        found = await self._rows_of("find_upkeep_due", named)
         return tuple(ProcessKey(*row) for row in found)
 
     async def stop_orphans(
@@ -396,9 +396,11 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is unreachable.
         """
-        row = await self._call(self._stop_orphans, limit=TEND_MAX, **dataclasses.asdict(after))
+        row = await self._call(
+            self._stop_orphans, limit=MAINTAINED_MAX, **dataclasses.asdict(after)
+        )
         following = ProcessKey(row.slot, row.namespace, row.process_id) if row.has_more else None
-        effects = _effects_of(row) | Effects(upkeep=keys_of(row.untended))
+        effects = _effects_of(row) | Effects(upkeep=keys_of(row.upkeep))
         return (row.stopped, following), effects
 
     async def fail_overdue(self, *, limit: int) -> tuple[tuple[ProcessKey, ...], Effects]:
@@ -424,7 +426,9 @@ class Jobs:
             StorageUnavailableError: PostgreSQL is unreachable.
         """
         own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
-        taken = await self._rows_of("take_duty", own | {"duty": _DUTY, "interval": interval})
+        taken = await self._rows_of(
+            "take_upkeep_round", own | {"kind": _ROUND, "interval": interval}
+        )
         return taken[0][0] if taken else None
 
     async def recover(
@@ -494,7 +498,7 @@ class Jobs:
 
 
 def _effects_of(
-    row: _RetriedRow | _TendedRow | _OrphansRow | _OverdueRow, error: TaskError = JOB_HAS_ENDED
+    row: _RetriedRow | _MaintainedRow | _OrphansRow | _OverdueRow, error: TaskError = JOB_HAS_ENDED
 ) -> Effects:
     """Return the effects on gates, and the tasks that were cancelled with `error`."""
     ended = cancellations_of(row.cancelled, error)

@@ -157,27 +157,27 @@ FROM (
 ) n
 ORDER BY n.ordinal;
 
--- name: find_untended
--- Jobs that have waited for tend_job, the longest first. Locks: none.
+-- name: find_upkeep_due
+-- Jobs that have waited for maintain_job, the longest first. Locks: none.
 SELECT j.slot, j.namespace, j.process_id
 FROM progressor.jobs j
-WHERE j.untended_at <= coalesce(%(now)s::timestamptz, now()) - %(age)s::interval
-ORDER BY j.untended_at
+WHERE j.upkeep_due_at <= coalesce(%(now)s::timestamptz, now()) - %(age)s::interval
+ORDER BY j.upkeep_due_at
 LIMIT %(limit)s;
 
--- name: take_duty
--- Takes a duty that is due, for `interval`; the replica that does it renews it. Locks: the duty, SKIP LOCKED: its
+-- name: take_upkeep_round
+-- Takes a round that is due, for `interval`; the replica that does it renews it. Locks: the round, SKIP LOCKED: its
 -- holder is doing it.
-UPDATE progressor.duties d
+UPDATE progressor.upkeep_rounds d
 SET due_at = n.now + %(interval)s::interval, replica_id = %(replica_id)s, begun_at = n.now
 FROM (
-    SELECT f.duty, n.now
+    SELECT f.kind, n.now
     FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now) n
-    JOIN progressor.duties f ON f.due_at <= n.now
-    WHERE f.duty = %(duty)s
+    JOIN progressor.upkeep_rounds f ON f.due_at <= n.now
+    WHERE f.kind = %(kind)s
     FOR UPDATE OF f SKIP LOCKED
 ) n
-WHERE d.duty = n.duty
+WHERE d.kind = n.kind
 RETURNING d.begun_at;
 
 -- name: count_running

@@ -34,11 +34,11 @@ class StorageContext:
     starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
 
     def own_arguments(self) -> dict[str, object]:
-        """Return ``now``, ``replica_id`` and ``patience``, which most functions that write take."""
+        """Return ``now``, ``replica_id`` and ``starvation_timeout`` for functions that write."""
         return {
             "now": self.clock.pinned(),
             "replica_id": self.replica_id,
-            "patience": self.starvation_timeout.total_seconds(),
+            "starvation_timeout": self.starvation_timeout.total_seconds(),
         }
 
     @contextlib.asynccontextmanager

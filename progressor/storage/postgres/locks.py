@@ -97,7 +97,7 @@ def find_locked(
     leader's lock too. It raises StorageUnavailableError, of which StorageLockedError says that the
     whole table is.
     """
-    name: LiteralString = "find_locked_families" if families else "find_locked"
+    name: LiteralString = "find_locked_with_leaders" if families else "find_locked"
     statement = Direct(functions.call(name))
     seconds = statement_timeout.total_seconds()
 

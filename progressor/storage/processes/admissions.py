@@ -304,7 +304,7 @@ class Admissions:
         return {
             "now": self._context.clock.pinned(),
             "replica_id": self._context.replica_id,
-            "patience": self._context.starvation_timeout.total_seconds(),
+            "starvation_timeout": self._context.starvation_timeout.total_seconds(),
             **_request_columns(requests),
             "waits": BoolColumn([request.waits for request in requests]),
             "constraints": _constraints_column(requests),

@@ -228,7 +228,7 @@ class Processes:
         for row in await self._read_processes.rows(
             connection,
             now=self._context.clock.pinned(),
-            patience=self._context.starvation_timeout.total_seconds(),
+            starvation_timeout=self._context.starvation_timeout.total_seconds(),
             state_bytes_max=state_bytes_max,
             events_max=BATCH_EVENTS_MAX,
             event_bytes_max=BATCH_EVENT_BYTES_MAX,

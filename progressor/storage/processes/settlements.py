@@ -239,7 +239,7 @@ class Settlements:
             "replica_id": self._context.replica_id,
             "grace": self._step_grace,
             **settlement_columns.columns(batch),
-            "patience": self._context.starvation_timeout.total_seconds(),
+            "starvation_timeout": self._context.starvation_timeout.total_seconds(),
             "timer_constraints": settlement_columns.timer_constraints(batch),
         }
 

@@ -5,7 +5,7 @@
 -- oldest was due; since the first attempt of the oldest of the hundred retries with most attempts;
 -- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
 -- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
--- that are full with a line. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
+-- that are full with a queue. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
 -- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago.
 --
 -- Each count ends with the limit, and reads what it counts by an index; running is read once, for all
@@ -239,7 +239,7 @@ CROSS JOIN LATERAL (
             OFFSET 0
         ) w
         UNION ALL
-        -- Behind the init task of their process, which has constraints: so it stands in no line.
+        -- Behind the init task of their process, which has constraints: so it stands in no queue.
         SELECT w.*
         FROM (
             SELECT g.slot, g.process_id
@@ -288,16 +288,16 @@ CROSS JOIN LATERAL (
     WITH RECURSIVE gate AS (
         (
             SELECT l.waits_on
-            FROM progressor.gate_lines l
+            FROM progressor.gate_queues l
             WHERE gated.gate_count > 0 AND l.namespace = n.namespace AND l.waits_on IS NOT NULL
             ORDER BY l.namespace, l.waits_on
             LIMIT 1
         )
         UNION ALL
-        -- From one gate to the next, whatever many lines wait for each.
+        -- From one gate to the next, whatever many queues wait for each.
         SELECT (
             SELECT l.waits_on
-            FROM progressor.gate_lines l
+            FROM progressor.gate_queues l
             WHERE l.namespace = n.namespace AND l.waits_on > g.waits_on
             ORDER BY l.namespace, l.waits_on
             LIMIT 1

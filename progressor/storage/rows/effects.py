@@ -31,7 +31,7 @@ class Again:
 
     namespace: str
     gate: str | None = None
-    line: str | None = None
+    queue: str | None = None
     order_key: str | None = None
 
 
@@ -117,7 +117,7 @@ class GateEffect(NamedTuple):
     process_id: str
     task_id: int | None
     gate: str | None
-    line: str | None
+    queue: str | None
     order_key: str | None
     wait_seconds: float | None
     due_seconds: float | None
@@ -132,7 +132,7 @@ def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
                 Again(
                     namespace=row.namespace,
                     gate=row.gate,
-                    line=row.line,
+                    queue=row.queue,
                     order_key=row.order_key,
                 )
             )
@@ -157,7 +157,7 @@ def job_effects(found: Mapping[str, Any]) -> Effects:
     """Read the jsonb of ``priv/functions/settlement/settle_job_tasks.sql``."""
     return Effects(
         due=tuple((ProcessKey(*key), task_id) for *key, task_id in found["due"] or ()),
-        upkeep=keys_of(found["untended"]),
+        upkeep=keys_of(found["upkeep"]),
         cancelled=cancellations_of(found["cancelled"], JOB_HAS_ENDED),
         ended=tuple((key, JobState.FAILED) for key in keys_of(found["failed"])),
     )

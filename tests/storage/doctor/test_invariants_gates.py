@@ -22,7 +22,7 @@ from tests.support.storage.store import Store, create_namespace, empty, running_
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LINE_OF_NOBODY = (
-    "INSERT INTO progressor.gate_lines VALUES ('orders', '{a}', '{a}', NULL, 3, 1, now(), 1)"
+    "INSERT INTO progressor.gate_queues VALUES ('orders', '{a}', '{a}', NULL, 3, 1, now(), 1)"
 )
 
 
@@ -61,10 +61,10 @@ async def test_what_is_broken_for_a_moment_breaks_no_law(
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        execute(own_database, "DELETE FROM progressor.gate_lines")
+        execute(own_database, "DELETE FROM progressor.gate_queues")
 
     monkeypatch.setattr(time, "sleep", pause)
-    found = find(own_database, "lines_wait_for_full_gates")
+    found = find(own_database, "gate_queues_wait_for_full_gates")
 
     assert found.state is State.OK
     assert pauses == [invariants.PAUSE_SECONDS]
@@ -76,11 +76,11 @@ async def test_what_is_broken_by_others_each_time_breaks_no_law(
     execute(own_database, LINE_OF_NOBODY)
 
     def pause(_: float) -> None:
-        execute(own_database, "UPDATE progressor.gate_lines SET head_task_id = head_task_id + 1")
+        execute(own_database, "UPDATE progressor.gate_queues SET head_task_id = head_task_id + 1")
 
     monkeypatch.setattr(time, "sleep", pause)
 
-    assert find(own_database, "lines_wait_for_full_gates").state is State.OK
+    assert find(own_database, "gate_queues_wait_for_full_gates").state is State.OK
 
 
 async def test_what_stays_broken_breaks_the_invariant_where_a_replica_serves(
@@ -90,11 +90,11 @@ async def test_what_stays_broken_breaks_the_invariant_where_a_replica_serves(
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
 
-    found = find(own_database, "lines_wait_for_full_gates")
+    found = find(own_database, "gate_queues_wait_for_full_gates")
 
     assert found.state is State.FAILED
     assert found.words == "1 row violate the invariant: a line waits for a gate that is full"
-    assert found.offenders == ("orders: line {a} waits for nothing; next is task 1",)
+    assert found.offenders == ("orders: queue {a} waits for nothing; next is task 1",)
     assert "gates not promoted; retrying" in found.advice
     assert len(pauses) == invariants.LOOKS
 
@@ -105,7 +105,7 @@ async def test_what_stays_broken_waits_for_a_replica_where_none_serves(
     execute(own_database, LINE_OF_NOBODY)
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
-    found = find(own_database, "lines_wait_for_full_gates")
+    found = find(own_database, "gate_queues_wait_for_full_gates")
 
     assert found.state is State.NOT_DONE
     assert found.words.startswith("1 row to be seen to by a replica, and none is serving")

@@ -66,7 +66,9 @@ async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
     found = find(own_database, "jobs_are_tended")
 
     assert found.state is State.FAILED
-    assert found.offenders[0].startswith("orders/p: the job, running, has been left untended since")
+    assert found.offenders[0].startswith(
+        "orders/p: the job, running, has needed upkeep since"
+    )
     assert "job upkeep failed; retrying" in found.advice
 
 
@@ -75,15 +77,15 @@ async def test_a_job_that_is_tended_meanwhile_breaks_no_law(
 ) -> None:
     execute(own_database, UNTENDED, replica())
 
-    def tend(_: float) -> None:
-        execute(own_database, "UPDATE progressor.jobs SET untended_at = NULL")
+    def maintain(_: float) -> None:
+        execute(own_database, "UPDATE progressor.jobs SET upkeep_due_at = NULL")
 
-    monkeypatch.setattr(time, "sleep", tend)
+    monkeypatch.setattr(time, "sleep", maintain)
 
     assert find(own_database, "jobs_are_tended").state is State.OK
 
 
 UNTENDED = (
     "INSERT INTO progressor.jobs (slot, namespace, process_id, state, node_count, created_at,"
-    " updated_at, untended_at) VALUES (1, 'orders', 'p', 'running', 0, now(), now(), now())"
+    " updated_at, upkeep_due_at) VALUES (1, 'orders', 'p', 'running', 0, now(), now(), now())"
 )

@@ -25,7 +25,7 @@ GATES, ORDERS = "abc", "vw"
 PARTIES_EACH = 3
 DEEDS_EACH = 50
 CALM = dt.timedelta(seconds=60)
-"""The patience by which no task gets old: the clock stands still."""
+"""The starvation timeout by which no task gets old: the clock stands still."""
 
 
 class Party:
@@ -95,7 +95,7 @@ class Party:
             capacity=capacity,
             expected_revision=0,
         )
-        await self.store.writes.give_way(LoweredGate(NAMESPACE.name, gate))
+        await self.store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate))
 
     async def renew(self) -> None:
         process_id = self.random.choice(PROCESSES)
@@ -125,15 +125,15 @@ class Party:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("holds", [False, True], ids=["by task", "by process too"])
-@pytest.mark.parametrize("patience", [CALM, dt.timedelta()], ids=["young", "old"])
+@pytest.mark.parametrize("starvation_timeout", [CALM, dt.timedelta()], ids=["young", "old"])
 @pytest.mark.parametrize("seed", range(2))
 def test_three_replicas_at_once_leave_nothing_to_a_scan(
-    own_database: str, seed: int, patience: dt.timedelta, holds: bool
+    own_database: str, seed: int, starvation_timeout: dt.timedelta, holds: bool
 ) -> None:
     ended = threading.Event()
     broken: list[dict[str, list[Any]]] = []
     watch = threading.Thread(target=_watch, args=(own_database, ended, broken), name="watch")
-    with opened(own_database, patience=patience) as three:
+    with opened(own_database, starvation_timeout=starvation_timeout) as three:
         storage = GatedStorage(three)
         watch.start()
         try:

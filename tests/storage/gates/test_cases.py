@@ -413,12 +413,12 @@ async def test_who_cannot_be_looked_at_now_is_left_as_it_is_and_told(
     await call(store, await started(store), gates("c", order=Order("o", Version((1,)))))
     smaller = await claim_told(store)
     await store.run_task(a_request(busy))
-    before = observer.execute("SELECT * FROM progressor.gate_lines").fetchall()
+    before = observer.execute("SELECT * FROM progressor.gate_queues").fetchall()
 
     with observer.transaction():
         observer.execute(lock.encode())
         await store.settled(holder)
-        seen = observer.execute("SELECT * FROM progressor.gate_lines").fetchall()
+        seen = observer.execute("SELECT * FROM progressor.gate_queues").fetchall()
     again = [it for promoted in store.told for it in promoted.again]
 
     assert seen == before

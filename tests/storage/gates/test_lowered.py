@@ -84,7 +84,7 @@ async def sent_back(store: Store) -> list[int]:
     """Send back all who have to go, and return how many went in each transaction."""
     counts = []
     while True:
-        gave_way = await store.writes.give_way(GATE)
+        gave_way = await store.writes.evict_holders(GATE)
         counts.append(gave_way.count)
         if gave_way.is_done:
             return counts
@@ -132,7 +132,7 @@ async def test_to_lower_a_capacity_waits_for_no_holder(store: Store, database: s
         )
 
         await lower(store, 0)
-        gave_way = await store.writes.give_way(GATE)
+        gave_way = await store.writes.evict_holders(GATE)
         other.rollback()
 
     assert gave_way == GaveWay(0, is_done=False)
@@ -170,7 +170,7 @@ async def test_locked_holders_stay_and_the_others_give_way(store: Store, databas
             "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
             [keys[4].process_id],
         )
-        counts = [(await store.writes.give_way(GATE)).count for _ in range(3)]
+        counts = [(await store.writes.evict_holders(GATE)).count for _ in range(3)]
         other.rollback()
 
     assert counts == [2, 2, 0]
@@ -184,7 +184,7 @@ async def test_tasks_behind_do_not_pass_before_those_sent_back(store: Store) -> 
     behind = [await wanting(store, "y") for _ in range(2)]
     await lower(store, 2)
     behind.append(await wanting(store, "y"))
-    assert (await store.writes.give_way(GATE)).count == 3
+    assert (await store.writes.evict_holders(GATE)).count == 3
 
     # In the middle of it there is room again, for two more than hold the gate.
     await store.writes.set_gate(*_gate(), capacity=9, expected_revision=0)
@@ -202,7 +202,7 @@ async def test_another_replica_goes_on_where_one_has_died(
     names = [NAMESPACE.name]
     keys = await holders(dead, 8)
     await lower(dead, 1)
-    await dead.writes.give_way(GATE)
+    await dead.writes.evict_holders(GATE)
     dead.clock.advance(LEFT_ALONE - dt.timedelta(microseconds=1))
     assert await other.gates.find_lowered(names) == ()
     dead.clock.advance(dt.timedelta(microseconds=1))
@@ -222,8 +222,10 @@ async def test_no_holder_gives_way_once_the_capacity_suffices_again(store: Store
     await store.settled(first)
 
     assert await sent_back(store) == [0]
-    assert await store.writes.give_way(GATE) == GaveWay(0, is_done=True)
-    assert await store.writes.give_way(LoweredGate("orders", "nowhere")) == GaveWay(0, is_done=True)
+    assert await store.writes.evict_holders(GATE) == GaveWay(0, is_done=True)
+    assert await store.writes.evict_holders(LoweredGate("orders", "nowhere")) == GaveWay(
+        0, is_done=True
+    )
     assert await held_by(store) == ids(keys[1:])
 
 
@@ -256,7 +258,9 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
             await holders(store, count)
             await lower(store, 0)
             observer.execute("ANALYZE")
-            reads = await reads_of(connection, store.clock, lambda it: it.writes.give_way(GATE))
+            reads = await reads_of(
+                connection, store.clock, lambda it: it.writes.evict_holders(GATE)
+            )
             found.append(reads["gate_holders"].by_index + reads["schedule"].by_index)
             await sent_back(store)
 
@@ -270,7 +274,7 @@ async def test_a_gate_that_stays_locked_is_reported_as_locked(store: Store, data
         other.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
 
         with pytest.raises(errors.StorageLockedError):
-            await store.writes.give_way(GATE)
+            await store.writes.evict_holders(GATE)
         other.rollback()
 
     assert await sent_back(store) == [2]

@@ -125,7 +125,7 @@ async def lower_a_capacity(store: Store) -> None:
     await raise_a_capacity(store)
     found = await _set_capacity(store, 1)
     assert (found.verdict, found.is_lowered) == ("changed", True)
-    gave_way = await store.writes.give_way(LoweredGate(NAMESPACE.name, gate(1)))
+    gave_way = await store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate(1)))
     assert gave_way == GaveWay(ROOM, is_done=True)
 
 

@@ -30,7 +30,7 @@ COUNTED = 1000
 
 TASK = 3_000_000_000
 NUMBERS = range(10_001, 10_001 + BATCH)
-GATED = ("gated", "gates", "gate_holders", "gate_lines")
+GATED = ("gated", "gates", "gate_holders", "gate_queues")
 
 
 def scanned(reads: Mapping[str, Reads]) -> dict[str, Reads]:
@@ -105,7 +105,7 @@ async def test_one_task_is_told_without_reading_the_others(connection: Connectio
     assert scanned(reads) == {}
     # The line of the gate, up to where places are reported; each of the others but a few rows.
     assert reads["gated"].by_index <= 2 * COUNTED + 20
-    assert reads["gate_lines"].by_index <= 2 * COUNTED + 20
+    assert reads["gate_queues"].by_index <= 2 * COUNTED + 20
     others = {table: it.by_index for table, it in reads.items() if table not in GATED[::3]}
     assert max(others.values()) <= 20, others
 
@@ -115,7 +115,7 @@ async def test_a_gate_is_read_once_for_all_who_wait_for_it(connection: Connectio
 
     assert scanned(reads) == {}
     assert reads["gated"].by_index <= 2 * COUNTED + 12 * BATCH
-    assert reads["gate_lines"].by_index <= 2 * COUNTED + 12 * BATCH
+    assert reads["gate_queues"].by_index <= 2 * COUNTED + 12 * BATCH
     others = {table: it.by_index for table, it in reads.items() if table not in GATED[::3]}
     assert max(others.values()) <= 20 * BATCH, others
 
@@ -174,8 +174,8 @@ _FILLING = (
     FROM filler""",
     """
     INSERT INTO progressor.gated
-        (slot, namespace, process_id, task_id, task_type, state, state_since, ripe_at, priority,
-         order_key, order_version, gates, hold, line, replica_id)
+        (slot, namespace, process_id, task_id, task_type, state, state_since, ready_at, priority,
+         order_key, order_version, gates, hold, queue, replica_id)
     SELECT slot, 'orders', process_id, %(task)s + n, 'init', 'gates', '2025-01-01',
         '2026-01-01'::timestamptz - (n %% 20 > 18)::integer * interval '1 h', 3, 'o',
         CASE WHEN n %% 2 = 1 THEN ARRAY[1] ELSE ARRAY[2] END, gates, 'task', gates::text, 1
@@ -183,20 +183,20 @@ _FILLING = (
     WHERE n > 2""",
     """
     INSERT INTO progressor.gated
-        (slot, namespace, process_id, task_id, task_type, state, state_since, ripe_at, priority,
-         order_key, order_version, gates, hold, line, replica_id)
+        (slot, namespace, process_id, task_id, task_type, state, state_since, ready_at, priority,
+         order_key, order_version, gates, hold, queue, replica_id)
     SELECT slot, 'orders', process_id, %(task)s + n, 'init', 'gates', '2025-01-01',
         '2024-01-01'::timestamptz + n * interval '1 s', 3, 'o', ARRAY[n], gates, 'task',
         gates::text, 1
     FROM filler
     WHERE n <= 2""",
     """
-    INSERT INTO progressor.gate_lines
-        (namespace, line, gates, waits_on, head_priority, head_task_id, oldest_at,
+    INSERT INTO progressor.gate_queues
+        (namespace, queue, gates, waits_on, head_priority, head_task_id, oldest_at,
          oldest_id)
-    SELECT 'orders', line, gates, 'g', 3, min(task_id), min(ripe_at), min(task_id)
+    SELECT 'orders', queue, gates, 'g', 3, min(task_id), min(ready_at), min(task_id)
     FROM progressor.gated
-    GROUP BY line, gates""",
+    GROUP BY queue, gates""",
     """
     INSERT INTO progressor.gates (namespace, gate, capacity, held, created_at, updated_at)
     SELECT DISTINCT 'orders', gate, 1, 1, '2025-01-01'::timestamptz, '2025-01-01'::timestamptz

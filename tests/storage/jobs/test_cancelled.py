@@ -46,10 +46,10 @@ async def test_a_follower_without_a_step_in_hand_is_stopped(
     leader = await begun(jobs)
     await jobs.control.cancel(leader, "why")
 
-    tended = await jobs.control.tend(leader)
-    again = await jobs.control.tend(leader)
+    maintained = await jobs.control.maintain(leader)
+    again = await jobs.control.maintain(leader)
 
-    assert (tended.stopped, tended.is_whole) == (1, True)
+    assert (maintained.stopped, maintained.is_whole) == (1, True)
     assert again.stopped == 0
     [node, *_] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert (node.state, node.error) == (
@@ -70,12 +70,12 @@ async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
     leader = await begun(jobs)
     tasks = await jobs.claim()
     await jobs.control.cancel(leader, "why")
-    tended = await jobs.control.tend(leader)
+    maintained = await jobs.control.maintain(leader)
     before = await jobs.states(leader)
 
     written = await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
 
-    assert (tended.stopped, tended.is_whole) == (0, True)
+    assert (maintained.stopped, maintained.is_whole) == (0, True)
     assert before["a"] == "running"
     assert written.next is None
     assert (await jobs.states(leader))["a"] == "cancelled"
@@ -109,12 +109,12 @@ async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g1": 1}))
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
     await jobs.control.cancel(leader, "")
 
-    tended = await jobs.control.tend(leader)
+    maintained = await jobs.control.maintain(leader)
 
-    assert tended.stopped == 2
+    assert maintained.stopped == 2
     gate = await jobs.store.gates.get("orders", "g1")
     assert (gate.gate.held, gate.line) == (0, ())
     assert broken_invariants(observer, now=clock.now()) == {}

@@ -70,7 +70,7 @@ async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
 
-    await jobs.tend(leader)
+    await jobs.maintain(leader)
 
     page = await jobs.jobs.read(leader, payloads=False)
     idle = {node.name: node for node in page.nodes}["idle"]
@@ -87,7 +87,7 @@ async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
 ) -> None:
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
-    await jobs.tend(leader)
+    await jobs.maintain(leader)
     before = await jobs.states(leader)
 
     written = await jobs.settled(
@@ -109,7 +109,7 @@ async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
     await lose(jobs, clock, tasks["lost"])
 
     await jobs.settled(tasks["busy"], DONE, continues=True)
-    await jobs.tend(leader)
+    await jobs.maintain(leader)
 
     assert await jobs.states(leader) == {
         "busy": "done", "lost": "failed", "idle": "failed", **dict.fromkeys(UNSTARTED, "failed"),
@@ -185,8 +185,8 @@ async def test_a_job_above_fails_as_a_whole_too(
     await lose(jobs, clock, below["lost"])
     at_once = await jobs.states(inner)
     invariants = broken_invariants(observer, now=clock.now())
-    await jobs.tend(inner)
-    await jobs.tend(leader)
+    await jobs.maintain(inner)
+    await jobs.maintain(leader)
 
     assert (at_once, invariants) == ({"lost": "failed", "behind": "failed"}, {})
     assert await jobs.job_state(leader) == "failed"
@@ -208,8 +208,8 @@ async def test_a_job_below_is_failed_with_it(
     await jobs.settled(tasks["inner"], success(action))
 
     await lose(jobs, clock, tasks["lost"])
-    await jobs.tend(leader)
-    await jobs.tend(tasks["inner"].key)
+    await jobs.maintain(leader)
+    await jobs.maintain(tasks["inner"].key)
 
     assert await jobs.states(leader) == {"inner": "failed", "lost": "failed"}
     assert await jobs.states(tasks["inner"].key) == {"a": "failed", "b": "failed"}
@@ -223,7 +223,7 @@ async def test_it_can_be_retried(
     leader, tasks = await at_work(jobs)
     await lose(jobs, clock, tasks["lost"])
     await jobs.settled(tasks["busy"], DONE)
-    await jobs.tend(leader)
+    await jobs.maintain(leader)
 
     await jobs.control.retry(leader, deadline=None, timeout=None)
 

@@ -132,14 +132,14 @@ async def test_a_gated_node_begins_again_by_tending(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"g4": 1}))
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, BROKEN)
     await jobs.control.retry(leader, deadline=None, timeout=None)
     before = await jobs.states(leader)
 
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
 
     assert before == {"a": "ready"}
     assert broken_invariants(observer, now=clock.now()) == {}
@@ -154,7 +154,7 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
     leader = await begun(jobs)
     observer.execute("UPDATE progressor.jobs SET deadline_at = %s", [clock.now()])
     await jobs.control.fail_overdue(limit=10)
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
     before = await jobs.states(leader)
 
     _, names = await jobs.control.retry(leader, deadline=None, timeout=None)

@@ -29,10 +29,10 @@ async def test_nodes_with_constraints_are_started_by_tending(
     before = await jobs.states(leader)
     jobs.store.told.clear()
 
-    tended = await jobs.control.tend(leader)
+    maintained = await jobs.control.maintain(leader)
 
     assert before == {"a": "ready", "b": "ready"}
-    assert (tended.started, tended.is_whole) == (2, True)
+    assert (maintained.started, maintained.is_whole) == (2, True)
     assert len([each for told in jobs.store.told for each in told.due]) == 1
     assert broken_invariants(observer, now=clock.now()) == {}
     [(name, task)] = (await jobs.claim()).items()
@@ -47,7 +47,7 @@ async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobStore)
     gated = Constraints(gates={"g3": 1})
     await jobs.submit(leader, (NodeSpec(name="a", process_id=taken.process_id, constraints=gated),))
 
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
 
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert (node.state, node.error and node.error.reason) == (
@@ -59,9 +59,9 @@ async def test_what_is_untended_for_long_is_found(jobs: JobStore) -> None:
     leader = await begun(jobs)
     await jobs.control.cancel(leader, "")
 
-    young = await jobs.jobs.find_untended(age=HOUR, limit=10)
-    old = await jobs.jobs.find_untended(age=NO_TIME, limit=10)
-    await jobs.control.tend(leader)
+    young = await jobs.jobs.find_upkeep_due(age=HOUR, limit=10)
+    old = await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10)
+    await jobs.control.maintain(leader)
 
     assert (young, old) == ((), (leader,))
-    assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()
+    assert await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10) == ()

@@ -47,7 +47,7 @@ async def test_a_node_that_is_stopped_says_why(jobs: JobStore, reason: str, told
     leader = await begun(jobs, ALONE)
     await jobs.control.cancel(leader, reason)
 
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
 
     assert await error_of(jobs, leader) == TaskError(code=10, reason="JOB_CANCELLED", message=told)
     assert await details_of(jobs, leader) == (reason, f"JOB_CANCELLED: {told}")
@@ -72,7 +72,7 @@ async def test_a_node_that_is_stopped_at_the_deadline_says_so(
     clock.advance(MINUTE)
     await jobs.control.fail_overdue(limit=10)
 
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
 
     late = "DEADLINE_EXCEEDED"
     assert await error_of(jobs, leader) == TaskError(code=10, reason="JOB_CANCELLED", message=late)
@@ -84,7 +84,7 @@ async def test_jobs_within_a_cancelled_one_say_why_at_every_depth(jobs: JobStore
     await jobs.control.cancel(outer, "why")
 
     for leader in leaders:
-        await jobs.control.tend(leader)
+        await jobs.control.maintain(leader)
 
     assert [await error_of(jobs, each) for each in leaders] == [WHY] * 3
     assert await details_of(jobs, outer) == ("why", "JOB_CANCELLED: why")
@@ -99,7 +99,7 @@ async def test_a_job_that_is_cancelled_within_another_says_why_up_and_down(
     outer, inner = await nested(jobs, "a", "b")
 
     await jobs.control.cancel(inner, reason)
-    await jobs.control.tend(inner)
+    await jobs.control.maintain(inner)
 
     up = TaskError(code=9, reason="JOB_CANCELLED", message=told)
     assert await error_of(jobs, outer) == up
@@ -116,7 +116,7 @@ async def test_a_job_that_is_late_within_another_says_so_up_and_down(
     clock.advance(MINUTE)
 
     await jobs.control.fail_overdue(limit=10)
-    await jobs.control.tend(init.key)
+    await jobs.control.maintain(init.key)
 
     late = "DEADLINE_EXCEEDED"
     up, down = await error_of(jobs, outer), await error_of(jobs, init.key)
@@ -130,7 +130,7 @@ async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
     await jobs.store.writes.remove(outer)
 
     await jobs.control.stop_orphans()
-    await jobs.control.tend(inner)
+    await jobs.control.maintain(inner)
 
     gone = "its leader was removed"
     assert await error_of(jobs, inner) == TaskError(code=10, reason="JOB_CANCELLED", message=gone)
@@ -141,7 +141,7 @@ async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
     await jobs.store.writes.halt(inner, "JOB_CANCELLED: why")
-    await jobs.control.tend(inner)
+    await jobs.control.maintain(inner)
 
     up = TaskError(code=9, reason="PROCESS_FAILED", message="JOB_CANCELLED: why")
     assert await error_of(jobs, outer) == up

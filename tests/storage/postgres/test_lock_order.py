@@ -207,7 +207,7 @@ async def cancel_task(party: Party) -> None:
 async def set_gate(party: Party) -> None:
     gate, capacity = party.random.choice(GATES), party.random.randrange(4)
     await party.store.writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
-    await party.store.writes.give_way(LoweredGate(NAMESPACE.name, gate))
+    await party.store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate))
 
 
 async def look_again(party: Party) -> None:

@@ -19,8 +19,8 @@ CAUSES = 5
 
 _GATED: LiteralString = """
     INSERT INTO progressor.gated (
-        slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ripe_at,
-        priority, order_key, order_version, gates, hold, line, attempt, replica_id
+        slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ready_at,
+        priority, order_key, order_version, gates, hold, queue, attempt, replica_id
     )
     SELECT i * 7919 %% 1024, CASE WHEN i %% 4 = 0 THEN 'elsewhere' ELSE 'orders' END, 'p' || i, i,
         CASE WHEN i %% 10 = 0 THEN 'init' ELSE 'call' END::progressor.task_type,
@@ -34,8 +34,8 @@ _GATED: LiteralString = """
         SELECT (ARRAY['time', 'order', 'process', 'gates', 'available'])[i %% 5 + 1] AS state
     ) k"""
 _LINES: LiteralString = """
-    INSERT INTO progressor.gate_lines (
-        namespace, line, gates, waits_on, head_priority, head_task_id, oldest_at, oldest_id
+    INSERT INTO progressor.gate_queues (
+        namespace, queue, gates, waits_on, head_priority, head_task_id, oldest_at, oldest_id
     )
     SELECT n, '{g' || i || '}', ARRAY['g' || i], 'g' || i %% 500, 3, i, %(now)s, i
     FROM generate_series(1, %(lines)s) AS i
@@ -53,7 +53,7 @@ def fill(conninfo: str, *, analyze: bool) -> None:
     """Have ROWS tasks with constraints wait in all states, in LINES lines of 500 gates."""
     create_namespace(conninfo)
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        for table in ("gated", "gate_lines", "gate_holders"):
+        for table in ("gated", "gate_queues", "gate_holders"):
             connection.execute(
                 f"ALTER TABLE progressor.{table} SET (autovacuum_enabled = off)".encode()
             )
@@ -83,6 +83,6 @@ async def test_no_more_is_read_than_is_counted(own_database: str, analyze: bool)
     assert {table: it.sequential for table, it in reads.items() if it.sequential} == {}
     # Those that are available, the retries, the init tasks, and one that tells that there are any.
     assert reads["gated"].by_index <= (CAUSES + 3) * each + 2
-    assert reads["gate_lines"].by_index <= each + 2
+    assert reads["gate_queues"].by_index <= each + 2
     assert reads["gate_holders"].by_index <= each
     assert reads["schedule"].by_index <= each

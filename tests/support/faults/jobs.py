@@ -21,7 +21,7 @@ from tests.support.faults.ground import ATTEMPT_SECONDS, Ground, insisted
 from tests.support.processor.scripted import Hang, Step
 
 _SETTLE = '"settle_job_tasks"('
-_TEND = '"tend_job"('
+_MAINTAIN = '"maintain_job"('
 _SOON = 0.3
 _NODES = """
     SELECT name, state::text FROM progressor.job_nodes
@@ -109,8 +109,8 @@ class JobGround:
     async def at_rest(self) -> None:
         """Wait until nothing is in hand or due, and nothing is left to do for any job."""
         await self.ground.at_rest()
-        untended = "SELECT FROM progressor.jobs WHERE untended_at IS NOT NULL"
-        await self.ground.until(lambda: not self.ground.observer.execute(untended).fetchall())
+        upkeep_due = "SELECT FROM progressor.jobs WHERE upkeep_due_at IS NOT NULL"
+        await self.ground.until(lambda: not self.ground.observer.execute(upkeep_due).fetchall())
 
     async def ended(self, job_id: str, state: str, **nodes: str) -> None:
         """Wait until a job has ended as it should; then its nodes have, and each did so once."""
@@ -302,7 +302,7 @@ async def stop(on: JobGround, make: Make) -> None:
     on.script(job_id, PAIR, a=answering(b"waits", set_timer=timer(3600)))
     await on.submit(job_id, on.graph(PAIR))
     await on.ground.until(lambda: on.ground.events(f"{job_id}/a") == [b"waits"])
-    async with on.ground.under(make, _TEND):
+    async with on.ground.under(make, _MAINTAIN):
         await insisted(
             functools.partial(on.ground.client.jobs.cancel, job_id, timeout=ATTEMPT_SECONDS)
         )
@@ -333,7 +333,7 @@ async def gated_node(on: JobGround, make: Make) -> None:
     job_id = on.ground.fresh()
     on.script(job_id, PAIR)
     gate = Constraints(gates={f"gate of {job_id}": 1})
-    async with on.ground.under(make, _TEND):
+    async with on.ground.under(make, _MAINTAIN):
         await on.submit(job_id, on.graph(PAIR, b=gate))
     await on.done(job_id, PAIR)
 
@@ -367,9 +367,9 @@ async def recovery(on: JobGround, make: Make) -> None:
                 " WHERE namespace = %s AND process_id = %s",
                 [on.ground.env.namespace, job_id],
             )
-            on.ground.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+            on.ground.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
     # A round that was not answered is done again when the next one is due.
-    on.ground.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+    on.ground.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
     await on.ended(job_id, "failed", a="failed", b="skipped")
     hang.released.set()
     assert on.joins(job_id) == {"error": 1}

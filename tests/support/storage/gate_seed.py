@@ -13,7 +13,7 @@ IDLE_COUNT = 1000
 LATER_COUNT = 1000
 
 TABLES = (
-    "processes", "tasks", "schedule", "running", "gated", "gates", "gate_holders", "gate_lines",
+    "processes", "tasks", "schedule", "running", "gated", "gates", "gate_holders", "gate_queues",
     "orders",
 )  # fmt: skip
 
@@ -123,8 +123,8 @@ _FILLING: tuple[LiteralString, ...] = (
     WHERE kind = 'h'""",
     """
     INSERT INTO progressor.gated
-        (slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ripe_at,
-         priority, order_key, order_version, gates, hold, line, replica_id)
+        (slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ready_at,
+         priority, order_key, order_version, gates, hold, queue, replica_id)
     SELECT f.slot, 'orders', f.process_id, f.task_id, 'call', s.state::progressor.gated_state,
         '2026-01-01', r.run_at, coalesce(r.run_at, '2026-01-01'), 1 + f.n %% 5,
         CASE WHEN f.kind = 't' THEN 'o' || f.n END,
@@ -143,12 +143,13 @@ _FILLING: tuple[LiteralString, ...] = (
     INSERT INTO progressor.orders
     SELECT namespace, order_key FROM progressor.gated WHERE order_key IS NOT NULL""",
     """
-    INSERT INTO progressor.gate_lines
-        (namespace, line, gates, waits_on, head_priority, head_task_id, oldest_at,
+    INSERT INTO progressor.gate_queues
+        (namespace, queue, gates, waits_on, head_priority, head_task_id, oldest_at,
          oldest_id)
-    SELECT DISTINCT ON (g.line) 'orders', g.line, g.gates, g.gates[1], g.priority, g.task_id,
-        g.ripe_at, first_value(g.task_id) OVER (PARTITION BY g.line ORDER BY g.ripe_at, g.task_id)
+    SELECT DISTINCT ON (g.queue) 'orders', g.queue, g.gates, g.gates[1], g.priority, g.task_id,
+        g.ready_at,
+        first_value(g.task_id) OVER (PARTITION BY g.queue ORDER BY g.ready_at, g.task_id)
     FROM progressor.gated g
-    WHERE g.line IS NOT NULL
-    ORDER BY g.line, g.priority, g.task_id""",
+    WHERE g.queue IS NOT NULL
+    ORDER BY g.queue, g.priority, g.task_id""",
 )

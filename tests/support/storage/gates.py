@@ -41,7 +41,7 @@ PLENTY = 1000
 """The capacity of a gate that no task waits for."""
 
 LONG = dt.timedelta(seconds=100)
-"""Longer than the patience, any timer and any retry."""
+"""Longer than the starvation timeout, any timer and any retry."""
 
 _ROUNDS_MAX = 100
 
@@ -112,7 +112,9 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(conninfo: str, *, patience: dt.timedelta = STARVATION_TIMEOUT) -> Iterator[Opened]:
+def opened(
+    conninfo: str, *, starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
+) -> Iterator[Opened]:
     """Open three replicas on a database with the schema."""
     # What a crash would lose, no test of this kind looks for.
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
@@ -123,7 +125,9 @@ def opened(conninfo: str, *, patience: dt.timedelta = STARVATION_TIMEOUT) -> Ite
         psycopg.connect(quick, autocommit=True) as observer,
     ):
         stack = contextlib.AsyncExitStack()
-        running = running_stores(quick, count=STORES_COUNT, clock=clock, patience=patience)
+        running = running_stores(
+            quick, count=STORES_COUNT, clock=clock, starvation_timeout=starvation_timeout
+        )
         stores = runner.run(stack.enter_async_context(running))
         try:
             yield Opened(runner, observer, stores, clock)
@@ -204,7 +208,7 @@ class GatedStorage:
         """Set the capacity of a gate, which may not be there yet."""
         writes = self.stores[store].writes
         self.run(writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
-        while not self.run(writes.give_way(LoweredGate(NAMESPACE.name, gate))).is_done:
+        while not self.run(writes.evict_holders(LoweredGate(NAMESPACE.name, gate))).is_done:
             pass
         self.hear()
         # No one else is at work: a holder that does not run has given way. Of another gate, one

@@ -62,7 +62,7 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused"
 
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
-    "gated", "gates", "gate_holders", "gate_lines", "orders", "jobs", "job_nodes", "schedules",
+    "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
     "schedule_runs",
     "orphans",
 )  # fmt: skip
@@ -191,9 +191,9 @@ class Writes:
             )
         )
 
-    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+    async def evict_holders(self, lowered: LoweredGate) -> GaveWay:
         """Send back some surplus holders of a gate."""
-        gave_way, effects = await self.gates.give_way(lowered)
+        gave_way, effects = await self.gates.evict_holders(lowered)
         self.effects.apply(effects)
         return gave_way
 
@@ -371,7 +371,7 @@ class Store:
         """Set a capacity, and have those give way who hold the gate beyond it."""
         name = self.namespace.name
         await self.writes.set_gate(name, gate, capacity=capacity, expected_revision=0)
-        while not (await self.writes.give_way(LoweredGate(name, gate))).is_done:
+        while not (await self.writes.evict_holders(LoweredGate(name, gate))).is_done:
             pass
 
     async def beat(self) -> None:
@@ -397,7 +397,7 @@ def store(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: BatchObserver = ignore_batch,
-    patience: dt.timedelta = STARVATION_TIMEOUT,
+    starvation_timeout: dt.timedelta = STARVATION_TIMEOUT,
 ) -> Store:
     """Return a replica's storage on a pool; its group commits do not run yet."""
     context = StorageContext(
@@ -406,7 +406,7 @@ def store(
         clock=clock,
         replica_id=replica_id,
         statement_timeout=STATEMENT_TIMEOUT,
-        starvation_timeout=patience,
+        starvation_timeout=starvation_timeout,
     )
     settings = commit or Commit(gather=NO_TIME)
     gathering = CommitContext(on_batch=on_batch)
@@ -454,7 +454,7 @@ async def running_stores(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: BatchObserver = ignore_batch,
-    patience: dt.timedelta = STARVATION_TIMEOUT,
+    starvation_timeout: dt.timedelta = STARVATION_TIMEOUT,
 ) -> AsyncIterator[tuple[Store, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
     pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)
@@ -467,7 +467,7 @@ async def running_stores(
                 namespace=namespace,
                 commit=commit,
                 on_batch=on_batch,
-                patience=patience,
+                starvation_timeout=starvation_timeout,
             )
             for number in range(1, count + 1)
         )

@@ -216,7 +216,7 @@ class TestLeader:
 
     async def test_that_was_never_told_is_told_by_recovery(self, jobs: JobEnv) -> None:
         await _forgotten(jobs)
-        jobs.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+        jobs.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
 
         assert await jobs.ended("job") == "done"
         assert jobs.env.points.count("job_recovered", job=jobs.env.key("job"), kind="join") == 1

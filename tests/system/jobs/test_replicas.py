@@ -150,7 +150,7 @@ class TestRecovery:
             await jobs.asked("job", "a")
             # As if the settlement of a had forgotten to start b, an hour ago.
             await _forget(jobs)
-            jobs.observer.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+            jobs.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
 
             await eventually(lambda: _recovered(three) > 0)
             for replica in three:

@@ -29,6 +29,7 @@ CHECKSUMS = {
     "0016_pre_who_ran_it.sql": "8ad8e9e3a430619d",
     "0017_pre_orders_end.sql": "d71d5a4f42f3212c",
     "0018_pre_schedule_runs.sql": "f1db5ce8e8fd43bc",
+    "0019_pre_words.sql": "af2b37543f45d093",
 }
 
 

@@ -1,7 +1,7 @@
 -- Tells what a task that carries constraints waits for, but for its gates: time, order, process; or
 -- gates, if they are all that can be missing.
--- It waits for its process behind who is first in the line there, unless it is older and that has not
--- begun; and behind an older call of its process that stands in line for the same gates: of a crowd, one
+-- It waits for its process behind who is first in the queue there, unless it is older and that has not
+-- begun; and behind an older call of its process that is queued for the same gates: of a crowd, one
 -- is enough there.
 -- An old one (p_is_old) does not wait for its process to be free: it is enough that it would be next.
 -- A timer yields to everything.

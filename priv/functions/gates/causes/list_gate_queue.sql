@@ -1,12 +1,12 @@
--- Tells who stands in line for a gate, in the order in which they pass: those who have waited for longer
--- than p_patience, the longest first; then by priority and age. The first 1,000.
+-- Tells who is queued for a gate, in the order in which they pass: those who have waited for longer
+-- than p_starvation_timeout, the longest first; then by priority and age. The first 1,000.
 --
--- Of more than 1,000 lines, and of more than 10,000 tasks that are the first of their lines, the others are
+-- Of more than 1,000 queues, and of more than 10,000 tasks that are the first of their queues, the others are
 -- not looked at: what comes behind so many is not told anyway.
 -- Locks: none.
 -- Returns: their tasks.
 CREATE FUNCTION list_gate_queue(
-    p_now timestamptz, p_patience double precision, p_namespace text, p_gate text
+    p_now timestamptz, p_starvation_timeout double precision, p_namespace text, p_gate text
 )
 RETURNS bigint[]
 STABLE
@@ -14,35 +14,35 @@ BY INDEX
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-    v_aged_from timestamptz := p_now - make_interval(secs => p_patience);
+    v_aged_from timestamptz := p_now - make_interval(secs => p_starvation_timeout);
     v_aged      bigint[];
     v_others    bigint[];
 BEGIN
-    SELECT coalesce(array_agg(f.task_id ORDER BY f.ripe_at, f.task_id), '{}')
+    SELECT coalesce(array_agg(f.task_id ORDER BY f.ready_at, f.task_id), '{}')
     INTO v_aged
     FROM (
-        SELECT a.ripe_at, a.task_id
+        SELECT a.ready_at, a.task_id
         FROM (
-            SELECT t.ripe_at, t.task_id
+            SELECT t.ready_at, t.task_id
             FROM (
-                SELECT l.line
-                FROM gate_lines l
+                SELECT l.queue
+                FROM gate_queues l
                 WHERE (l.namespace, l.waits_on) = (p_namespace, p_gate)
                     AND l.oldest_at <= v_aged_from
                 ORDER BY l.namespace, l.waits_on, l.oldest_at
                 LIMIT 1000
             ) l
             CROSS JOIN LATERAL (
-                SELECT g.ripe_at, g.task_id
+                SELECT g.ready_at, g.task_id
                 FROM gated g
-                WHERE (g.namespace, g.line) = (p_namespace, l.line)
-                    AND g.ripe_at <= v_aged_from
-                ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+                WHERE (g.namespace, g.queue) = (p_namespace, l.queue)
+                    AND g.ready_at <= v_aged_from
+                ORDER BY g.namespace, g.queue, g.ready_at, g.task_id
                 LIMIT 1000
             ) t
             LIMIT 10000
         ) a
-        ORDER BY a.ripe_at, a.task_id
+        ORDER BY a.ready_at, a.task_id
         LIMIT 1000
     ) f;
     -- The others stand among those aged, and are looked for only where these are few.
@@ -56,8 +56,8 @@ BEGIN
         FROM (
             SELECT t.priority, t.task_id
             FROM (
-                SELECT l.line
-                FROM gate_lines l
+                SELECT l.queue
+                FROM gate_queues l
                 WHERE (l.namespace, l.waits_on) = (p_namespace, p_gate)
                 ORDER BY l.namespace, l.waits_on, l.head_priority, l.head_task_id
                 LIMIT 1000
@@ -65,9 +65,9 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT g.priority, g.task_id
                 FROM gated g
-                WHERE (g.namespace, g.line) = (p_namespace, l.line)
-                    AND g.ripe_at > v_aged_from
-                ORDER BY g.namespace, g.line, g.priority, g.task_id
+                WHERE (g.namespace, g.queue) = (p_namespace, l.queue)
+                    AND g.ready_at > v_aged_from
+                ORDER BY g.namespace, g.queue, g.priority, g.task_id
                 LIMIT 1000
             ) t
             LIMIT 10000

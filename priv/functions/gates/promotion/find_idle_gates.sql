@@ -1,36 +1,36 @@
 -- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again:
--- gates of some namespaces that have places while lines wait for them, lines that wait for nothing, and
+-- gates of some namespaces that have places while queues wait for them, queues that wait for nothing, and
 -- orders whose smallest version still waits for a smaller one.
--- Of the lines and of the orders it looks at p_window each, by index, from where the last call has ended to
+-- Of the queues and of the orders it looks at p_window each, by index, from where the last call has ended to
 -- where the next one is to begin; so all of them are seen in turn, and a call costs the same whatever
 -- waits. Lines that wait for nothing are looked at each time: there are none. Finds at most p_limit of
 -- these in each namespace.
--- What comes up to p_line_namespace and p_line, and up to p_order_namespace and p_order_key, was looked at.
+-- What comes up to p_queue_namespace and p_queue, and up to p_order_namespace and p_order_key, was looked at.
 -- Locks: none.
--- Returns: one row for each that is found, of which one of gate, line and order is not null: for
+-- Returns: one row for each that is found, of which one of gate, queue and order is not null: for
 -- promote_again. Then the row is_end, of how far it has come; null: to the end.
 CREATE FUNCTION find_idle_gates(
     p_limit           integer,
     p_window          integer,
     p_namespace       text[],
-    p_line_namespace  text,
-    p_line            text,
+    p_queue_namespace text,
+    p_queue           text,
     p_order_namespace text,
     p_order_key       text
 )
 RETURNS TABLE (
-    namespace text, gate text, line text, order_key text, is_end boolean, line_namespace text,
-    line_until text, order_namespace text, order_until text
+    namespace text, gate text, queue text, order_key text, is_end boolean, queue_namespace text,
+    queue_until text, order_namespace text, order_until text
 )
 STABLE
 BY INDEX
 AS $$
 DECLARE
-    v_namespace   text;
-    v_line_room   integer := p_window;
-    v_order_room  integer := p_window;
-    v_after       text;
-    v_window      record;
+    v_namespace  text;
+    v_queue_room integer := p_window;
+    v_order_room integer := p_window;
+    v_after      text;
+    v_window     record;
 BEGIN
     FOR v_namespace IN
         SELECT n.name
@@ -38,39 +38,39 @@ BEGIN
         ORDER BY n.name
     LOOP
         RETURN QUERY
-        SELECT v_namespace, NULL::text, l.line, NULL::text, false, NULL::text, NULL::text, NULL::text,
+        SELECT v_namespace, NULL::text, l.queue, NULL::text, false, NULL::text, NULL::text, NULL::text,
             NULL::text
-        FROM gate_lines l
+        FROM gate_queues l
         WHERE l.namespace = v_namespace AND l.waits_on IS NULL
         LIMIT p_limit;
 
-        IF v_line_room > 0 AND v_namespace >= p_line_namespace THEN
-            v_after := CASE WHEN v_namespace = p_line_namespace THEN p_line ELSE '' END;
-            SELECT count(*) AS count, max(w.line) AS last,
+        IF v_queue_room > 0 AND v_namespace >= p_queue_namespace THEN
+            v_after := CASE WHEN v_namespace = p_queue_namespace THEN p_queue ELSE '' END;
+            SELECT count(*) AS count, max(w.queue) AS last,
                 array_agg(DISTINCT w.waits_on) FILTER (WHERE w.has_place) AS gates
             INTO v_window
             FROM (
-                SELECT l.line, l.waits_on, (
+                SELECT l.queue, l.waits_on, (
                     SELECT g.held < g.capacity
                     FROM gates g
                     WHERE (g.namespace, g.gate) = (l.namespace, l.waits_on)
                 ) AS has_place
                 FROM (
-                    SELECT l.namespace, l.line, l.waits_on
-                    FROM gate_lines l
-                    WHERE l.namespace = v_namespace AND l.line > v_after
-                    ORDER BY l.namespace, l.line
-                    LIMIT v_line_room
+                    SELECT l.namespace, l.queue, l.waits_on
+                    FROM gate_queues l
+                    WHERE l.namespace = v_namespace AND l.queue > v_after
+                    ORDER BY l.namespace, l.queue
+                    LIMIT v_queue_room
                 ) l
             ) w;
             RETURN QUERY
             SELECT v_namespace, g.gate, NULL::text, NULL::text, false, NULL::text, NULL::text,
                 NULL::text, NULL::text
             FROM unnest(v_window.gates) AS g (gate);
-            v_line_room := v_line_room - v_window.count;
-            IF v_line_room = 0 THEN
-                line_namespace := v_namespace;
-                line_until := v_window.last;
+            v_queue_room := v_queue_room - v_window.count;
+            IF v_queue_room = 0 THEN
+                queue_namespace := v_namespace;
+                queue_until := v_window.last;
             END IF;
         END IF;
 

@@ -1,19 +1,19 @@
--- Looks again at gates, lines and orders of one namespace that another transaction could not look at,
+-- Looks again at gates, queues and orders of one namespace that another transaction could not look at,
 -- or found to have more than it may take; or that the safety net found (find_idle_gates).
 -- Locks: the processes of those who are next, in key order; then as settle_gates.
 -- Returns: as settle_gates.
 CREATE FUNCTION promote_again(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
-    p_namespace  text,
-    p_gate       text[],
-    p_line       text[],
-    p_order_key  text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_namespace          text,
+    p_gate               text[],
+    p_queue              text[],
+    p_order_key          text[]
 )
 RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
     wait_seconds double precision, due_seconds double precision
 )
 BY INDEX
@@ -22,19 +22,19 @@ AS $$
 DECLARE
     v_slot       smallint[];
     v_process_id text[];
-    v_lines      text[];
+    v_queues     text[];
 BEGIN
-    -- The lines, and who is at their heads; read without a lock, so that it may be others by then.
-    SELECT array_agg(DISTINCT l.line)
-    INTO v_lines
+    -- The queues, and who is at their heads; read without a lock, so that it may be others by then.
+    SELECT array_agg(DISTINCT l.queue)
+    INTO v_queues
     FROM (
-        SELECT unnest(p_line) AS line
+        SELECT unnest(p_queue) AS queue
         UNION ALL
-        SELECT n.line
+        SELECT n.queue
         FROM unnest(p_gate) AS w (gate)
         CROSS JOIN LATERAL (
-            SELECT l.line
-            FROM gate_lines l
+            SELECT l.queue
+            FROM gate_queues l
             WHERE (l.namespace, l.waits_on) = (p_namespace, w.gate)
             ORDER BY l.namespace, l.waits_on, l.head_priority, l.head_task_id
             LIMIT p_limit
@@ -46,18 +46,18 @@ BEGIN
         SELECT DISTINCT c.slot, c.process_id
         FROM (
             SELECT g.slot, g.process_id
-            FROM unnest(v_lines) AS n (line)
+            FROM unnest(v_queues) AS n (queue)
             CROSS JOIN LATERAL (
                 (SELECT a.slot, a.process_id
                 FROM gated a
-                WHERE (a.namespace, a.line) = (p_namespace, n.line)
-                ORDER BY a.namespace, a.line, a.priority, a.task_id
+                WHERE (a.namespace, a.queue) = (p_namespace, n.queue)
+                ORDER BY a.namespace, a.queue, a.priority, a.task_id
                 LIMIT 1)
                 UNION ALL
                 (SELECT b.slot, b.process_id
                 FROM gated b
-                WHERE (b.namespace, b.line) = (p_namespace, n.line)
-                ORDER BY b.namespace, b.line, b.ripe_at, b.task_id
+                WHERE (b.namespace, b.queue) = (p_namespace, n.queue)
+                ORDER BY b.namespace, b.queue, b.ready_at, b.task_id
                 LIMIT 1)
             ) g
             UNION ALL
@@ -94,10 +94,10 @@ BEGIN
     RETURN QUERY
     SELECT *
     FROM settle_gates(
-        coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit, v_slot,
+        coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_line), 0)]), p_line);
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_queue), 0)]), p_queue);
 END;
 $$;

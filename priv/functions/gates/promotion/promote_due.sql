@@ -4,15 +4,15 @@
 -- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate
 -- was locked.
 CREATE FUNCTION promote_due(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
-    p_overdue    double precision,
-    p_namespace  text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_overdue            double precision,
+    p_namespace          text[]
 )
 RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, line text, order_key text,
+    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
     wait_seconds double precision, due_seconds double precision
 )
 BY INDEX
@@ -111,7 +111,7 @@ BEGIN
         RETURN QUERY
         SELECT *
         FROM settle_gates(
-            coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit, v_slot,
+            coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
             v_namespace, v_process_id);
     END IF;
     RETURN QUERY

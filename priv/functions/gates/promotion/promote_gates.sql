@@ -1,22 +1,22 @@
--- Promotes tasks from the lines that wait for the given gates, and from the given new lines, as long as there
--- are free places, with at most p_limit tries. The best head of all lines is tried first, no matter how long
--- its line has existed and which gate it waits for; otherwise a later task could take an earlier one's place.
+-- Promotes tasks from the queues that wait for the given gates, and from the given new queues, as long as there
+-- are free places, with at most p_limit tries. The best head of all queues is tried first, no matter how long
+-- its queue has existed and which gate it waits for; otherwise a later task could take an earlier one's place.
 -- An earlier promotion may have changed what is known of a head, so each head is read again before it is tried.
 -- Locks: the caller has locked the given orders and gates; everything else is locked with SKIP LOCKED.
 -- Returns: the tasks that are available now. A row without a task means that a needed row was locked by another
--- transaction or that the limit was reached; its gate, line or order must be looked at again.
+-- transaction or that the limit was reached; its gate, queue or order must be looked at again.
 CREATE FUNCTION promote_gates(
-    p_now             timestamptz,
-    p_replica_id      bigint,
-    p_patience        double precision,
-    p_limit           integer,
-    p_gate_namespace  text[],
-    p_gate            text[],
-    p_line_namespace  text[],
-    p_line            text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_gate_namespace     text[],
+    p_gate               text[],
+    p_queue_namespace    text[],
+    p_queue              text[]
 )
 RETURNS TABLE (
-    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
+    slot smallint, namespace text, process_id text, task_id bigint, gate text, queue text,
     order_key text
 )
 AS $$
@@ -30,26 +30,26 @@ DECLARE
     v_gate    text;
     v_count   integer := 0;
 BEGIN
-    SELECT array_agg(find_best_head(p_now, p_patience, s.namespace, s.gate, s.line))
+    SELECT array_agg(find_best_head(p_now, p_starvation_timeout, s.namespace, s.gate, s.queue))
     INTO v_sources
     FROM (
-        SELECT DISTINCT g.namespace, g.gate, NULL AS line
+        SELECT DISTINCT g.namespace, g.gate, NULL AS queue
         FROM unnest(p_gate_namespace, p_gate) AS g (namespace, gate)
         UNION ALL
-        SELECT DISTINCT l.namespace, NULL, l.line
-        FROM unnest(p_line_namespace, p_line) AS l (namespace, line)
+        SELECT DISTINCT l.namespace, NULL, l.queue
+        FROM unnest(p_queue_namespace, p_queue) AS l (namespace, queue)
     ) s;
 
     LOOP
         IF cardinality(v_sources) = 1 THEN
-            v_place := CASE WHEN (v_sources[1]).line IS NOT NULL THEN 1 END;
+            v_place := CASE WHEN (v_sources[1]).queue IS NOT NULL THEN 1 END;
             v_known := v_place;
         ELSE
             SELECT s.place
             INTO v_place
             FROM unnest(v_sources) WITH ORDINALITY
-                AS s (namespace, gate, line, aged_at, aged_id, priority, task_id, place)
-            WHERE s.line IS NOT NULL
+                AS s (namespace, gate, queue, aged_at, aged_id, priority, task_id, place)
+            WHERE s.queue IS NOT NULL
             ORDER BY s.aged_at, s.aged_id, s.priority, s.task_id
             LIMIT 1;
         END IF;
@@ -58,7 +58,7 @@ BEGIN
         IF v_known IS DISTINCT FROM v_place THEN
             v_known := v_place;
             v_sources[v_place] := find_best_head(
-                p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
+                p_now, p_starvation_timeout, v_source.namespace, v_source.gate, v_source.queue);
             CONTINUE WHEN v_sources[v_place] IS DISTINCT FROM v_source;
         END IF;
 
@@ -66,15 +66,15 @@ BEGIN
         v_verdict := 'again';
         IF v_count < p_limit THEN
             v_count := v_count + 1;
-            v_tried := try_line(
-                p_now, p_replica_id, p_patience, v_source.namespace, v_source.line);
+            v_tried := try_gate_queue(
+                p_now, p_replica_id, p_starvation_timeout, v_source.namespace, v_source.queue);
             v_verdict := v_tried.verdict;
             IF v_verdict = 'promoted' THEN
                 slot := v_tried.slot;
                 process_id := v_tried.process_id;
                 task_id := v_tried.task_id;
                 gate := NULL;
-                line := NULL;
+                queue := NULL;
                 order_key := NULL;
                 RETURN NEXT;
             END IF;
@@ -83,7 +83,7 @@ BEGIN
                 process_id := NULL;
                 task_id := NULL;
                 gate := NULL;
-                line := NULL;
+                queue := NULL;
                 RETURN NEXT;
             END LOOP;
         END IF;
@@ -92,23 +92,23 @@ BEGIN
             process_id := NULL;
             task_id := NULL;
             gate := v_source.gate;
-            line := CASE WHEN v_source.gate IS NULL THEN v_source.line END;
+            queue := CASE WHEN v_source.gate IS NULL THEN v_source.queue END;
             order_key := NULL;
             RETURN NEXT;
-            v_source.line := NULL;
+            v_source.queue := NULL;
             v_sources[v_place] := v_source;
             CONTINUE;
         END IF;
         v_sources[v_place] := find_best_head(
-            p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
+            p_now, p_starvation_timeout, v_source.namespace, v_source.gate, v_source.queue);
         FOREACH v_gate IN ARRAY coalesce(v_tried.freed, '{}') LOOP
             SELECT coalesce(min(s.place), cardinality(v_sources) + 1)
             INTO v_place
             FROM unnest(v_sources) WITH ORDINALITY
-                AS s (namespace, gate, line, aged_at, aged_id, priority, task_id, place)
+                AS s (namespace, gate, queue, aged_at, aged_id, priority, task_id, place)
             WHERE (s.namespace, s.gate) = (v_source.namespace, v_gate);
             v_sources[v_place] := find_best_head(
-                p_now, p_patience, v_source.namespace, v_gate, NULL);
+                p_now, p_starvation_timeout, v_source.namespace, v_gate, NULL);
         END LOOP;
     END LOOP;
 END;

@@ -1,18 +1,18 @@
 -- Cancels a job that runs: its leader is finished, and what was not started never will be. What was is
--- stopped by tend_job, or by the settlement of the step that it has in hand.
+-- stopped by maintain_job, or by the settlement of the step that it has in hand.
 -- A leader that follows in another job breaks instead: its job has failed, and so has its node there. It can be
 -- brought back with that one.
 -- Locks: the leader, and the leader of the job that it follows in, in key order; then as halt_processes.
 -- Returns: a verdict: cancelled, job_not_found, job_ended; the tasks of the leader that were cancelled; and the
 -- effects, with the tasks that are due now of the job that it follows in.
 CREATE FUNCTION cancel_job(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
-    p_reason     text,
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_reason             text,
     OUT verdict   text,
     OUT cancelled jsonb,
     OUT effects   jsonb
@@ -29,7 +29,7 @@ DECLARE
     v_why    text := coalesce(nullif(p_reason, ''), 'the job was cancelled');
     v_detail text := concat('JOB_CANCELLED: ', v_why);
 BEGIN
-    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT p.*
         INTO v_leader
         FROM processes p
@@ -56,7 +56,7 @@ BEGIN
     FOR v_halted IN
         SELECT *
         FROM halt_processes(
-            v_now, p_replica_id, p_patience,
+            v_now, p_replica_id, p_starvation_timeout,
             CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
             ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail])
     LOOP

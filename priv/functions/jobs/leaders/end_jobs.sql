@@ -1,7 +1,7 @@
 -- Ends jobs that run: their nodes that have not been started are cancelled, or fail, where p_fails says so;
--- those that have are left to tend_job, and to the settlement of whatever step they are in.
+-- those that have are left to maintain_job, and to the settlement of whatever step they are in.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: the jobs that tend_job has to look at.
+-- Returns: the jobs that maintain_job has to look at.
 CREATE FUNCTION end_jobs(
     p_now        timestamptz,
     p_slot       smallint[],
@@ -25,7 +25,7 @@ BEGIN
         updated_at = p_now,
         revision = l.revision
     FROM (
-        SELECT n.node_row, coalesce(l.fails, false) AS fails, why_of(l.detail) AS why,
+        SELECT n.node_row, coalesce(l.fails, false) AS fails, describe_job_end(l.detail) AS why,
             j.revision + 1 AS revision
         FROM unnest(p_slot, p_namespace, p_process_id, p_detail, p_fails)
             AS l (slot, namespace, process_id, detail, fails)
@@ -60,7 +60,7 @@ BEGIN
             revision = j.revision + 1,
             updated_at = p_now,
             ended_at = p_now,
-            untended_at = CASE WHEN j.running > 0 THEN p_now END
+            upkeep_due_at = CASE WHEN j.running > 0 THEN p_now END
         FROM (
             SELECT j.job_row, l.state, l.detail, coalesce(l.fails, false) AS fails
             FROM unnest(p_slot, p_namespace, p_process_id, p_state, p_detail, p_fails)

@@ -1,6 +1,6 @@
 -- Resumes a failed job whose leader was repaired, or is with this call; a deadline that has passed is cleared.
 -- If all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that
--- node is left to tend_job, since its lock is not known here.
+-- node is left to maintain_job, since its lock is not known here.
 -- Locks: none of its own; the caller has locked the leader.
 -- Returns: nothing.
 CREATE FUNCTION resume_job(
@@ -25,7 +25,7 @@ BEGIN
     SET state = 'running', detail = NULL, ended_at = NULL, updated_at = p_now,
         deadline_at = CASE WHEN j.deadline_at > p_now THEN j.deadline_at END,
         join_task_id = NULL, revision = j.revision + 1,
-        untended_at = CASE WHEN j.ready > 0 OR v_follows THEN p_now END
+        upkeep_due_at = CASE WHEN j.ready > 0 OR v_follows THEN p_now END
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.state = 'failed'
     RETURNING j.waiting + j.ready + j.running INTO v_unfinished;
@@ -38,7 +38,7 @@ BEGIN
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
         AND p.status = 'error';
     IF v_unfinished = 0 THEN
-        PERFORM join_job(p_now, p_replica_id, p_slot, p_namespace, p_process_id);
+        PERFORM add_join(p_now, p_replica_id, p_slot, p_namespace, p_process_id);
     END IF;
 END;
 $$;

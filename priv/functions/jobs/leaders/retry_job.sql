@@ -8,14 +8,14 @@
 -- retry reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the
 -- effects, as settle_gates_batch returns them.
 CREATE FUNCTION retry_job(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
-    p_deadline   timestamptz,
-    p_timeout    double precision,
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_deadline           timestamptz,
+    p_timeout            double precision,
     OUT verdict        text,
     OUT node_names     text[],
     OUT failed_leaders jsonb,
@@ -33,7 +33,7 @@ DECLARE
     v_job      jobs%ROWTYPE;
     v_leader   processes%ROWTYPE;
     v_ours     integer[];  -- nodes whose followers begin again
-    v_broken   integer[];  -- these, and those that tend_job begins again
+    v_broken   integer[];  -- these, and those that maintain_job begins again
     v_leading  integer[];  -- nodes whose followers lead a failed job: they stay as they are
     v_living   integer[];  -- nodes whose followers were brought back already
     v_finished integer[];  -- nodes whose followers have finished meanwhile
@@ -149,18 +149,18 @@ BEGIN
         ) k
     ) k
     CROSS JOIN LATERAL halt_busy_processes(
-        v_now, p_replica_id, p_patience, k.slots, k.spaces, k.ids) h;
+        v_now, p_replica_id, p_starvation_timeout, k.slots, k.spaces, k.ids) h;
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
         deadline_at = coalesce(p_deadline, v_now + make_interval(secs => p_timeout)),
         retry_count = j.retry_count + 1, revision = j.revision + 1, updated_at = v_now,
-        untended_at = NULL
+        upkeep_due_at = NULL
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
     SELECT array_agg(b.slot) AS slot, array_agg(b.namespace) AS namespace,
         array_agg(b.process_id) AS process_id, array_agg(b.task_id) AS task_id,
         array_agg(b.constraints) AS constraints
     INTO v_tasks
-    FROM begin_again(v_now, p_replica_id, p_slot, p_namespace, p_process_id, v_ours) b;
+    FROM restart_nodes(v_now, p_replica_id, p_slot, p_namespace, p_process_id, v_ours) b;
     SELECT array_agg(n.ordinal)
     INTO v_all
     FROM job_nodes n
@@ -175,7 +175,7 @@ BEGIN
         error_reason = NULL, error_message = NULL, revision = v_job.revision + 1
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.ordinal = ANY (v_living);
-    -- The others have no follower yet, or one that tend_job begins again.
+    -- The others have no follower yet, or one that maintain_job begins again.
     UPDATE job_nodes n
     SET state = CASE WHEN n.waits_for > 0 THEN 'waiting' ELSE 'ready' END::node_state,
         attempt = n.attempt + (n.state = 'failed' OR n.started_at IS NOT NULL)::integer,
@@ -234,10 +234,10 @@ BEGIN
             ON (p.slot, p.namespace, p.process_id)
                 = (n.follower_slot, n.follower_namespace, n.follower_id);
     ELSIF v_count = 0 THEN
-        PERFORM join_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+        PERFORM add_join(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
     END IF;
     UPDATE jobs j
-    SET untended_at = v_now
+    SET upkeep_due_at = v_now
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.ready > 0;
     IF v_leader.leader_id IS NOT NULL THEN
@@ -252,8 +252,8 @@ BEGIN
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, o.ordinal);
-    v_effects := give_constraints(
-        v_now, p_replica_id, p_patience, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
+    v_effects := apply_constraints(
+        v_now, p_replica_id, p_starvation_timeout, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
         v_tasks.task_id, v_tasks.constraints);
     effects := coalesce(effects || v_effects, effects, v_effects);
     SELECT jsonb_agg(jsonb_build_array(

@@ -60,7 +60,7 @@ BEGIN
             WHERE (j.slot, j.namespace, j.process_id)
                 = (v_job.slot, v_job.namespace, v_job.process_id);
             IF v_job.unfinished_count = 0 THEN
-                PERFORM join_job(
+                PERFORM add_join(
                     p_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
             END IF;
         END IF;

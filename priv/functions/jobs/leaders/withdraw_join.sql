@@ -1,4 +1,4 @@
--- Takes a join back that has not ended, since nodes of its job are at work again: out of the line, or
+-- Takes a join back that has not ended, since nodes of its job are at work again: out of the queue, or
 -- from the worker that carries it, whose settlement then finds its lease gone.
 -- Locks: none of its own; the caller has locked the leader.
 -- Returns: nothing.

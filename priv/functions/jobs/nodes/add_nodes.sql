@@ -145,8 +145,8 @@ BEGIN
                 j.deadline_at),
             revision = j.revision + 1,
             updated_at = p_now,
-            untended_at = CASE WHEN c.gated > 0 THEN coalesce(j.untended_at, p_now)
-                ELSE j.untended_at END
+            upkeep_due_at = CASE WHEN c.gated > 0 THEN coalesce(j.upkeep_due_at, p_now)
+                ELSE j.upkeep_due_at END
         FROM (
             SELECT j.job_row, c.*
             FROM (
@@ -178,7 +178,7 @@ BEGIN
         RETURNING c.leader, j.join_task_id, j.node_count > c.count AS is_older
     LOOP
         CONTINUE WHEN NOT v_job.is_older;
-        -- A join in line would tell of a job that goes on.
+        -- A join queued would tell of a job that goes on.
         PERFORM withdraw_join(
             p_now, l_slot[v_job.leader], l_namespace[v_job.leader], l_process_id[v_job.leader]);
         PERFORM count_nodes(p_now, p_replica_id, skip_nodes(p_now, ARRAY(

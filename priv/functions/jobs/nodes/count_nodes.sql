@@ -21,8 +21,8 @@ BEGIN
             cancelled = j.cancelled + c.to_cancelled,
             revision = j.revision + 1,
             updated_at = p_now,
-            untended_at = CASE WHEN c.gates THEN coalesce(j.untended_at, p_now)
-                ELSE j.untended_at END
+            upkeep_due_at = CASE WHEN c.gates THEN coalesce(j.upkeep_due_at, p_now)
+                ELSE j.upkeep_due_at END
         FROM (
             SELECT j.job_row, c.*
             FROM (
@@ -32,7 +32,7 @@ BEGIN
                     count(*) FILTER (WHERE c.was = 'running') AS from_running,
                     count(*) FILTER (WHERE c.was = 'running' AND NOT c.begun) AS from_beginning,
                     count(*) FILTER (WHERE c.state = 'ready') AS to_ready,
-                    -- What has constraints, tend_job starts.
+                    -- What has constraints, maintain_job starts.
                     bool_or(CASE WHEN c.state = 'ready' THEN (
                         SELECT n.gated
                         FROM job_nodes n
@@ -58,7 +58,7 @@ BEGIN
             j.waiting + j.ready + j.running AS unfinished_count
     LOOP
         IF v_job.unfinished_count = 0 AND v_job.state = 'running' THEN
-            PERFORM join_job(p_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
+            PERFORM add_join(p_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
         END IF;
     END LOOP;
 END;

@@ -1,4 +1,4 @@
--- Takes a failed node, or one that a retry has left to tend_job, for one that runs again, since its follower
+-- Takes a failed node, or one that a retry has left to maintain_job, for one that runs again, since its follower
 -- was brought back: what was skipped because of it waits again, where nothing else keeps it; a join that
 -- would have told of it is taken back; and a leader that broke goes on with its job.
 -- Locks: none of its own; the caller has locked leader and follower.

@@ -4,26 +4,26 @@
 -- Locks: none of its own; settle_job_tasks has locked the followers and their leaders.
 -- Returns: of those that were stopped, what stop_nodes returns.
 CREATE FUNCTION settle_nodes(
-    p_now              timestamptz,
-    p_replica_id       bigint,
-    p_patience         double precision,
-    p_settled          boolean[],
-    p_statuses         process_status[],
-    p_stopped          integer[],
-    p_slot             smallint[],
-    p_namespace        text[],
-    p_process_id       text[],
-    p_outcome          text[],
-    p_response         bytea[],
-    p_result           bytea[],
-    p_error_code       integer[],
-    p_error_reason     text[],
-    p_error_message    text[],
-    p_leader_slot      smallint[],
-    p_leader_namespace text[],
-    p_leader_id        text[],
-    p_node             integer[],
-    p_replica          bigint[]  -- that had the lease
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_settled            boolean[],
+    p_statuses           process_status[],
+    p_stopped            integer[],
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_outcome            text[],
+    p_response           bytea[],
+    p_result             bytea[],
+    p_error_code         integer[],
+    p_error_reason       text[],
+    p_error_message      text[],
+    p_leader_slot        smallint[],
+    p_leader_namespace   text[],
+    p_leader_id          text[],
+    p_node               integer[],
+    p_replica            bigint[]  -- that had the lease
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -145,7 +145,7 @@ BEGIN
             WHERE p_settled[i.item]
         ) i
         CROSS JOIN LATERAL stop_nodes(
-            p_now, p_replica_id, i.slots, i.namespaces, i.ids, i.nodes, p_patience) s;
+            p_now, p_replica_id, i.slots, i.namespaces, i.ids, i.nodes, p_starvation_timeout) s;
     END IF;
 END;
 $$;

@@ -5,13 +5,13 @@
 -- and the followers that are there; then as settle_gates.
 -- Returns: one row: how many were started, and what settle_gates returns as settle_gates_batch tells it.
 CREATE FUNCTION start_gated_nodes(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
-    p_ordinal    integer[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_ordinal            integer[]
 )
 RETURNS TABLE (started integer, effects jsonb)
 BY INDEX
@@ -25,7 +25,7 @@ DECLARE
     v_count    integer;
     v_gated    record;
 BEGIN
-    -- The first of them is the first in the lines of its gates: by the ids of the tasks.
+    -- The first of them is the first in the queues of its gates: by the ids of the tasks.
     SELECT array_agg(n.ordinal ORDER BY n.ordinal) FILTER (WHERE p.process_id IS NULL),
         array_agg(n.ordinal ORDER BY n.ordinal) FILTER (WHERE p.process_id IS NOT NULL)
     INTO v_ordinals, v_again
@@ -157,7 +157,7 @@ BEGIN
     IF v_again IS NOT NULL THEN
         -- A repair that came after the retry.
         PERFORM halt_busy_processes(
-            p_now, p_replica_id, p_patience, array_agg(n.follower_slot),
+            p_now, p_replica_id, p_starvation_timeout, array_agg(n.follower_slot),
             array_agg(n.follower_namespace), array_agg(n.follower_id))
         FROM unnest(v_again) AS o (ordinal)
         JOIN job_nodes n
@@ -181,11 +181,11 @@ BEGIN
         ) n
         UNION ALL
         SELECT b.slot, b.namespace, b.process_id, b.task_id, b.constraints
-        FROM begin_again(p_now, p_replica_id, p_slot, p_namespace, p_process_id, v_again) b
+        FROM restart_nodes(p_now, p_replica_id, p_slot, p_namespace, p_process_id, v_again) b
         WHERE v_again IS NOT NULL
     ) t;
-    effects := give_constraints(
-        p_now, p_replica_id, p_patience, v_gated.slot, v_gated.namespace, v_gated.process_id,
+    effects := apply_constraints(
+        p_now, p_replica_id, p_starvation_timeout, v_gated.slot, v_gated.namespace, v_gated.process_id,
         v_gated.task_id, v_gated.constraints);
     IF v_taken IS NOT NULL THEN
         PERFORM end_nodes(

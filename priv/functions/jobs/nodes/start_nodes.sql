@@ -1,6 +1,6 @@
 -- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window
 -- has room for: of those whose first step has not been settled there are 512 at most
--- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to tend_job.
+-- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to maintain_job.
 --
 -- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a
 -- namespace, each for one. Null: none, and whatever is started is due at once.

@@ -1,16 +1,16 @@
 -- Fails jobs as a whole, those that run: what has not been started fails at once; what runs ends its step and
 -- goes no further (stop_nodes); the leader breaks. A leader that follows in another job has its node there
--- failed by tend_job, and that job with it: the caller need not have locked that one.
+-- failed by maintain_job, and that job with it: the caller need not have locked that one.
 -- Locks: none of its own, the caller has locked the leaders; then as halt_processes.
 -- Returns: as halt_processes; and a row with a key alone of each job that it has failed.
 CREATE FUNCTION fail_jobs(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[],
-    p_detail     text[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_detail             text[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -41,10 +41,10 @@ BEGIN
     RETURN QUERY
     SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.effects
     FROM halt_processes(
-        p_now, p_replica_id, p_patience, 'error', v_jobs.slots, v_jobs.spaces, v_jobs.ids,
+        p_now, p_replica_id, p_starvation_timeout, 'error', v_jobs.slots, v_jobs.spaces, v_jobs.ids,
         v_jobs.details) h;
     UPDATE jobs j
-    SET untended_at = p_now
+    SET upkeep_due_at = p_now
     FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
     CROSS JOIN LATERAL (
         SELECT p.leader_id

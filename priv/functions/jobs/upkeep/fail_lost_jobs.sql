@@ -3,19 +3,19 @@
 -- Locks: none of its own; settle_job_tasks has locked the processes and their leaders.
 -- Returns: as fail_jobs.
 CREATE FUNCTION fail_lost_jobs(
-    p_now              timestamptz,
-    p_replica_id       bigint,
-    p_patience         double precision,
-    p_fails_job        boolean[],
-    p_slot             smallint[],
-    p_namespace        text[],
-    p_process_id       text[],
-    p_token            bigint[],
-    p_leads            boolean[],
-    p_leader_slot      smallint[],
-    p_leader_namespace text[],
-    p_leader_id        text[],
-    p_node             integer[]
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_fails_job          boolean[],
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_token              bigint[],
+    p_leads              boolean[],
+    p_leader_slot        smallint[],
+    p_leader_namespace   text[],
+    p_leader_id          text[],
+    p_node               integer[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -58,7 +58,7 @@ BEGIN
                 RETURN QUERY
                 SELECT f.*
                 FROM fail_jobs(
-                    p_now, p_replica_id, p_patience, ARRAY[p_leader_slot[v_item]],
+                    p_now, p_replica_id, p_starvation_timeout, ARRAY[p_leader_slot[v_item]],
                     ARRAY[p_leader_namespace[v_item]], ARRAY[p_leader_id[v_item]],
                     ARRAY[format('ZOMBIE: the replica of node "%s" was lost', v_name)]) f;
             END IF;

@@ -1,14 +1,14 @@
 -- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are
--- stopped by tend_job. A locked one is left to the next call.
+-- stopped by maintain_job. A locked one is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
 -- Returns: the keys of the jobs that failed; the tasks of their leaders that were cancelled, with their keys; and
 -- the effects, as settle_gates_batch returns them.
 CREATE FUNCTION fail_overdue_jobs(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
     OUT failed    jsonb,
     OUT cancelled jsonb,
     OUT effects   jsonb
@@ -17,13 +17,13 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_now       timestamptz := coalesce(p_now, clock_timestamp());
-    v_slots     smallint[];
-    v_spaces    text[];
-    v_ids       text[];
-    v_leader    processes%ROWTYPE;
-    v_halted    record;
-    v_due       jsonb;
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_slots  smallint[];
+    v_spaces text[];
+    v_ids    text[];
+    v_leader processes%ROWTYPE;
+    v_halted record;
+    v_due    jsonb;
 BEGIN
     SELECT array_agg(j.slot), array_agg(j.namespace), array_agg(j.process_id)
     INTO v_slots, v_spaces, v_ids
@@ -120,7 +120,7 @@ BEGIN
         FOR v_halted IN
             SELECT *
             FROM halt_processes(
-                v_now, p_replica_id, p_patience, 'error', ARRAY[v_leader.slot],
+                v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[v_leader.slot],
                 ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
                 ARRAY['DEADLINE_EXCEEDED'])
         LOOP

@@ -14,7 +14,7 @@ BEGIN
     FROM jobs j
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
     RETURN lacks_join(v_job)
-        OR (v_job.ready > 0 AND v_job.beginning < 512 AND v_job.untended_at IS NULL)
+        OR (v_job.ready > 0 AND v_job.beginning < 512 AND v_job.upkeep_due_at IS NULL)
         OR (v_job.running > 0 AND EXISTS (
             SELECT FROM find_stuck_nodes(p_slot, p_namespace, p_process_id)
         ));

@@ -1,11 +1,11 @@
 -- One portion of a round of recovery: looks at jobs that run, from a key on, and does what should have been
 -- done a while ago: a join where all nodes have ended; the end of nodes whose followers have ended, or are
 -- gone; the start of ready nodes that have room. In a healthy engine there is nothing.
--- The round is the caller's as long as the duty is: it is renewed here, and locked until the commit.
+-- The round is the caller's as long as the round is: it is renewed here, and locked until the commit.
 -- Of jobs in which something has happened lately nothing is looked at: what is stuck is quiet.
--- p_taken_at: when the caller took the duty (take_duty in jobs.sql).
--- Locks: the duty; then leaders and followers, in key order; then as start_nodes.
--- Returns: a verdict: lost, the duty; more, from the key on; whole. What was found, as [kind, slot, namespace,
+-- p_taken_at: when the caller took the round (take_upkeep_round in jobs.sql).
+-- Locks: the round; then leaders and followers, in key order; then as start_nodes.
+-- Returns: a verdict: lost, the round; more, from the key on; whole. What was found, as [kind, slot, namespace,
 -- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that
 -- are due now, as effects like those of settle_gates_batch.
 CREATE FUNCTION recover_jobs(
@@ -39,9 +39,9 @@ DECLARE
     v_job    record;
     v_start  record;
 BEGIN
-    UPDATE duties d
+    UPDATE upkeep_rounds d
     SET due_at = v_now + p_interval
-    WHERE d.duty = 'recover_jobs' AND (d.replica_id, d.begun_at) = (p_replica_id, p_taken_at);
+    WHERE d.kind = 'recover_jobs' AND (d.replica_id, d.begun_at) = (p_replica_id, p_taken_at);
     IF NOT FOUND THEN
         verdict := 'lost';
         RETURN;
@@ -143,7 +143,7 @@ BEGIN
         JOIN jobs j USING (slot, namespace, process_id)
         WHERE lacks_join(j)
     LOOP
-        PERFORM join_job(v_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
+        PERFORM add_join(v_now, p_replica_id, v_job.slot, v_job.namespace, v_job.process_id);
         finds := finds || jsonb_build_array(jsonb_build_array(
             'join', v_job.slot, v_job.namespace, v_job.process_id, NULL));
     END LOOP;
@@ -159,10 +159,10 @@ BEGIN
     END LOOP;
     FOR v_job IN
         UPDATE jobs j
-        SET untended_at = v_now - p_age
+        SET upkeep_due_at = v_now - p_age
         FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
         WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
-            AND j.untended_at IS NULL AND j.ready > 0 AND j.beginning < 512
+            AND j.upkeep_due_at IS NULL AND j.ready > 0 AND j.beginning < 512
         RETURNING j.slot, j.namespace, j.process_id
     LOOP
         finds := finds || jsonb_build_array(jsonb_build_array(

@@ -1,26 +1,26 @@
--- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has in line is
+-- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has queued is
 -- cancelled, and so is its node. One with a step in hand ends that first; its settlement calls this again.
 -- A follower that leads a job itself fails that. The process tells JOB_CANCELLED and why in its detail; the node
 -- has the one as its reason, and the other as its message. Of a job that failed as a whole (fail_jobs) the node
 -- fails, as do those of the jobs below, and the reason is JOB_FAILED.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
--- Returns: as halt_processes; and rows with a key alone, of jobs of followers that tend_job has to look at.
+-- Returns: as halt_processes; and rows with a key alone, of jobs of followers that maintain_job has to look at.
 CREATE FUNCTION stop_nodes(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_slot       smallint[],  -- of the leaders
-    p_namespace  text[],
-    p_process_id text[],
-    p_ordinal    integer[],
-    p_patience   double precision DEFAULT 60
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_slot               smallint[],  -- of the leaders
+    p_namespace          text[],
+    p_process_id         text[],
+    p_ordinal            integer[],
+    p_starvation_timeout double precision DEFAULT 60
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_nodes   record;
-    v_living  record;  -- of those, the followers that are there and theirs
+    v_nodes  record;
+    v_living record;  -- of those, the followers that are there and theirs
 BEGIN
     SELECT array_agg(n.slot) AS slots, array_agg(n.namespace) AS spaces,
         array_agg(n.process_id) AS ids, array_agg(n.ordinal) AS ordinals,
@@ -39,7 +39,7 @@ BEGIN
             AS i (slot, namespace, process_id, ordinal)
         CROSS JOIN LATERAL (
             -- Of a job whose leader was stopped itself the detail says so already.
-            SELECT why_of(j.detail) AS why, j.fails_nodes
+            SELECT describe_job_end(j.detail) AS why, j.fails_nodes
             FROM jobs j
             WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
                 AND j.state <> 'running'
@@ -91,7 +91,7 @@ BEGIN
         RETURN QUERY
         SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.effects
         FROM halt_processes(
-            p_now, p_replica_id, p_patience, 'error', v_living.slots, v_living.spaces,
+            p_now, p_replica_id, p_starvation_timeout, 'error', v_living.slots, v_living.spaces,
             v_living.ids, v_living.details) h;
         RETURN QUERY
         SELECT e.slot, e.namespace, e.process_id, NULL::jsonb, NULL::jsonb

@@ -1,24 +1,24 @@
 -- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it
--- has in line is cancelled; one with a step in hand, and a locked one, are left for the next time.
+-- has queued is cancelled; one with a step in hand, and a locked one, are left for the next time.
 -- The keys are looked up before they are locked, from a key on, and looked at again after.
 -- Locks: the processes, in key order; then as halt_processes.
 -- Returns: how many were stopped, whether there may be more, and the last key; the tasks that were cancelled, with
 -- the keys of their processes; the keys of their own jobs, which need upkeep; and the effects on gates.
 CREATE FUNCTION stop_orphans(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
     OUT stopped    integer,
     OUT has_more   boolean,
     OUT slot       smallint,
     OUT namespace  text,
     OUT process_id text,
     OUT cancelled  jsonb,
-    OUT untended   jsonb,
+    OUT upkeep     jsonb,
     OUT effects    jsonb
 )
 BY INDEX
@@ -96,10 +96,10 @@ BEGIN
             (array_agg(h.effects) FILTER (WHERE h.effects IS NOT NULL))[1]
         INTO cancelled, effects
         FROM halt_processes(
-            v_now, p_replica_id, p_patience, 'error', v_halted.slots, v_halted.spaces,
+            v_now, p_replica_id, p_starvation_timeout, 'error', v_halted.slots, v_halted.spaces,
             v_halted.ids, v_halted.details) h;
         SELECT jsonb_agg(jsonb_build_array(e.slot, e.namespace, e.process_id))
-        INTO untended
+        INTO upkeep
         FROM end_jobs(
             v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
             array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),

@@ -15,13 +15,12 @@ from progressor.storage.postgres import migrations, statements
 from progressor.storage.postgres.functions import Functions
 
 INDEXES = (
-    "duties_pkey",
     "events_pkey",
     "gate_holders_by_gate",
     "gate_holders_pkey",
-    "gate_lines_by_age",
-    "gate_lines_by_head",
-    "gate_lines_pkey",
+    "gate_queues_by_age",
+    "gate_queues_by_head",
+    "gate_queues_pkey",
     "gated_by_age",
     "gated_by_cause",
     "gated_by_head",
@@ -40,7 +39,7 @@ INDEXES = (
     "jobs_by_deadline",
     "jobs_pkey",
     "jobs_running",
-    "jobs_untended",
+    "jobs_upkeep_due",
     "migrations_pkey",
     "namespaces_pkey",
     "orders_pkey",
@@ -69,6 +68,7 @@ INDEXES = (
     "schedules_pkey",
     "tasks_by_idempotency_key",
     "tasks_pkey",
+    "upkeep_rounds_pkey",
 )
 """Every index of the schema, as the migrations of this release come to it."""
 

@@ -178,7 +178,7 @@ INVARIANTS = (
         says="a gate is held by an available task or a process at work, or reserved by one in line",
     ),
     Invariant(
-        name="lines_know_who_is_in_them",
+        name="gate_queues_know_who_is_in_them",
         says="a line knows who is next and who is oldest in it, and waits for one of its gates",
     ),
     Invariant(
@@ -190,7 +190,7 @@ INVARIANTS = (
         says="a task that waits for its process could not run there now",
     ),
     Invariant(
-        name="lines_wait_for_full_gates",
+        name="gate_queues_wait_for_full_gates",
         says="a line waits for a gate that is full",
         lasting=True,
     ),

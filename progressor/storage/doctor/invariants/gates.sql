@@ -53,7 +53,7 @@ WHERE t.task_type IS DISTINCT FROM g.task_type
     OR NOT (t.status = 'waiting' OR (t.status = 'running' AND g.state = 'available'))
 
 -- name: available_tasks_are_in_line
--- join_line puts a task into the line of its process and makes it available; leave_line takes it out.
+-- enqueue_task puts a task into the queue of its process and makes it available; dequeue_task takes it out.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' is ',
         CASE WHEN g.state = 'available' THEN 'available' ELSE concat('kept, ', g.state, ',') END,
@@ -69,7 +69,7 @@ LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
 WHERE (g.state = 'available') <> (s.task_id IS NOT NULL OR r.task_id IS NOT NULL)
 
 -- name: available_tasks_hold_their_gates
--- All or none: try_line takes them at once. Who takes one away takes the task out of its line as well.
+-- All or none: try_gate_queue takes them at once. Who takes one away takes the task out of its queue as well.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' is available, and its gate ', w.gate, ' is ',
         CASE WHEN h.is_reserved THEN 'only reserved' ELSE 'not held by its process' END) AS detail
@@ -86,7 +86,7 @@ WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
 
 -- name: gates_are_held_by_whom_they_let_in
 -- By an available task, which may run; by a process that is neither finished nor in error, until it is; or
--- reserved, for a task in line. The settlement that ends any of these gives the gates back.
+-- reserved, for a queued task. The settlement that ends any of these gives the gates back.
 SELECT h.namespace, h.process_id,
     concat('gate ', h.gate, ' is ', CASE WHEN h.is_reserved THEN 'reserved' ELSE 'held' END,
         ' until its ', h.hold, ' ends, by task ', h.task_id, ', which ',
@@ -112,40 +112,40 @@ WHERE CASE
     ELSE (h.hold = 'process' AND p.status IN ('init', 'running')) IS NOT TRUE
 END
 
--- name: lines_know_who_is_in_them
--- Who comes into a line or leaves it notes in it who is next and who is oldest (move_gated,
--- refresh_line), under the lock of its first gate; the last one deletes it.
+-- name: gate_queues_know_who_is_in_them
+-- Who comes into a queue or leaves it notes in it who is next and who is oldest (move_gated,
+-- refresh_gate_queue), under the lock of its first gate; the last one deletes it.
 SELECT g.namespace, g.process_id,
-    concat(g.task_type, ' ', g.task_id, ' for gates ', g.gates, ' stands in line ', g.line, ', which ',
+    concat(g.task_type, ' ', g.task_id, ' for gates ', g.gates, ' is in queue ', g.queue, ', which ',
         CASE WHEN l.gates IS NULL THEN 'is not there' ELSE 'is for others' END) AS detail
 FROM progressor.gated g
-LEFT JOIN progressor.gate_lines l USING (namespace, line)
-WHERE g.line IS NOT NULL
-    AND (l.gates IS NULL OR l.gates::text <> g.line OR NOT l.gates <@ g.gates)
+LEFT JOIN progressor.gate_queues l USING (namespace, queue)
+WHERE g.queue IS NOT NULL
+    AND (l.gates IS NULL OR l.gates::text <> g.queue OR NOT l.gates <@ g.gates)
 UNION ALL
 SELECT l.namespace, '',
-    concat('line ', l.line, ' waits for ', coalesce(l.waits_on, 'nothing'), ', next is task ',
+    concat('queue ', l.queue, ' waits for ', coalesce(l.waits_on, 'nothing'), ', next is task ',
         l.head_task_id, ' (', l.head_priority, '), the oldest ', l.oldest_id, ' of ', l.oldest_at,
         '; in it are ',
         coalesce(concat('task ', h.task_id, ' (', h.priority, '), the oldest ', o.task_id, ' of ',
-            o.ripe_at), 'nobody'))
-FROM progressor.gate_lines l
+            o.ready_at), 'nobody'))
+FROM progressor.gate_queues l
 LEFT JOIN LATERAL (
     SELECT g.priority, g.task_id
     FROM progressor.gated g
-    WHERE (g.namespace, g.line) = (l.namespace, l.line)
-    ORDER BY g.namespace, g.line, g.priority, g.task_id
+    WHERE (g.namespace, g.queue) = (l.namespace, l.queue)
+    ORDER BY g.namespace, g.queue, g.priority, g.task_id
     LIMIT 1
 ) h ON true
 LEFT JOIN LATERAL (
-    SELECT g.ripe_at, g.task_id
+    SELECT g.ready_at, g.task_id
     FROM progressor.gated g
-    WHERE (g.namespace, g.line) = (l.namespace, l.line)
-    ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+    WHERE (g.namespace, g.queue) = (l.namespace, l.queue)
+    ORDER BY g.namespace, g.queue, g.ready_at, g.task_id
     LIMIT 1
 ) o ON true
 WHERE (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
-        IS DISTINCT FROM (h.priority, h.task_id, o.ripe_at, o.task_id)
+        IS DISTINCT FROM (h.priority, h.task_id, o.ready_at, o.task_id)
     OR NOT l.waits_on = ANY (l.gates)
 
 -- name: gated_processes_say_so
@@ -202,7 +202,7 @@ WHERE g.state = 'process'
         OFFSET 0
     )
     AND NOT EXISTS (
-        -- Of a crowd one stands in line, the oldest.
+        -- Of a crowd one is queued, the oldest.
         SELECT
         FROM progressor.gated o
         WHERE (o.slot, o.namespace, o.process_id, o.state, o.gates)
@@ -265,17 +265,17 @@ WHERE t.constraints IS NOT NULL
     AND (t.spent_us IS NULL) IS DISTINCT FROM (t.status IN ('waiting', 'running'))
     OR s.us <> l.us
 
--- name: lines_wait_for_full_gates
+-- name: gate_queues_wait_for_full_gates
 -- A transaction that frees a slot promotes from the queues waiting for it while slots remain.
 SELECT l.namespace, '' AS process_id,
-    concat('line ', l.line, ' waits for ',
+    concat('queue ', l.queue, ' waits for ',
         CASE
             WHEN l.waits_on IS NULL THEN 'nothing'
             WHEN g.gate IS NULL THEN concat('gate ', l.waits_on, ', which is not there')
             ELSE concat('gate ', l.waits_on, ', which has a place')
         END,
         '; next is task ', l.head_task_id) AS detail
-FROM progressor.gate_lines l
+FROM progressor.gate_queues l
 LEFT JOIN progressor.gates g ON (g.namespace, g.gate) = (l.namespace, l.waits_on)
 WHERE (g.held >= g.capacity) IS NOT TRUE
 

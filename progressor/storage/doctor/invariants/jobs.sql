@@ -1,6 +1,6 @@
 -- The invariants of jobs, in the form of processes.sql. All that is decided about a job is decided under the lock of
 -- its leader's row in processes (priv/README.md), in the transaction that settles the follower or the
--- leader, so these hold at any moment; but for the last two, which are about what tend_job does later.
+-- leader, so these hold at any moment; but for the last two, which are about what maintain_job does later.
 --
 -- Those that are not deep start from the jobs that run, by jobs_running, and read their nodes alone.
 -- "Its follower" is the process of a node's key that names this leader and this node: another may have
@@ -112,7 +112,7 @@ WHERE j.state = 'running'
 -- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
 -- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
 -- and run with one in error whose timer is run again. One whose follower leads a job that was brought back
--- from below is reopened when that is tended, and failed then where that has failed as a whole.
+-- from below is reopened when that is done, and failed then where that has failed as a whole.
 SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
         '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
@@ -135,7 +135,7 @@ LEFT JOIN LATERAL (
     OFFSET 0
 ) f ON true
 LEFT JOIN LATERAL (
-    SELECT u.untended_at
+    SELECT u.upkeep_due_at
     FROM progressor.jobs u
     WHERE (u.slot, u.namespace, u.process_id)
             = (n.follower_slot, n.follower_namespace, n.follower_id)
@@ -160,26 +160,26 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) w ON n.state = 'running' AND f.status = 'error'
 WHERE j.state = 'running'
-    AND u.untended_at IS NULL
+    AND u.upkeep_due_at IS NULL
     AND CASE n.state
         WHEN 'running' THEN
             (f.status IN ('init', 'running') OR w.task_id IS NOT NULL) IS NOT TRUE
         WHEN 'done' THEN f.status <> 'finished'
         WHEN 'failed' THEN coalesce(f.status <> 'error', n.error_reason IS NULL)
         WHEN 'cancelled' THEN f.status IN ('init', 'running', 'finished')
-        -- One with constraints that a retry begins again waits for tend_job.
+        -- One with constraints that a retry begins again waits for maintain_job.
         WHEN 'ready' THEN f.status IS NOT NULL AND NOT (n.gated AND f.status = 'error')
         ELSE f.status IS NOT NULL
     END
 
 -- name: ready_nodes_wait_for_room
 -- The settlement that makes a node ready starts it, if fewer than a window (domain/jobs/job.py) are beginning;
--- the one that makes room starts others. What has constraints is left to tend_job, and noted as that.
+-- the one that makes room starts others. What has constraints is left to maintain_job, and noted as that.
 SELECT j.namespace, j.process_id,
     concat(j.ready, ' nodes are ready, and ', j.beginning, ' beginning, of 512') AS detail
 FROM progressor.jobs j
 WHERE j.state = 'running'
-    AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.untended_at IS NULL))
+    AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.upkeep_due_at IS NULL))
 
 -- name: jobs_that_come_to_their_end_are_joined
 -- The settlement that ends the last node gives its leader a join; what adds nodes, or begins one again,
@@ -287,7 +287,7 @@ FROM (
 
 -- name: ended_jobs_leave_nothing_to_begin
 -- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
--- by tend_job, which is noted.
+-- by maintain_job, which is noted.
 SELECT j.namespace, j.process_id,
     concat('the job, ', j.state, ', counts ', j.node_count, ' nodes, ', j.waiting, ' waiting, ', j.ready,
         ' ready, ', j.running, ' running, ', j.failed, ' failed, ', j.skipped, ' skipped, ', j.cancelled,
@@ -316,7 +316,7 @@ WHERE j.state <> 'running'
         OR (j.node_count, j.waiting, j.ready, j.running, j.failed, j.skipped, j.cancelled)
             IS DISTINCT FROM
             (c.nodes, c.waiting, c.ready, c.running, c.failed, c.skipped, c.cancelled)
-        OR (c.idle > 0 AND j.untended_at IS NULL))
+        OR (c.idle > 0 AND j.upkeep_due_at IS NULL))
 
 -- name: node_ordinals_run_without_gaps
 -- Deep. Nodes get the next ordinals when they are added, and are never taken away alone.
@@ -381,7 +381,7 @@ WHERE p.leader_id IS NOT NULL
         FROM progressor.jobs u
         WHERE (u.slot, u.namespace, u.process_id) = (p.slot, p.namespace, p.process_id)
             AND u.state = 'running'
-            AND u.untended_at IS NOT NULL
+            AND u.upkeep_due_at IS NOT NULL
     )
     AND NOT EXISTS (
         SELECT
@@ -390,11 +390,11 @@ WHERE p.leader_id IS NOT NULL
     )
 
 -- name: jobs_are_tended
--- The replica that leaves something to tend_job carries it out at once, and the scan where that has died.
+-- The replica that leaves something to maintain_job carries it out at once, and the scan where that has died.
 SELECT j.namespace, j.process_id,
-    concat('the job, ', j.state, ', has been left untended since ', j.untended_at) AS detail
+    concat('the job, ', j.state, ', has needed upkeep since ', j.upkeep_due_at) AS detail
 FROM progressor.jobs j
-WHERE j.untended_at IS NOT NULL
+WHERE j.upkeep_due_at IS NOT NULL
 
 -- name: deadlines_of_jobs_are_noticed
 -- The scan fails a job whose deadline has passed.

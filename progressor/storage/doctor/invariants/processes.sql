@@ -153,13 +153,13 @@ WHERE p.detail IS NOT NULL
 SELECT s.namespace, s.process_id,
     concat(s.task_type, ' ', s.task_id, ' is ', s.status,
         CASE WHEN s.due_at IS NULL THEN ' without a due time' ELSE ' and due' END,
-        ', number ', s.place, ' in line',
+        ', number ', s.place, ' in queue',
         CASE
             WHEN s.is_busy THEN ' behind a lease, or an init task that is kept'
             ELSE ' with nothing leased'
         END) AS detail
 FROM (
-    SELECT s.*, coalesce(r.task_id, g.task_id) IS NOT NULL AS is_busy, row_number() OVER line AS place
+    SELECT s.*, coalesce(r.task_id, g.task_id) IS NOT NULL AS is_busy, row_number() OVER queue AS place
     FROM progressor.schedule s
     LEFT JOIN progressor.running r USING (slot, namespace, process_id)
     LEFT JOIN LATERAL (
@@ -170,7 +170,7 @@ FROM (
             AND g.state <> 'available'
         OFFSET 0
     ) g ON true
-    WINDOW line AS (
+    WINDOW queue AS (
         PARTITION BY s.slot, s.namespace, s.process_id
         ORDER BY s.task_type IN ('timeout', 'remove'), s.task_id
     )

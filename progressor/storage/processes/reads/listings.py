@@ -83,7 +83,7 @@ class Listings:
             found = await self._read_first_waits.rows(
                 connection,
                 now=self._context.clock.pinned(),
-                patience=self._context.starvation_timeout.total_seconds(),
+                starvation_timeout=self._context.starvation_timeout.total_seconds(),
                 slot=arrays.Int2Column(each.slot for each in keys),
                 namespace=arrays.TextColumn(each.namespace for each in keys),
                 process_id=arrays.TextColumn(each.process_id for each in keys),

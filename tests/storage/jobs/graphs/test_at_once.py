@@ -51,7 +51,7 @@ _FOLLOWERS = """
 _LEFT = """
     SELECT 'job', process_id FROM progressor.jobs WHERE state = 'running'
     UNION ALL
-    SELECT 'untended', process_id FROM progressor.jobs WHERE untended_at IS NOT NULL
+    SELECT 'upkeep_due', process_id FROM progressor.jobs WHERE upkeep_due_at IS NOT NULL
     UNION ALL
     SELECT 'node', follower_id FROM progressor.job_nodes WHERE ended_at IS NULL
     UNION ALL
@@ -77,7 +77,7 @@ class Party:
         self.done: dict[str, int] = {}
         self.settled: list[RunningTask] = []
         self.deeds: dict[Callable[[], Awaitable[object]], int] = {
-            self.settle: 40, self.submit: 6, self.tend: 8, self.cancel: 2, self.retry: 5,
+            self.settle: 40, self.submit: 6, self.maintain: 8, self.cancel: 2, self.retry: 5,
             self.repair: 4, self.simple_repair: 4, self.call: 4, self.remove: 2,
             self.remove_leader: 1, self.cancel_init: 2, self.fail_overdue: 1, self.recover: 2,
             self.stop_orphans: 3,
@@ -168,10 +168,10 @@ class Party:
         if admission.running is not None:
             self.held[admission.running.token] = admission.running
 
-    async def tend(self) -> None:
-        found = await self.jobs.jobs.find_untended(age=NO_TIME, limit=100)
+    async def maintain(self) -> None:
+        found = await self.jobs.jobs.find_upkeep_due(age=NO_TIME, limit=100)
         if found:
-            await self.jobs.control.tend(self.random.choice(found))
+            await self.jobs.control.maintain(self.random.choice(found))
 
     async def cancel(self) -> None:
         await self.jobs.control.cancel(self.leader(), "enough")
@@ -231,7 +231,7 @@ def test_three_replicas_at_once_leave_jobs_whole(own_database: str, seed: int) -
         ).fetchone()
     assert counted == (0,)
     # Which of them come to anything is chance; these do whatever happens.
-    assert {"submit", "settle", "tend", "retry", "recover"} <= done.keys()
+    assert {"submit", "settle", "maintain", "retry", "recover"} <= done.keys()
 
 
 _NEVER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
@@ -263,8 +263,8 @@ async def _all_ends(jobs: JobStore, held: dict[int, RunningTask], clock: ManualC
     for _ in range(ROUNDS_MAX):
         clock.advance(dt.timedelta(seconds=2))
         await _carry(jobs, held)
-        for leader in await jobs.jobs.find_untended(age=NO_TIME, limit=100):
-            await jobs.control.tend(leader)
+        for leader in await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=100):
+            await jobs.control.maintain(leader)
         await jobs.control.stop_orphans()
         await jobs.store.gates.promote_due([NAMESPACE.name])
         again, _ = await jobs.store.gates.find_idle([NAMESPACE.name])

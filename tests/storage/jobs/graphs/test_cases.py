@@ -199,14 +199,14 @@ class TestNested:
 
         await jobs.store.writes.simple_repair(follower("z", innermost))
         for leader in (innermost, inner, LEADER):
-            await jobs.tend(leader)
+            await jobs.maintain(leader)
 
         assert await jobs.states(innermost) == {"z": "running"}
         assert await jobs.states(inner) == {"x": "running"}
         assert {**await jobs.states(LEADER), "c": "running"} == {
             "a": "running", "b": "waiting", "c": "running",
         }  # fmt: skip
-        assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()
+        assert await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10) == ()
 
     async def test_a_retry_of_the_inner_one_reopens_its_node(self, jobs: JobStore) -> None:
         inner = await self.nested(jobs)
@@ -252,7 +252,7 @@ class TestLeader:
 
         await jobs.settled(await call(jobs, LEADER), DONE)
         assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled", "c": "running"}
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
         assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled", "c": "cancelled"}
         await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
 

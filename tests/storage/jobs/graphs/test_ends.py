@@ -57,7 +57,7 @@ def jobs(three: tuple[JobStore, ...]) -> JobStore:
 def _lawful(observer: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
     """Begin without processes, and end with all invariants kept."""
     empty(observer, keep=("namespaces",))
-    observer.execute("UPDATE progressor.duties SET due_at = '-infinity', replica_id = NULL")
+    observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity', replica_id = NULL")
     yield
     assert broken_invariants(observer, now=clock.now()) == {}
 
@@ -87,7 +87,7 @@ async def test_a_job_fails_at_its_deadline(jobs: JobStore, clock: ManualClock) -
     clock.advance(MINUTE)
 
     after = await jobs.control.fail_overdue(limit=10)
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
 
     assert (before, after) == ((), (leader,))
     job = await jobs.jobs.counts(leader)
@@ -226,7 +226,7 @@ async def test_a_removed_follower_fails_its_node(jobs: JobStore) -> None:
 
 async def test_a_follower_whose_init_is_cancelled_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"none": 0}))
-    await jobs.control.tend(leader)
+    await jobs.control.maintain(leader)
     view = await jobs.store.processes.get(follower(leader, "a"))
 
     await jobs.store.writes.cancel(view.process.key, view.process.init_task_id)
@@ -356,8 +356,8 @@ async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobStore) -> None:
     outer, inner = await nested(jobs)
     await jobs.control.cancel(outer, "why")
 
-    await jobs.control.tend(outer)
-    await jobs.control.tend(inner)
+    await jobs.control.maintain(outer)
+    await jobs.control.maintain(inner)
 
     assert await jobs.states(outer) == {"a": "cancelled", "b": "cancelled"}
     assert (await jobs.job_state(inner), await jobs.states(inner)) == (
@@ -370,7 +370,7 @@ async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobSt
     outer, inner = await nested(jobs)
 
     await jobs.control.cancel(inner, "why")
-    await jobs.control.tend(inner)
+    await jobs.control.maintain(inner)
 
     assert await jobs.states(outer) == {"a": "failed", "b": "skipped"}
     assert await jobs.states(inner) == {"x": "cancelled"}
@@ -482,13 +482,13 @@ async def test_ready_nodes_that_nobody_started_are_started(
     jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g": 2}))
-    observer.execute("UPDATE progressor.jobs SET untended_at = NULL")
+    observer.execute("UPDATE progressor.jobs SET upkeep_due_at = NULL")
     clock.advance(2 * MINUTE)
 
     found = await jobs.control.recover()
 
     assert found == (Found("gated", leader, None),)
-    assert await jobs.jobs.find_untended(age=MINUTE, limit=10) == (leader,)
+    assert await jobs.jobs.find_upkeep_due(age=MINUTE, limit=10) == (leader,)
 
 
 async def test_a_round_looks_at_all_jobs(

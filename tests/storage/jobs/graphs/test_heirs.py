@@ -62,8 +62,8 @@ async def settle(jobs: JobStore, tasks: Tasks) -> None:
     await jobs.settle(tasks["a"])
 
 
-async def tend(jobs: JobStore, _: Tasks) -> None:
-    await jobs.control.tend(LEADER)
+async def maintain(jobs: JobStore, _: Tasks) -> None:
+    await jobs.control.maintain(LEADER)
 
 
 async def retry(jobs: JobStore, _: Tasks) -> None:
@@ -81,8 +81,8 @@ async def in_hand(jobs: JobStore) -> Tasks:
     return await jobs.claim()
 
 
-async def untended(jobs: JobStore) -> Tasks:
-    """Create a job with a node that the next replica to tend it must start."""
+async def upkeep_due(jobs: JobStore) -> Tasks:
+    """Create a job with a node that the next replica to maintain it must start."""
     await jobs.submit(LEADER, specs({"a": ()}, constraints=GATED))
     return {}
 
@@ -104,7 +104,7 @@ async def forgotten(jobs: JobStore) -> Tasks:
 
 @pytest.mark.parametrize(
     ("lay_out", "write"),
-    [(in_hand, settle), (untended, tend), (failed, retry), (forgotten, recover)],
+    [(in_hand, settle), (upkeep_due, maintain), (failed, retry), (forgotten, recover)],
     ids=lambda each: each.__name__,
 )
 async def test_is_left_as_it_is(

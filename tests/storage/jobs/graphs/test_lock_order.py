@@ -138,9 +138,9 @@ async def retry(party: Party) -> None:
             await _control(party).retry(job.key, deadline=None, timeout=None)
 
 
-async def tend(party: Party) -> None:
+async def maintain(party: Party) -> None:
     for key in party.some():
-        await _control(party).tend(key)
+        await _control(party).maintain(key)
     await _control(party).stop_orphans()
 
 
@@ -154,12 +154,12 @@ async def fail_overdue(party: Party) -> None:
 
 
 async def recover(party: Party) -> None:
-    await party.connection.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+    await party.connection.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
     await _control(party).recover(interval=NO_TIME, age=NO_TIME)
 
 
 JOBS: tuple[Writer, ...] = (
-    submit, settle_jobs, cancel, retry, tend, fail_overdue, recover,
+    submit, settle_jobs, cancel, retry, maintain, fail_overdue, recover,
 )  # fmt: skip
 OTHERS: tuple[Writer, ...] = (claim_due, remove_process, simple_repair, delete_finished)
 PAIRS = [

@@ -49,12 +49,12 @@ async def cancel(store: Store) -> None:
     assert (await job_store(store).control.cancel(leader_key(RUNS), "")).counts.cancelled == 10
 
 
-async def tend(store: Store) -> None:
-    assert (await job_store(store).control.tend(leader_key(CANCELLED))).stopped == 5
+async def maintain(store: Store) -> None:
+    assert (await job_store(store).control.maintain(leader_key(CANCELLED))).stopped == 5
 
 
-async def find_untended(store: Store) -> None:
-    assert len(await job_store(store).jobs.find_untended(age=NO_TIME, limit=BATCH)) == BATCH
+async def find_upkeep_due(store: Store) -> None:
+    assert len(await job_store(store).jobs.find_upkeep_due(age=NO_TIME, limit=BATCH)) == BATCH
 
 
 async def retry(store: Store) -> None:
@@ -87,8 +87,8 @@ WORK: tuple[tuple[Callable[[Store], Awaitable[None]], int], ...] = (
     (outcomes, PER_JOB),
     (list_jobs, PER_JOB),
     (cancel, PER_JOB),
-    (tend, PER_JOB),
-    (find_untended, PER_JOB),
+    (maintain, PER_JOB),
+    (find_upkeep_due, PER_JOB),
     (retry, 2 * PER_JOB),
     (fail_overdue, BATCH * PER_JOB),
     (repair_a_follower, PER_JOB),

@@ -14,7 +14,7 @@ from progressor.domain.jobs.job import WINDOW, NodeSpec, StartNodes
 from progressor.domain.processes.intent import Complete, Intent, Outcome, SetTimer, Succeeded
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
-from progressor.storage.jobs.jobs import TEND_MAX
+from progressor.storage.jobs.jobs import MAINTAINED_MAX
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import settlements
 from tests.conftest import TEMPLATE
@@ -39,7 +39,7 @@ MOVED_APART = 8_192
 
 _UNTENDED = """
     UPDATE progressor.jobs
-    SET untended_at = now(), ended_at = CASE WHEN %(ends)s THEN now() END,
+    SET upkeep_due_at = now(), ended_at = CASE WHEN %(ends)s THEN now() END,
         state = CASE WHEN %(ends)s THEN 'cancelled' ELSE 'running' END::progressor.job_state
     WHERE process_id = %(id)s"""
 
@@ -151,7 +151,7 @@ async def test_tending_reads_those_that_it_starts_or_stops(
         assert cursor.rowcount == 1
         jobs = job_store(store).jobs
         return await jobs._call(
-            jobs._tend_job, **dataclasses.asdict(job.leader), after=0, limit=TEND_MAX
+            jobs._maintain_job, **dataclasses.asdict(job.leader), after=0, limit=MAINTAINED_MAX
         )
 
     ends = job is FULL
@@ -161,9 +161,9 @@ async def test_tending_reads_those_that_it_starts_or_stops(
     assert {
         table: each
         for table, each in reads.items()
-        if table != "gated" and each.sequential + each.by_index > PER_ITEM * TEND_MAX
+        if table != "gated" and each.sequential + each.by_index > PER_ITEM * MAINTAINED_MAX
     } == {}
-    assert reads["processes"].by_index >= TEND_MAX
+    assert reads["processes"].by_index >= MAINTAINED_MAX
 
 
 async def test_many_that_fail_at_once_skip_what_depends_on_them_once(

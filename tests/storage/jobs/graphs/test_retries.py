@@ -74,7 +74,7 @@ class TestRetry:
         tasks = await jobs.claim()
         await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
         await jobs.settled(await call(jobs, LEADER), BROKEN)
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
         assert await jobs.states(LEADER) == {"a": "cancelled"}
 
         await jobs.control.retry(LEADER, deadline=None, timeout=None)
@@ -88,12 +88,12 @@ class TestRetry:
     ) -> None:
         gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
         await jobs.submit(LEADER, [gated])
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
 
         await jobs.control.retry(LEADER, deadline=None, timeout=None)
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
 
         assert await jobs.attempts(LEADER) == {"a": 2}
         await jobs.settled((await jobs.claim())["a"])
@@ -104,7 +104,7 @@ class TestRetry:
     ) -> None:
         gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
         await led(jobs, gated, NodeSpec(name="b", predecessors=("a",)))
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
         await jobs.settled((await jobs.claim())["a"], BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
         await jobs.control.retry(LEADER, deadline=None, timeout=None)
@@ -114,7 +114,7 @@ class TestRetry:
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
         assert await jobs.attempts(LEADER) == {"a": 2, "b": 1}
-        await jobs.tend(LEADER)
+        await jobs.maintain(LEADER)
         await jobs.settled(await call(jobs, follower("a")))
         assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
 

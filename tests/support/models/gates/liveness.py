@@ -41,7 +41,7 @@ def gates_empty(storage: ModelledGates) -> None:
     assert (
         storage.machinery.observer.execute("SELECT FROM progressor.gate_holders").fetchall() == []
     )
-    assert storage.machinery.observer.execute("SELECT FROM progressor.gate_lines").fetchall() == []
+    assert storage.machinery.observer.execute("SELECT FROM progressor.gate_queues").fetchall() == []
 
 
 def _work_through(storage: ModelledGates) -> None:

@@ -9,13 +9,13 @@ and says whether that was right:
 
 - nothing was in the way of who has passed, and no gate has more holders than places for it;
 - it has passed no task that could have gone in its stead and comes first: a task that could have
-  run for longer than the patience, the oldest of them; then by priority; then by task id;
+  run for longer than the starvation timeout, the oldest of them; then by priority; then by task id;
 - no task is left that could pass.
 
 What DESIGN leaves open, and the model therefore to storage:
 
 - of several things in the way of a task, which one its row names;
-- whether a task beyond the patience takes its place in the line of its process while that has a
+- whether a starving task takes its place in the queue of its process while that has a
   step in hand, and which of its gates are reserved for it.
 """
 
@@ -34,7 +34,7 @@ from progressor.domain.processes.task import TIMER_TYPES, TaskStatus, TaskType
 from tests.support.models.processes import Model, ModelProcess, ModelTask
 from tests.support.storage.gate_trace import Passed
 
-PATIENCE = dt.timedelta(seconds=60)
+STARVATION_TIMEOUT = dt.timedelta(seconds=60)
 _GONE = frozenset({ProcessStatus.ERROR, ProcessStatus.FINISHED})
 
 
@@ -46,7 +46,7 @@ class Passage:
     """
 
     run_at: dt.datetime | None
-    ripe_at: dt.datetime
+    ready_at: dt.datetime
     attempts: int = 0
     is_available: bool = False
     named: GatedState | None = None
@@ -142,7 +142,7 @@ class GatedModel(Model):
             and gate in self.wants(task)
             and gate not in self.kept[process]
         ]
-        available.sort(key=lambda each: (self.passages[each[1]].ripe_at, _id(each[1])))
+        available.sort(key=lambda each: (self.passages[each[1]].ready_at, _id(each[1])))
         while available and self.held(gate) > capacity:
             process, task = available.pop()
             self._set_apart(process, task, now)
@@ -260,8 +260,8 @@ class GatedModel(Model):
         )
 
     def has_waited_long(self, task: ModelTask, now: dt.datetime) -> bool:
-        """Tell whether a task could have run, but for its gates, for longer than the patience."""
-        return self.passages[task].ripe_at <= now - PATIENCE
+        """Tell whether only gates have kept a task for longer than the starvation timeout."""
+        return self.passages[task].ready_at <= now - STARVATION_TIMEOUT
 
     def in_the_way(
         self, process: ModelProcess, task: ModelTask, now: dt.datetime
@@ -404,7 +404,7 @@ class GatedModel(Model):
     def rank(self, task: ModelTask, now: dt.datetime) -> tuple[Any, ...]:
         """Return what tasks are let pass by: the smaller first."""
         if self.has_waited_long(task, now):
-            return (0, self.passages[task].ripe_at, _id(task))
+            return (0, self.passages[task].ready_at, _id(task))
         return (1, _constraints(task).priority, _id(task))
 
     def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
@@ -417,7 +417,7 @@ class GatedModel(Model):
     ) -> None:
         for gate, capacity in _constraints(task).gates.items():
             self.capacities.setdefault(gate, 1 if capacity is None else capacity)
-        self.passages[task] = Passage(run_at=run_at, ripe_at=max(now, run_at or now))
+        self.passages[task] = Passage(run_at=run_at, ready_at=max(now, run_at or now))
         self._set_apart(process, task, now)
 
     def _set_apart(self, process: ModelProcess, task: ModelTask, now: dt.datetime) -> None:

@@ -341,7 +341,7 @@ class ModelledGates(ModelledStorage):
             later = tuple(each for told in heard for each in told.later)
             lowered = dict.fromkeys(each for told in heard for each in told.lowered)
             for gate in lowered:
-                while not self.do(self.stores[0].writes.give_way(gate)).is_done:
+                while not self.do(self.stores[0].writes.evict_holders(gate)).is_done:
                     pass
             if not again and not lowered:
                 return Effects(due=due, later=later)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.processes.intent import KeepTimer, Released, SetTimer
-from tests.support.models.gates.model import PATIENCE
+from tests.support.models.gates.model import STARVATION_TIMEOUT
 from tests.support.models.strategies import AFTER, BUSY, ENDING, LASTING, REFUSED, WHICH
 from tests.support.storage.store import BROKEN, UNREACHABLE, success
 
@@ -31,7 +31,7 @@ CONSTRAINTS = st.builds(
 CALLS = st.lists(st.tuples(IDS, CONSTRAINTS), min_size=1, max_size=4)
 CROWDS = st.tuples(*[CONSTRAINTS] * 4)
 SOON = st.sampled_from([dt.timedelta(), dt.timedelta(seconds=2)])
-PAUSES = st.sampled_from([dt.timedelta(seconds=1), dt.timedelta(seconds=6), PATIENCE])
+PAUSES = st.sampled_from([dt.timedelta(seconds=1), dt.timedelta(seconds=6), STARVATION_TIMEOUT])
 TIMERS = st.builds(SetTimer, after=AFTER, constraints=CONSTRAINTS)
 SUCCESSES = st.builds(
     success,

@@ -17,7 +17,7 @@ UNFINISHED = frozenset({"waiting", "ready", "running"})
 class ModelNode:
     """A node; ``inits`` are the init tasks that were ever seen of it, each once an attempt.
 
-    ``has_constraints``: once ready it waits to be tended. ``has_follower``: it was started, and
+    ``has_constraints``: once ready it waits to be maintained. ``has_follower``: it was started, and
     its process is not removed.
     """
 
@@ -65,7 +65,7 @@ class ModelJob:
             self.nodes[name] = node
         self._move()
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Start what is ready and has constraints."""
         for name in self.named("ready"):
             node = self.nodes[name]
@@ -92,7 +92,7 @@ class ModelJob:
         for name in names:
             self.nodes[name].state = "cancelled"
 
-    def begin_again(self, name: str) -> None:
+    def restart_nodes(self, name: str) -> None:
         """Let a node run again whose follower was brought back; what it had skipped waits."""
         node = self.nodes[name]
         node.state, node.attempt, self.state = "running", node.attempt + 1, "running"

@@ -311,7 +311,7 @@ class ModelledJobs:
         self.clock.advance(BACKOFF)
         self.do(self.stores[0].store.gates.promote_due([NAMESPACE.name]))
 
-    def tend(self, which: int, store: int) -> None:
+    def maintain(self, which: int, store: int) -> None:
         """Have a replica do for a job what no settlement does."""
         name = self._pick(which, list(self.jobs))
         if name is not None:
@@ -319,10 +319,10 @@ class ModelledJobs:
             self.compare()
 
     def _tend(self, name: str, store: int) -> None:
-        self.do(self.stores[store].tend(_key(name)))
+        self.do(self.stores[store].maintain(_key(name)))
         job = self.jobs[name]
         if job.state == "running":
-            job.tend()
+            job.maintain()
         else:
             leased = {it.task.key.process_id for it in self.held.values()}
             job.stop(it for it in job.named("running") if f"{name}/{it}" not in leased)
@@ -424,7 +424,7 @@ class ModelledJobs:
 
     def _begin_again(self, name: str, node: str) -> None:
         """A join that is in hand is taken back: its job goes on."""
-        self.jobs[name].begin_again(node)
+        self.jobs[name].restart_nodes(node)
         self._forget(lambda process_id: process_id == name)
 
     def _forget(self, ended: Callable[[str], bool]) -> None:

@@ -10,7 +10,7 @@ VIOLATIONS_OF_GATES = (
     breaks(
         "gates_count_their_holders",
         "DELETE FROM progressor.gates WHERE gate = 'mutex'",
-        "lines_wait_for_full_gates",
+        "gate_queues_wait_for_full_gates",
     ),
     breaks(
         "gates_count_their_holders",
@@ -73,21 +73,23 @@ VIOLATIONS_OF_GATES = (
         "UPDATE progressor.processes SET status = 'error', detail = '' WHERE process_id ="
         " (SELECT process_id FROM progressor.gate_holders WHERE hold = 'process')",
     ),
-    breaks("lines_know_who_is_in_them", "UPDATE progressor.gate_lines SET head_priority = 5"),
-    breaks("lines_know_who_is_in_them", "UPDATE progressor.gate_lines SET head_task_id = 0"),
     breaks(
-        "lines_know_who_is_in_them",
-        "UPDATE progressor.gate_lines SET oldest_at = oldest_at - interval '1 s'",
+        "gate_queues_know_who_is_in_them", "UPDATE progressor.gate_queues SET head_priority = 5"
     ),
-    breaks("lines_know_who_is_in_them", "UPDATE progressor.gate_lines SET oldest_id = 0"),
+    breaks("gate_queues_know_who_is_in_them", "UPDATE progressor.gate_queues SET head_task_id = 0"),
     breaks(
-        "lines_know_who_is_in_them",
-        "UPDATE progressor.gate_lines SET waits_on = 'at work'",
+        "gate_queues_know_who_is_in_them",
+        "UPDATE progressor.gate_queues SET oldest_at = oldest_at - interval '1 s'",
     ),
-    breaks("lines_know_who_is_in_them", "DELETE FROM progressor.gate_lines"),
+    breaks("gate_queues_know_who_is_in_them", "UPDATE progressor.gate_queues SET oldest_id = 0"),
     breaks(
-        "lines_know_who_is_in_them",
-        "UPDATE progressor.gated SET gates = '{another}' WHERE line IS NOT NULL",
+        "gate_queues_know_who_is_in_them",
+        "UPDATE progressor.gate_queues SET waits_on = 'at work'",
+    ),
+    breaks("gate_queues_know_who_is_in_them", "DELETE FROM progressor.gate_queues"),
+    breaks(
+        "gate_queues_know_who_is_in_them",
+        "UPDATE progressor.gated SET gates = '{another}' WHERE queue IS NOT NULL",
     ),
     breaks(
         "gated_processes_say_so",
@@ -106,8 +108,8 @@ VIOLATIONS_OF_GATES = (
         "what_waits_for_its_process_is_in_its_way",
         "UPDATE progressor.gated SET state = 'process' WHERE state = 'order'",
     ),
-    breaks("lines_wait_for_full_gates", "UPDATE progressor.gates SET capacity = 9"),
-    breaks("lines_wait_for_full_gates", "UPDATE progressor.gate_lines SET waits_on = NULL"),
+    breaks("gate_queues_wait_for_full_gates", "UPDATE progressor.gates SET capacity = 9"),
+    breaks("gate_queues_wait_for_full_gates", "UPDATE progressor.gate_queues SET waits_on = NULL"),
     breaks(
         "orders_wait_for_smaller_versions",
         "UPDATE progressor.gated SET order_version = '{1}' WHERE order_key IS NOT NULL",

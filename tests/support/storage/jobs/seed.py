@@ -14,7 +14,7 @@ TABLES = ("processes", "tasks", "schedule", "running", "jobs", "job_nodes", "orp
 def leader_key(number: int) -> ProcessKey:
     """Return the key of a seeded leader, from 1; its slot is the seed's, not the hash's.
 
-    Of four, the first runs, the second was cancelled and is untended, the third runs and is
+    Of four, the first runs, the second was cancelled and is upkeep_due, the third runs and is
     overdue, the fourth has failed.
     """
     return ProcessKey(number * 7919 % 1024, "orders", f"l{number}")
@@ -94,7 +94,7 @@ _FILLING: tuple[LiteralString, ...] = (
     """
     INSERT INTO progressor.jobs
         (slot, namespace, process_id, state, node_count, waiting, running, failed, skipped,
-         cancelled, created_at, updated_at, ended_at, deadline_at, untended_at)
+         cancelled, created_at, updated_at, ended_at, deadline_at, upkeep_due_at)
     SELECT slot, 'orders', process_id, state, %(each)s,
         CASE state WHEN 'running' THEN %(each)s - 10 ELSE 0 END,
         CASE state WHEN 'failed' THEN 0 ELSE 5 END, CASE state WHEN 'failed' THEN 5 ELSE 0 END,

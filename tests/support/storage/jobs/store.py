@@ -42,7 +42,7 @@ _NODES = """
     ORDER BY ordinal"""
 _COUNTS = """
     SELECT state::text, node_count, waiting, ready, running, failed, skipped, cancelled, beginning,
-        untended_at IS NULL
+        upkeep_due_at IS NULL
     FROM progressor.jobs
     WHERE (slot, namespace, process_id) = (%s, %s, %s)"""
 _WORK = """
@@ -116,18 +116,18 @@ class JobStore:
         claimed = await self.store.claim_due(limit=1000)
         return {each.task.key.process_id.rpartition("/")[2]: each.task for each in claimed}
 
-    async def tend(self, leader: ProcessKey) -> None:
+    async def maintain(self, leader: ProcessKey) -> None:
         """Do for a job what no settlement does, as a replica does at once."""
         for _ in range(ROUNDS_MAX):
-            if (await self.control.tend(leader)).is_whole:
+            if (await self.control.maintain(leader)).is_whole:
                 return
-        message = f"{leader.process_id} is never tended"
+        message = f"{leader.process_id} is never maintained"
         raise AssertionError(message)
 
     async def recovered(self) -> list[Found]:
         """Do a round of recovery, of however lively jobs, and return what it has found."""
         found = await self.control.recover(age=-AGES, interval=NO_TIME)
-        assert found is not None, "another replica has the duty"
+        assert found is not None, "another replica has the round"
         return list(found)
 
     async def job_state(self, leader: ProcessKey) -> str:

@@ -46,7 +46,7 @@ def test_effects_are_read_as_settlements_write_them() -> None:
     effects = job_effects(
         {
             "due": [[*_columns(ONE), 7]],
-            "untended": [[*_columns(OTHER)]],
+            "upkeep": [[*_columns(OTHER)]],
             "cancelled": [[*_columns(OTHER), [[9, "call", [3]]]]],
             "failed": [_columns(OTHER)],
         }
@@ -59,9 +59,9 @@ def test_effects_are_read_as_settlements_write_them() -> None:
     assert (each.task.task_id, each.task.reply_to) == (9, (3,))
 
 
-@pytest.mark.parametrize("key", ["due", "untended", "cancelled", "failed"])
+@pytest.mark.parametrize("key", ["due", "upkeep", "cancelled", "failed"])
 def test_effects_without_one_of_their_parts_are_read(key: str) -> None:
-    nothing = dict.fromkeys(("due", "untended", "cancelled", "failed"))
+    nothing = dict.fromkeys(("due", "upkeep", "cancelled", "failed"))
 
     assert job_effects(nothing | {key: []}) == Effects()
 

@@ -27,7 +27,7 @@ class ScriptedGates:
         self.fails = 0
         self.locked = 0
 
-    async def give_way(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
+    async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         self.at.append((round(asyncio.get_running_loop().time(), 6), lowered.gate))
         await asyncio.sleep(TAKES)
         if self.fails:

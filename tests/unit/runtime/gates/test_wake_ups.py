@@ -76,7 +76,7 @@ async def running(harness: Harness) -> AsyncIterator[None]:
 def again(*gates: str, namespace: str = "orders") -> Effects:
     return Effects(
         again=tuple(
-            Again(namespace=namespace, gate=gate, line=None, order_key=None) for gate in gates
+            Again(namespace=namespace, gate=gate, queue=None, order_key=None) for gate in gates
         )
     )
 

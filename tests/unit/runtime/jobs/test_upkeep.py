@@ -13,7 +13,7 @@ from progressor.runtime.core.observer import Observers
 from progressor.runtime.effects.upkeep_queue import UpkeepQueue
 from progressor.runtime.jobs.upkeep import OVERDUE, JobScan
 from progressor.settings.sections import Scanner
-from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
+from progressor.storage.jobs.jobs import Found, Maintained, RunningJobs
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.runtime.context import make_context
 from tests.support.runtime.virtual_time import in_virtual_time
@@ -26,24 +26,24 @@ ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
 class ScriptedJobs:
     """Storage's jobs, by what they are to answer."""
 
-    tended: list[ProcessKey] = dataclasses.field(default_factory=list)
-    answers: list[Tended | errors.StorageError] = dataclasses.field(default_factory=list)
-    untended: tuple[ProcessKey, ...] = ()
+    maintained: list[ProcessKey] = dataclasses.field(default_factory=list)
+    answers: list[Maintained | errors.StorageError] = dataclasses.field(default_factory=list)
+    upkeep_due: tuple[ProcessKey, ...] = ()
     overdue: tuple[ProcessKey, ...] = ()
     found: tuple[Found, ...] | None = None
     running: tuple[RunningJobs, ...] = ()
     orphans_asked: int = 0
 
-    async def tend(self, key: ProcessKey) -> Tended:
-        self.tended.append(key)
-        answer = self.answers.pop(0) if self.answers else Tended()
+    async def maintain(self, key: ProcessKey) -> Maintained:
+        self.maintained.append(key)
+        answer = self.answers.pop(0) if self.answers else Maintained()
         if isinstance(answer, errors.StorageError):
             raise answer
         return answer
 
-    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+    async def find_upkeep_due(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
         assert (age, limit > 0) == (OVERDUE, True)
-        return self.untended
+        return self.upkeep_due
 
     async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
         assert limit > 0
@@ -87,13 +87,13 @@ class Harness:
 
 @in_virtual_time
 async def test_a_reported_job_is_handled_at_once() -> None:
-    harness = Harness(answers=[Tended(started=2), Tended(stopped=3)])
+    harness = Harness(answers=[Maintained(started=2), Maintained(stopped=3)])
     async with harness.running():
         harness.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert harness.jobs.tended == [ONE, OTHER]
+        assert harness.jobs.maintained == [ONE, OTHER]
 
     assert counted(harness.metrics.upkeep_nodes) == {
         ("orders", "started"): 2,
@@ -104,34 +104,34 @@ async def test_a_reported_job_is_handled_at_once() -> None:
 @in_virtual_time
 async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
     locked = errors.StorageLockedError("kept")
-    harness = Harness(answers=[locked, Tended(is_whole=False), Tended()])
+    harness = Harness(answers=[locked, Maintained(is_whole=False), Maintained()])
     async with harness.running():
         harness.upkeep_queue.add(ONE)
         await asyncio.sleep(1)
 
-    assert harness.jobs.tended == [ONE] * 3
+    assert harness.jobs.maintained == [ONE] * 3
 
 
 @in_virtual_time
 async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
-    harness = Harness(answers=[errors.StorageLockedError("kept"), Tended()])
+    harness = Harness(answers=[errors.StorageLockedError("kept"), Maintained()])
     async with harness.running():
         harness.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert harness.jobs.tended == [ONE, OTHER]
+        assert harness.jobs.maintained == [ONE, OTHER]
 
 
 @in_virtual_time
 async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
-    harness = Harness(untended=(ONE,))
+    harness = Harness(upkeep_due=(ONE,))
     async with harness.running():
         await harness.scan.scan()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert harness.jobs.tended == [ONE]
+        assert harness.jobs.maintained == [ONE]
 
     assert harness.jobs.orphans_asked == 1
 

@@ -1,9 +1,9 @@
--- Puts tasks that wait for their constraints back into the lines of their processes, because they are
+-- Puts tasks that wait for their constraints back into the queues of their processes, because they are
 -- about to be cancelled there, together with all others: of processes that a step completes or breaks,
 -- or brings back from an error, all; of those whose step says something about the timer, the timer.
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: nothing.
-CREATE FUNCTION bring_back_gated(
+CREATE FUNCTION requeue_gated_tasks(
     p_slot       smallint[],
     p_namespace  text[],
     p_process_id text[],

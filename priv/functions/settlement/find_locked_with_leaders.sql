@@ -2,7 +2,7 @@
 -- settlement of them would have to wait for. Does not wait for locks.
 -- Locks: the others and their leaders, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
-CREATE FUNCTION find_locked_families(
+CREATE FUNCTION find_locked_with_leaders(
     p_slot       smallint[],
     p_namespace  text[],
     p_process_id text[]
@@ -12,9 +12,9 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_items  integer[];   -- a place per process concerned: the item itself, or its leader
-    v_rows   tid[];
-    v_free   tid[];
+    v_items integer[];   -- a place per process concerned: the item itself, or its leader
+    v_rows  tid[];
+    v_free  tid[];
 BEGIN
     -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);

@@ -1,11 +1,11 @@
 -- Finds of the tasks of a process that carry constraints those which what has just happened to it may
 -- concern: who is available or named, the timers, whose instant has come, and of those who wait for the
--- process the oldest of each set of gates; and who stands in line for what the process holds for good by
+-- process the oldest of each set of gates; and who is queued for what the process holds for good by
 -- now. Of a process that has just changed its status, or is finished or in error, all. So a crowd that
 -- waits for one process costs nothing.
 -- Locks: none; the caller has locked the process.
 -- Returns: their ids.
-CREATE FUNCTION find_gated_at_hand(
+CREATE FUNCTION find_affected_tasks(
     p_now        timestamptz,
     p_limit      integer,
     p_slot       smallint,
@@ -64,7 +64,7 @@ BEGIN
         WHERE v_kept <> '{}'
             AND (g.slot, g.namespace, g.process_id, g.state)
                 = (p_slot, p_namespace, p_process_id, 'gates')
-            AND g.line::text[] && v_kept
+            AND g.queue::text[] && v_kept
         UNION
         SELECT f.task_id
         FROM (

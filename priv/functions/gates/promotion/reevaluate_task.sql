@@ -1,12 +1,12 @@
--- Determines again what a task with constraints waits for, and moves it there: into the line for the gates
+-- Determines again what a task with constraints waits for, and moves it there: into the queue for the gates
 -- that it lacks, or to available if it lacks none. It lacks the gates that its process does not hold
 -- permanently. A task that waits for gates or is available stays as it is.
--- Locks: with SKIP LOCKED, its order, once run_at has passed; the first gate that it lacks, if it enters a line;
+-- Locks: with SKIP LOCKED, its order, once run_at has passed; the first gate that it lacks, if it enters a queue;
 -- and, if it passes, the gates of the tasks in the queue of its process. The caller has locked its process.
--- Returns: the line to look at now; the gates released by tasks that it was put before; and "again" if a row
+-- Returns: the queue to look at now; the gates released by tasks that it was put before; and "again" if a row
 -- that it had to lock was locked. If that was its order (order_key), the task now waits for the order, and is
 -- found when the order is looked at again; otherwise nothing was done.
-CREATE FUNCTION weigh_gated(
+CREATE FUNCTION reevaluate_task(
     p_now        timestamptz,
     p_replica_id bigint,
     p_slot       smallint,
@@ -14,7 +14,7 @@ CREATE FUNCTION weigh_gated(
     p_process_id text,
     p_task_id    bigint,
     OUT state     gated_state,
-    OUT line      text,
+    OUT queue     text,
     OUT freed     text[],
     OUT again     boolean,
     OUT order_key text
@@ -68,9 +68,9 @@ BEGIN
             ORDER BY w.place
         );
         IF v_lacks = '{}' THEN
-            again := NOT lock_gates_in_line(p_slot, p_namespace, p_process_id);
+            again := NOT lock_gates_of_queued(p_slot, p_namespace, p_process_id);
         ELSE
-            -- All of a line lack the same gates: the first one's lock is the line's.
+            -- All of a queue lack the same gates: the first one's lock is the queue's.
             PERFORM
             FROM gates g
             WHERE (g.namespace, g.gate) = (p_namespace, v_lacks[1])
@@ -83,13 +83,13 @@ BEGIN
     END IF;
     IF v_cause = 'gates' AND v_lacks = '{}' THEN
         state := 'available';
-        freed := join_line(p_now, p_replica_id, v_task);
+        freed := enqueue_task(p_now, p_replica_id, v_task);
         RETURN;
     END IF;
     state := v_cause;
     IF v_cause <> v_task.state AND move_gated(
             p_now, p_slot, p_namespace, p_process_id, p_task_id, v_cause, v_lacks) THEN
-        line := v_lacks::text;
+        queue := v_lacks::text;
     END IF;
 END;
 $$;

@@ -3,15 +3,15 @@
 -- Locks: as settle_gates; the caller has locked the processes.
 -- Returns: what settle_gates returns, in the form of settle_gates_batch; tasks without constraints are returned as due
 -- now. Null if there is nothing.
-CREATE FUNCTION give_constraints(
-    p_now         timestamptz,
-    p_replica_id  bigint,
-    p_patience    double precision,
-    p_slot        smallint[],
-    p_namespace   text[],
-    p_process_id  text[],
-    p_task_id     bigint[],
-    p_constraints json[]
+CREATE FUNCTION apply_constraints(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_task_id            bigint[],
+    p_constraints        json[]
 )
 RETURNS jsonb
 AS $$
@@ -39,11 +39,11 @@ BEGIN
         p_now, p_replica_id, v_gated.slot, v_gated.namespace, v_gated.process_id,
         v_gated.task_id, v_gated.constraints);
     SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
         g.wait_seconds, g.due_seconds))
     INTO v_told
     FROM settle_gates(
-        p_now, p_replica_id, p_patience, 100, v_gated.slot, v_gated.namespace,
+        p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
         v_gated.process_id, v_gated.task_id) g;
     IF v_due IS NULL OR v_told IS NULL THEN
         RETURN coalesce(v_due, v_told);

@@ -1,10 +1,10 @@
 -- Begins nodes again whose followers are in error: where its init has not succeeded, a follower is as new,
 -- with a new init task of the same args; otherwise it runs on at once, and the timer that broke it, or that
 -- was cancelled when it was stopped, is set again: for its own instant, or now if that is over.
--- Locks: none of its own; the caller has locked leader and followers, and cancelled what these have in line
+-- Locks: none of its own; the caller has locked leader and followers, and cancelled what these have queued
 -- or in hand (halt_busy_processes). It also counts the nodes.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
-CREATE FUNCTION begin_again(
+CREATE FUNCTION restart_nodes(
     p_now        timestamptz,
     p_replica_id bigint,
     p_slot       smallint,  -- of the leader

@@ -2,7 +2,7 @@
 -- changes, so that it can be looked up before.
 -- Locks: both; nothing else before.
 -- Returns: whether the process is there; one that comes later is not locked.
-CREATE FUNCTION lock_family(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION lock_with_leader(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
 AS $$
 DECLARE

@@ -4,7 +4,7 @@
 -- p_first_id: the first task of the queue, if the caller knows it.
 -- Locks: none of its own; the caller has locked the process and the gates of these tasks.
 -- Returns: the released gates; null if there are none.
-CREATE FUNCTION step_back(
+CREATE FUNCTION release_overtaken_tasks(
     p_now        timestamptz,
     p_slot       smallint,
     p_namespace  text,
@@ -29,10 +29,10 @@ BEGIN
         p_first_id := coalesce(
             p_first_id, (find_first_task(p_slot, p_namespace, p_process_id)).task_id);
         CONTINUE WHEN v_task.task_id = p_first_id;
-        PERFORM leave_line(p_now, p_slot, p_namespace, p_process_id, v_task.task_id);
+        PERFORM dequeue_task(p_now, p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM move_gated(
             p_now, p_slot, p_namespace, p_process_id, v_task.task_id, 'process');
-        v_left := v_left || give_back_gates(p_slot, p_namespace, p_process_id, v_task.task_id);
+        v_left := v_left || release_gates(p_slot, p_namespace, p_process_id, v_task.task_id);
     END LOOP;
     RETURN v_left;
 END;

@@ -1,9 +1,9 @@
--- Puts a task that has passed its gates into the line of its process: due now, or next behind a step
--- that the process has in hand. What stands in that line came later, and waits behind it; of that, one
--- that is available gives its gates back, and waits for its process again (step_back).
+-- Puts a task that has passed its gates into the queue of its process: due now, or next behind a step
+-- that the process has in hand. What stands in that queue came later, and waits behind it; of that, one
+-- that is available gives its gates back, and waits for its process again (release_overtaken_tasks).
 -- Locks: none of its own; the caller has locked the process, and the gates of who is available there.
 -- Returns: the gates given back; null: none.
-CREATE FUNCTION join_line(p_now timestamptz, p_replica_id bigint, p_task gated)
+CREATE FUNCTION enqueue_task(p_now timestamptz, p_replica_id bigint, p_task gated)
 RETURNS text[]
 AS $$
 DECLARE
@@ -24,7 +24,7 @@ BEGIN
     SET scheduled_at = coalesce(t.scheduled_at, p_now)
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id);
-    RETURN step_back(
+    RETURN release_overtaken_tasks(
         p_now, p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id);
 END;
 $$;

@@ -8,15 +8,15 @@
 -- process is locked is left to the next call.
 -- Locks: processes of those who give way, in key order, SKIP LOCKED; then as settle_gates.
 -- Returns: how many were sent back, whether that is all, and what settle_gates returns.
-CREATE FUNCTION give_way(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_limit      integer,
-    p_count      integer,
-    p_window     integer,
-    p_namespace  text,
-    p_gate       text
+CREATE FUNCTION evict_holders(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_limit              integer,
+    p_count              integer,
+    p_window             integer,
+    p_namespace          text,
+    p_gate               text
 )
 RETURNS TABLE (sent_count integer, is_done boolean, effects jsonb)
 BY INDEX
@@ -36,7 +36,7 @@ DECLARE
     v_alone_slots smallint[];  -- who gives way, of processes that have nothing else
     v_alone_ids   text[];
     v_alone_tasks bigint[];
-    v_lines       text[];      -- into which these have come
+    v_queues      text[];      -- into which these have come
     v_left        text[] := ARRAY[p_gate];
     v_left_slots  smallint[];  -- processes of which a task gives way
     v_left_ids    text[];
@@ -59,10 +59,10 @@ BEGIN
     ),
     found AS (
         SELECT l.slot, l.process_id, l.task_id, l.is_reserved,
-            row_number() OVER (ORDER BY l.is_reserved DESC, g.ripe_at DESC, l.task_id DESC) AS place
+            row_number() OVER (ORDER BY l.is_reserved DESC, g.ready_at DESC, l.task_id DESC) AS place
         FROM looked l
         CROSS JOIN LATERAL (
-            SELECT g.state, g.ripe_at
+            SELECT g.state, g.ready_at
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                 = (l.slot, p_namespace, l.process_id, l.task_id)
@@ -145,7 +145,7 @@ BEGIN
     END IF;
 
     -- Each is looked at once more: until it was locked it may have begun to run, or have ended. Of most
-    -- processes it is all that there is: it comes to stand in line for its gates, and no more follows.
+    -- processes it is all that there is: it is queued for its gates, and no more follows.
     FOR v_task IN
         SELECT h.slot, h.process_id, h.task_id, h.is_reserved, NOT h.is_reserved AND (
                 SELECT g.order_key IS NULL
@@ -212,19 +212,19 @@ BEGIN
             v_alone_tasks := v_alone_tasks || v_task.task_id;
             CONTINUE;
         END IF;
-        v_left := v_left || give_back_gates(
+        v_left := v_left || release_gates(
             v_task.slot, p_namespace, v_task.process_id, v_task.task_id, v_task.is_reserved);
         CONTINUE WHEN v_task.is_reserved;
-        PERFORM leave_line(v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id);
+        PERFORM dequeue_task(v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id);
         PERFORM move_gated(
             v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id, 'process');
         v_left_slots := v_left_slots || v_task.slot;
         v_left_ids := v_left_ids || v_task.process_id;
     END LOOP;
     IF v_alone_slots IS NOT NULL THEN
-        SELECT v_left || f.freed, f.lines
-        INTO v_left, v_lines
-        FROM requeue_tasks(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
+        SELECT v_left || f.freed, f.queues
+        INTO v_left, v_queues
+        FROM requeue_evicted_tasks(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
     END IF;
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
 
@@ -243,16 +243,16 @@ BEGIN
     -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
     -- promotion as those who waited for what was left: in one of their own they would go before these.
     SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
         g.wait_seconds, g.due_seconds))
     INTO effects
     FROM settle_gates(
-        v_now, p_replica_id, p_patience, p_limit, v_left_slots,
+        v_now, p_replica_id, p_starvation_timeout, p_limit, v_left_slots,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
         p_left_namespace => array_fill(p_namespace, ARRAY[cardinality(v_left)]),
         p_left => v_left,
-        p_line_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_lines), 0)]),
-        p_line => v_lines) g;
+        p_queue_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_queues), 0)]),
+        p_queue => v_queues) g;
     RETURN NEXT;
 END;
 $$;

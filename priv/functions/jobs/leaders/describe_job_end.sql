@@ -1,7 +1,7 @@
 -- Why a job has ended, without the reason that its detail begins with.
 -- Locks: none.
 -- Returns: the words; 'the job has ended' where there are none.
-CREATE FUNCTION why_of(p_detail text)
+CREATE FUNCTION describe_job_end(p_detail text)
 RETURNS text
 LANGUAGE sql
 IMMUTABLE

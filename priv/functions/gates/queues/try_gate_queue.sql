@@ -1,29 +1,29 @@
--- Promotes the head of a line, if all its gates have a free place. The head is the oldest of the tasks that
--- have waited for longer than p_patience; if there is none, the task of the highest priority, and of these
+-- Promotes the head of a queue, if all its gates have a free place. The head is the oldest of the tasks that
+-- have waited for longer than p_starvation_timeout; if there is none, the task of the highest priority, and of these
 -- the oldest.
 --
--- A task that has waited for longer than p_patience and meets a full gate reserves the gates before that one,
+-- A task that has waited for longer than p_starvation_timeout and meets a full gate reserves the gates before that one,
 -- in key order. Tasks that want fewer gates then cannot starve it, and the order prevents deadlocks between
 -- two such tasks. It also enters the queue of its process while that runs a step, before all younger tasks,
 -- so that these cannot starve it either.
 --
--- Locks: the gates of the line that the caller has not locked, the process of the task, its order, and
+-- Locks: the gates of the queue that the caller has not locked, the process of the task, its order, and
 -- the gates of tasks in the queue of the process: all with SKIP LOCKED, since the caller holds locks that
 -- come after them.
 -- Returns: the task that was tried, and the result.
 --   promoted  the task is in schedule and due, its gates are held
---   passed    the head cannot run now for a cause other than gates, and has left the line, or the line
+--   passed    the head cannot run now for a cause other than gates, and has left the queue, or the queue
 --             is empty now: look again
---   blocked   a gate is full: the line waits for it
+--   blocked   a gate is full: the queue waits for it
 --   again     the task's process or a gate is locked: try again in another transaction
 -- freed: gates released here, either reserved by the task before, or held by tasks that it was put before; their
--- lines must be looked at. orders: orders locked by other transactions, which must be looked at again.
-CREATE FUNCTION try_line(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_namespace  text,
-    p_line       text,
+-- queues must be looked at. orders: orders locked by other transactions, which must be looked at again.
+CREATE FUNCTION try_gate_queue(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_namespace          text,
+    p_queue              text,
     OUT verdict    text,
     OUT slot       smallint,
     OUT process_id text,
@@ -40,20 +40,20 @@ DECLARE
     v_gates    text[];
     v_waits_on text;
     v_behind   bigint;
-    v_weighed  record;
+    v_result   record;
     v_gate     text;
     v_place    record;
     v_taken    text[] := '{}';
 BEGIN
     SELECT l.gates, l.waits_on
     INTO v_gates, v_waits_on
-    FROM gate_lines l
-    WHERE (l.namespace, l.line) = (p_namespace, p_line);
+    FROM gate_queues l
+    WHERE (l.namespace, l.queue) = (p_namespace, p_queue);
     IF NOT FOUND THEN
         verdict := 'passed';
         RETURN;
     END IF;
-    -- All before anything is looked at: who comes into the line, leaves it or reserves holds its gates.
+    -- All before anything is looked at: who comes into the queue, leaves it or reserves holds its gates.
     FOREACH v_gate IN ARRAY v_gates LOOP
         PERFORM
         FROM gates g
@@ -68,21 +68,21 @@ BEGIN
     SELECT *
     INTO v_task
     FROM gated g
-    WHERE (g.namespace, g.line) = (p_namespace, p_line)
-        AND g.ripe_at <= p_now - make_interval(secs => p_patience)
-    ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+    WHERE (g.namespace, g.queue) = (p_namespace, p_queue)
+        AND g.ready_at <= p_now - make_interval(secs => p_starvation_timeout)
+    ORDER BY g.namespace, g.queue, g.ready_at, g.task_id
     LIMIT 1;
     IF NOT FOUND THEN
         v_is_old := false;
         SELECT *
         INTO v_task
         FROM gated g
-        WHERE (g.namespace, g.line) = (p_namespace, p_line)
-        ORDER BY g.namespace, g.line, g.priority, g.task_id
+        WHERE (g.namespace, g.queue) = (p_namespace, p_queue)
+        ORDER BY g.namespace, g.queue, g.priority, g.task_id
         LIMIT 1;
     END IF;
     IF v_task.task_id IS NULL THEN
-        PERFORM refresh_line(p_namespace, p_line);
+        PERFORM refresh_gate_queue(p_namespace, p_queue);
         verdict := 'passed';
         RETURN;
     END IF;
@@ -106,7 +106,7 @@ BEGIN
         RETURN;
     END IF;
 
-    IF NOT lock_gates_in_line(v_task.slot, v_task.namespace, v_task.process_id) THEN
+    IF NOT lock_gates_of_queued(v_task.slot, v_task.namespace, v_task.process_id) THEN
         verdict := 'again';
         RETURN;
     END IF;
@@ -114,11 +114,11 @@ BEGIN
     v_next := find_gated_cause(
         p_now, v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, v_is_old);
     IF v_next <> 'gates' THEN
-        freed := give_back_gates(
+        freed := release_gates(
             v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, p_only_reserved => true);
         PERFORM move_gated(
             p_now, v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, v_next);
-        -- Who stood behind it for the same gates comes to the line in its stead.
+        -- Who stood behind it for the same gates comes to the queue in its stead.
         WHILE v_next = 'order' LOOP
             SELECT g.task_id
             INTO v_behind
@@ -129,22 +129,22 @@ BEGIN
             ORDER BY g.slot, g.namespace, g.process_id, g.state, g.gates, g.task_id
             LIMIT 1;
             EXIT WHEN NOT FOUND;
-            v_weighed := weigh_gated(
+            v_result := reevaluate_task(
                 p_now, p_replica_id, v_task.slot, v_task.namespace, v_task.process_id, v_behind);
-            IF v_weighed.order_key IS NOT NULL THEN
-                orders := orders || v_weighed.order_key;
+            IF v_result.order_key IS NOT NULL THEN
+                orders := orders || v_result.order_key;
             END IF;
-            v_next := v_weighed.state;
+            v_next := v_result.state;
         END LOOP;
-        UPDATE gate_lines l
+        UPDATE gate_queues l
         SET waits_on = v_waits_on
-        WHERE (l.namespace, l.line) = (p_namespace, p_line) AND l.waits_on IS NULL;
+        WHERE (l.namespace, l.queue) = (p_namespace, p_queue) AND l.waits_on IS NULL;
         verdict := 'passed';
         RETURN;
     END IF;
 
     IF v_is_old THEN
-        -- One of this line that was the oldest before has reserved for all of it.
+        -- One of this queue that was the oldest before has reserved for all of it.
         UPDATE gate_holders h
         SET slot = v_task.slot, process_id = v_task.process_id, task_id = v_task.task_id,
             hold = v_task.hold
@@ -154,7 +154,7 @@ BEGIN
             AND h.is_reserved
             AND (o.slot, o.namespace, o.process_id, o.task_id)
                 = (h.slot, h.namespace, h.process_id, h.task_id)
-            AND o.line = p_line
+            AND o.queue = p_queue
             AND o.task_id <> v_task.task_id
             AND NOT EXISTS (
                 SELECT
@@ -195,16 +195,16 @@ BEGIN
     END IF;
 
     IF waits_on IS NOT NULL THEN
-        UPDATE gate_lines l
-        SET waits_on = try_line.waits_on
-        WHERE (l.namespace, l.line) = (p_namespace, p_line)
-            AND l.waits_on IS DISTINCT FROM try_line.waits_on;
+        UPDATE gate_queues l
+        SET waits_on = try_gate_queue.waits_on
+        WHERE (l.namespace, l.queue) = (p_namespace, p_queue)
+            AND l.waits_on IS DISTINCT FROM try_gate_queue.waits_on;
         verdict := 'blocked';
         RETURN;
     END IF;
 
     -- Also what another task of the process has reserved: it cannot run before this one has ended. What
-    -- another one holds goes over to this one when that ends (give_back_gates).
+    -- another one holds goes over to this one when that ends (release_gates).
     UPDATE gate_holders h
     SET task_id = CASE WHEN h.is_reserved THEN v_task.task_id ELSE h.task_id END,
         hold = CASE WHEN h.is_reserved THEN v_task.hold ELSE greatest(h.hold, v_task.hold) END,
@@ -212,7 +212,7 @@ BEGIN
     WHERE (h.slot, h.namespace, h.process_id) = (v_task.slot, v_task.namespace, v_task.process_id)
         AND h.gate = ANY (v_task.gates)
         AND (h.is_reserved OR h.hold < v_task.hold);
-    freed := join_line(p_now, p_replica_id, v_task);
+    freed := enqueue_task(p_now, p_replica_id, v_task);
     verdict := 'promoted';
 END;
 $$;

@@ -1,8 +1,8 @@
--- Takes the locks of the gates that are held by who is in the line of a process, because one of these may
--- have to give them back (step_back).
+-- Takes the locks of the gates that are held by who is in the queue of a process, because one of these may
+-- have to give them back (release_overtaken_tasks).
 -- Locks: these gates, with SKIP LOCKED; the caller has locked the process.
 -- Returns: whether all of them are locked now.
-CREATE FUNCTION lock_gates_in_line(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION lock_gates_of_queued(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
 AS $$
 DECLARE

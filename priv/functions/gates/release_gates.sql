@@ -3,7 +3,7 @@
 -- the process has passed by the same hold, it holds from now on.
 -- Locks: none of its own; the caller has locked the process and these gates.
 -- Returns: the gates given back; null: none.
-CREATE FUNCTION give_back_gates(
+CREATE FUNCTION release_gates(
     p_slot          smallint,
     p_namespace     text,
     p_process_id    text,

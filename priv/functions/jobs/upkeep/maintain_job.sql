@@ -1,29 +1,29 @@
 -- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once
 -- the job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
 -- reopens that node after a repair of this job, or fails the outer job if this job failed as a whole. When no
--- such work is left, the verdict is tended.
+-- such work is left, the verdict is done.
 -- Keys are looked up without locks; the rows are read again once they are locked.
 -- p_after: the ordinal up to which nodes have been looked at.
 -- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are
 -- inserted in key order; then as settle_gates.
--- Returns: a verdict: tended; more, to be continued from `ordinal`; or again, because the job has changed meanwhile;
+-- Returns: a verdict: done; more, to be continued from `ordinal`; or again, because the job has changed meanwhile;
 -- how many nodes were started and stopped; the tasks that were cancelled, with the keys of their processes; the
 -- keys of jobs of followers that need upkeep; of a job that was failed as a whole; and the effects on gates.
-CREATE FUNCTION tend_job(
-    p_now        timestamptz,
-    p_replica_id bigint,
-    p_patience   double precision,
-    p_slot       smallint,
-    p_namespace  text,
-    p_process_id text,
-    p_after      integer,
-    p_limit      integer,
+CREATE FUNCTION maintain_job(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_starvation_timeout double precision,
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_after              integer,
+    p_limit              integer,
     OUT verdict   text,
     OUT ordinal   integer,
     OUT started   integer,
     OUT stopped   integer,
     OUT cancelled jsonb,
-    OUT untended  jsonb,
+    OUT upkeep    jsonb,
     OUT failed    jsonb,
     OUT effects   jsonb
 )
@@ -100,12 +100,12 @@ BEGIN
     started := 0;
     stopped := 0;
     verdict := CASE
-        WHEN v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN 'tended'
+        WHEN v_is_there IS NOT TRUE OR v_job.upkeep_due_at IS NULL THEN 'done'
         WHEN (v_job.state = 'running') <> (v_state = 'running') THEN 'again'
         WHEN cardinality(v_ordinals) >= p_limit THEN 'more'
-        ELSE 'tended'
+        ELSE 'done'
     END;
-    IF verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN
+    IF verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.upkeep_due_at IS NULL THEN
         RETURN;
     END IF;
 
@@ -133,20 +133,20 @@ BEGIN
         SELECT g.effects, g.started
         INTO effects, started
         FROM start_gated_nodes(
-            v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ordinals) g;
+            v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_ordinals) g;
     ELSIF cardinality(v_ordinals) > 0 THEN
         SELECT jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id, s.cancelled))
                 FILTER (WHERE s.cancelled IS NOT NULL),
             jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id))
                 FILTER (WHERE s.cancelled IS NULL AND s.effects IS NULL),
             (array_agg(s.effects) FILTER (WHERE s.effects IS NOT NULL))[1]
-        INTO cancelled, untended, effects
+        INTO cancelled, upkeep, effects
         FROM stop_nodes(
             v_now, p_replica_id,
             array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
             array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
             array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]),
-            v_ordinals, p_patience) s;
+            v_ordinals, p_starvation_timeout) s;
         SELECT v_job.running - j.running
         INTO stopped
         FROM jobs j
@@ -168,20 +168,20 @@ BEGIN
                 (array_agg(f.effects) FILTER (WHERE f.effects IS NOT NULL))[1] AS effects
             INTO v_failing
             FROM fail_jobs(
-                v_now, p_replica_id, p_patience, ARRAY[v_leader.leader_slot],
+                v_now, p_replica_id, p_starvation_timeout, ARRAY[v_leader.leader_slot],
                 ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
-                ARRAY[concat('ZOMBIE: ', why_of(v_job.detail))]) f;
+                ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]) f;
             cancelled := coalesce(cancelled || v_failing.cancelled, cancelled, v_failing.cancelled);
             failed := v_failing.jobs;
             effects := coalesce(effects || v_failing.effects, effects, v_failing.effects);
             PERFORM fail_node(
-                v_now, p_replica_id, v_leader, 'JOB_FAILED', why_of(v_job.detail));
+                v_now, p_replica_id, v_leader, 'JOB_FAILED', describe_job_end(v_job.detail));
         END IF;
     END IF;
 
-    IF verdict = 'tended' THEN
+    IF verdict = 'done' THEN
         UPDATE jobs j
-        SET untended_at = NULL
+        SET upkeep_due_at = NULL
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
             AND NOT EXISTS (
                 SELECT

@@ -1,16 +1,16 @@
--- Has available tasks wait in line for their gates again, all at once: what give_back_gates, leave_line
+-- Queues available tasks for their gates again, all at once: what release_gates, dequeue_task
 -- and move_gated do for one. It is for tasks that are all that their processes have: nothing else of them
 -- waits, holds a gate or runs, and the tasks lack nothing but gates.
 -- Locks: none of its own; the caller has locked the processes and the gates.
--- Returns: the gates given back, each once, and the lines that are to be looked at.
-CREATE FUNCTION requeue_tasks(
+-- Returns: the gates given back, each once, and the queues that are to be looked at.
+CREATE FUNCTION requeue_evicted_tasks(
     p_now        timestamptz,
     p_namespace  text,
     p_slot       smallint[],
     p_process_id text[],
     p_task_id    bigint[],
-    OUT freed text[],
-    OUT lines text[]
+    OUT freed  text[],
+    OUT queues text[]
 )
 AS $$
 BEGIN
@@ -67,7 +67,7 @@ BEGIN
         SET state = 'gates',
             state_since = greatest(p_now, g.state_since),
             spent_us = spent_us(p_now, g, i.started_at),
-            line = g.gates::text
+            queue = g.gates::text
         FROM (
             SELECT f.row_id, (
                     SELECT t.started_at
@@ -85,19 +85,19 @@ BEGIN
             ) f
         ) i
         WHERE g.ctid = i.row_id
-        RETURNING g.gates, g.line, g.priority, g.ripe_at, g.task_id
+        RETURNING g.gates, g.queue, g.priority, g.ready_at, g.task_id
     ),
     entered AS (
-        INSERT INTO gate_lines AS l (
-            namespace, line, gates, head_priority, head_task_id, oldest_at, oldest_id
+        INSERT INTO gate_queues AS l (
+            namespace, queue, gates, head_priority, head_task_id, oldest_at, oldest_id
         )
-        SELECT DISTINCT ON (m.line) p_namespace, m.line, m.gates,
+        SELECT DISTINCT ON (m.queue) p_namespace, m.queue, m.gates,
             first_value(m.priority) OVER by_head, first_value(m.task_id) OVER by_head,
-            m.ripe_at, m.task_id
+            m.ready_at, m.task_id
         FROM moved m
-        WINDOW by_head AS (PARTITION BY m.line ORDER BY m.priority, m.task_id)
-        ORDER BY m.line, m.ripe_at, m.task_id
-        ON CONFLICT (namespace, line) DO UPDATE
+        WINDOW by_head AS (PARTITION BY m.queue ORDER BY m.priority, m.task_id)
+        ORDER BY m.queue, m.ready_at, m.task_id
+        ON CONFLICT (namespace, queue) DO UPDATE
         SET head_priority = CASE
                 WHEN (excluded.head_priority, excluded.head_task_id)
                     < (l.head_priority, l.head_task_id)
@@ -110,8 +110,8 @@ BEGIN
             oldest_id = CASE
                 WHEN (excluded.oldest_at, excluded.oldest_id) < (l.oldest_at, l.oldest_id)
                 THEN excluded.oldest_id ELSE l.oldest_id END
-        RETURNING l.line, l.waits_on
+        RETURNING l.queue, l.waits_on
     )
-    SELECT array_agg(e.line) INTO lines FROM entered e WHERE e.waits_on IS NULL;
+    SELECT array_agg(e.queue) INTO queues FROM entered e WHERE e.waits_on IS NULL;
 END;
 $$;
