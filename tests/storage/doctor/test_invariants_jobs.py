@@ -66,9 +66,7 @@ async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
     found = find(own_database, "jobs_are_tended")
 
     assert found.state is State.FAILED
-    assert found.offenders[0].startswith(
-        "orders/p: the job, running, has needed upkeep since"
-    )
+    assert found.offenders[0].startswith("orders/p: the job, running, has needed upkeep since")
     assert "job upkeep failed; retrying" in found.advice
 
 
