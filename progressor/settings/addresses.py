@@ -10,7 +10,7 @@ _HOST = r"\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+"
 _HOST_AND_PORT = re.compile(rf"(?:{_HOST}):(\d{{1,5}})", re.ASCII)
 _HTTP_BIND = re.compile(rf"({_HOST}):(\d{{1,5}})(\+?)", re.ASCII)
 _UNIX = re.compile(r"unix:\S+")
-_COLLECTOR = re.compile(r"(?:https?://)?([^\s/]+?)/?")
+_COLLECTOR = re.compile(rf"(?:https?://)?(?:{_HOST}):(\d{{1,5}})/?", re.ASCII)
 
 _DSN_CHOICES = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
@@ -86,11 +86,9 @@ def check_collector(key: str, endpoint: str) -> None:
         ConfigError: It is not, or its port is not in ``1 .. 65535``.
     """
     match = _COLLECTOR.fullmatch(endpoint)
-    port = _HOST_AND_PORT.fullmatch(match[1]) if match is not None else None
-    if port is None or not 1 <= int(port[1]) <= _PORT_MAX:
-        raise errors.ConfigError(
-            key, f"must be a URL such as http://localhost:4317, got {endpoint!r}"
-        )
+    if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
+        words = f"must be a URL such as http://localhost:4317, got {endpoint!r}"
+        raise errors.ConfigError(key, words)
 
 
 def check_dsn(key: str, dsn: str) -> None:

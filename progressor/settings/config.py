@@ -1,4 +1,4 @@
-"""The settings of a replica: frozen, loaded once.
+"""The settings of a replica: frozen, loaded once from a TOML file, the environment and flags.
 
 Defaults give way to the TOML file, the file to the environment, the environment to flags. A key
 is ``section.name``; its environment variable is ``PROGRESSOR_SECTION_NAME``. The file is the
@@ -7,15 +7,28 @@ one given, else ``PROGRESSOR_CONFIG``, else ``progressor.toml`` in the working d
 
 import dataclasses
 import os
+import re
+import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from progressor import errors
 from progressor.domain.processes.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
-from progressor.settings.decoding import Given, Key, Source, decode, keys_of, plain
+from progressor.settings.decoding import (
+    Given,
+    Key,
+    Source,
+    SourceKind,
+    decode,
+    given_table,
+    keys_of,
+    plain,
+    unknown_key,
+)
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
     Commit,
@@ -28,7 +41,6 @@ from progressor.settings.sections import (
     Snapshots,
     Telemetry,
 )
-from progressor.settings.sources import find_file, read_sources, variable_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,12 @@ class Config:
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
 
+
+_NAMESPACES = "namespaces"
+_FILE_NAME = "progressor.toml"
+_FILE_VARIABLE = "PROGRESSOR_CONFIG"
+# Kubernetes sets such variables in every container, here for a service called progressor-server.
+_SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_.+)?)")
 
 _SECTIONS: Mapping[str, Any] = MappingProxyType(
     {
@@ -109,17 +127,14 @@ def load(
     """
     if environment is None:
         environment = os.environ
-    values, namespaces = read_sources(
-        _KEYS, file=find_file(file, environment), environment=environment, flags=flags
+    values, namespaces = _read_sources(
+        file=_find_file(file, environment), environment=environment, flags=flags
     )
-    by_section: dict[str, dict[str, Given]] = {section: {} for section in _SECTIONS}
-    for name, given in values.items():
-        section, key = _KEYS[name]
-        by_section[section][key.name] = given
-    sections: dict[str, Any] = {
-        section: decode(table, by_section[section], prefix=section)
-        for section, table in _SECTIONS.items()
-    }
+    sections: dict[str, Any] = {}
+    for section, table in _SECTIONS.items():
+        names = (name for name in values if name.startswith(f"{section}."))
+        given = {name.removeprefix(f"{section}."): values[name] for name in names}
+        sections[section] = decode(table, given, prefix=section)
     return Config(
         **sections,
         namespaces=decode_namespaces(namespaces) if namespaces else (),
@@ -155,3 +170,67 @@ def effective(config: Config) -> list[EffectiveRow]:
         source = config.sources.get(name, Source())
         rows.append(EffectiveRow(key=name, value=shown, source=source))
     return rows
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a key."""
+    return f"PROGRESSOR_{key.replace('.', '_').upper()}"
+
+
+def _find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the file to read: the given one, the environment's, or the working directory's."""
+    if given is not None:
+        return given
+    if environment.get(_FILE_VARIABLE):
+        return Path(environment[_FILE_VARIABLE])
+    here = Path(_FILE_NAME)
+    return here if here.is_file() else None
+
+
+def _read_sources(
+    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]
+) -> tuple[dict[str, Given], Given | None]:
+    """Return the strongest value of each given key, not decoded, and the table of namespaces."""
+    tables = _read_file(file) if file else {}
+    namespaces = tables.pop(_NAMESPACES, None)
+    values = dict(_in_file(tables)) | _in_environment(environment)
+    source = Source(SourceKind.FLAG, "command line")
+    values |= {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}
+    for key, given in values.items():
+        if key not in _KEYS:
+            raise unknown_key(key, _KEYS, given)
+    return values, namespaces
+
+
+def _read_file(path: Path) -> dict[str, Given]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise errors.ConfigError(str(path), f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise errors.ConfigError(str(path), f"is not TOML: {error}") from error
+    source = Source(SourceKind.FILE, str(path))
+    return {name: Given(value=value, source=source) for name, value in document.items()}
+
+
+def _in_file(tables: Mapping[str, Given]) -> Iterator[tuple[str, Given]]:
+    for section, table in tables.items():
+        if section not in _SECTIONS:
+            raise unknown_key(section, [*_SECTIONS, _NAMESPACES], table)
+        for name, given in given_table(table, prefix=section).items():
+            yield f"{section}.{name}", given
+
+
+def _in_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    by_variable = {variable_of(key): key for key in _KEYS}
+    prefixes = tuple(f"{variable_of(section)}_" for section in _SECTIONS)
+    found = {}
+    for variable, value in environment.items():
+        given = Given(value=value, source=Source(SourceKind.ENVIRONMENT, variable), is_text=True)
+        if variable in by_variable:
+            if value:
+                found[by_variable[variable]] = given
+        elif variable.startswith(prefixes) and not _SERVICE_LINK.fullmatch(variable):
+            raise unknown_key(variable, by_variable, given)
+    return found

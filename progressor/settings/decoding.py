@@ -76,20 +76,17 @@ class Given:
     @property
     def where(self) -> str:
         """The end of a sentence about the value."""
-        match self.source.kind:
-            case SourceKind.DEFAULT:
-                return ""
-            case SourceKind.FILE:
-                return f" (in {self.source.where})"
-            case SourceKind.ENVIRONMENT:
-                return f" (in the environment variable {self.source.where})"
-            case SourceKind.FLAG:
-                return " (in a flag)"
+        return {
+            SourceKind.DEFAULT: "",
+            SourceKind.FILE: f" (in {self.source.where})",
+            SourceKind.ENVIRONMENT: f" (in the environment variable {self.source.where})",
+            SourceKind.FLAG: " (in a flag)",
+        }[self.source.kind]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key that a dataclass declares."""
+    """One key that a dataclass declares, by the field that holds it."""
 
     name: str
     field: str
@@ -106,11 +103,6 @@ class Key:
             return ""
         unit = " s" if self.type is dt.timedelta else ""
         return f"{self.bounds.ge:,} .. {self.bounds.le:,}{unit}"
-
-    @property
-    def allowed(self) -> str:
-        """What a value must be, to follow "must be"."""
-        return _allowed(self.type, self.bounds)
 
 
 def setting(default: T, meaning: str, *, secret: bool = False) -> T:
@@ -129,7 +121,7 @@ def keys_of(table: "type[DataclassInstance]") -> Iterator[Key]:
     """Yield the keys of a dataclass in the order in which it declares them."""
     hints = typing.get_type_hints(table, include_extras=True)
     for field in dataclasses.fields(table):
-        kind, bounds = _plain(hints[field.name])
+        kind, bounds = _split(hints[field.name])
         yield Key(
             name=f"{field.name}_seconds" if kind is dt.timedelta else field.name,
             field=field.name,
@@ -194,21 +186,20 @@ def unknown_key(key: str, known: Iterable[str], given: Given) -> errors.ConfigEr
     return errors.ConfigError(key, f"is not a known key{given.where}{hint}")
 
 
-def _plain(hint: object) -> tuple[object, msgspec.Meta]:
+def _split(hint: object) -> tuple[object, msgspec.Meta]:
     """Split a type into its plain type, without the None of an optional key, and its bounds."""
     bounds = _NO_BOUNDS
-    if typing.get_origin(hint) is typing.Annotated:
-        hint, bounds = typing.get_args(hint)
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = [part for part in typing.get_args(hint) if part is not types.NoneType]
-        if len(inner) == 1:
-            plain, inner_bounds = _plain(inner[0])
-            return plain, inner_bounds if bounds is _NO_BOUNDS else bounds
-    return hint, bounds
+    while True:
+        arguments = typing.get_args(hint)
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, bounds = arguments
+        elif len(arguments) == 2 and types.NoneType in arguments:  # noqa: PLR2004  T | None
+            [hint] = (part for part in arguments if part is not types.NoneType)
+        else:
+            return hint, bounds
 
 
 def _value(key: Key, given: Given, name: str) -> object:
-    value = given.value
     if dataclasses.is_dataclass(key.type) and isinstance(key.type, type):
         return decode(key.type, given_table(given, prefix=name), prefix=name)
     if typing.get_origin(key.type) is dict:
@@ -216,8 +207,8 @@ def _value(key: Key, given: Given, name: str) -> object:
     try:
         decoded = _converted(key, given)
     except (ValueError, RuntimeError, OverflowError) as error:
-        shown = "the value given" if key.secret else repr(value)
-        words = f"must be {key.allowed}, got {shown}{given.where}"
+        shown = "the value given" if key.secret else repr(given.value)
+        words = f"must be {_allowed(key.type, key.bounds)}, got {shown}{given.where}"
         raise errors.ConfigError(name, words) from error
     # It would reach logs, terminals and PostgreSQL.
     texts = decoded if isinstance(decoded, tuple) else (decoded,)
@@ -265,10 +256,9 @@ def _allowed(kind: object, bounds: msgspec.Meta = _NO_BOUNDS) -> str:
                 return "a list of strings"
             return f"a list of {bounds.min_length} to {bounds.max_length} strings"
         case _:
-            words = _KINDS[kind]
-    if bounds.ge is not None and bounds.le is not None:
-        words += f" from {bounds.ge:,} to {bounds.le:,}"
-    return words
+            is_bounded = bounds.ge is not None and bounds.le is not None
+            range_ = f" from {bounds.ge:,} to {bounds.le:,}" if is_bounded else ""
+            return f"{_KINDS[kind]}{range_}"
 
 
 def _shown(default: object) -> str:

@@ -43,9 +43,7 @@ class RetryTable:
     non_retryable_reasons: tuple[str, ...] = setting((), "reasons that are not retried")
 
     def policy(self) -> RetryPolicy:
-        return RetryPolicy(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        )
+        return RetryPolicy(**dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,22 +116,16 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     for target in table.processor_targets:
         check_address(f"{prefix}.processor_targets", target, port_min=1)
     fields: dict[str, Any] = {it.name: getattr(table, it.name) for it in dataclasses.fields(table)}
-    last = table.history if isinstance(table.history, int) else 0
-    del fields["history"]
-    return Namespace(
-        name=name,
-        **fields
-        | {
-            "retry_policy": table.retry_policy.policy(),
-            "retry_policies": {
-                TaskType(task_type): retry.policy()
-                for task_type, retry in table.retry_policies.items()
-            },
-            "zombie_policy": ZombiePolicy(table.zombie_policy),
-            "history_mode": HistoryMode.LAST if last else HistoryMode(str(table.history)),
-            "history_last": last,
-        },
-    )
+    history = fields.pop("history")
+    is_last = isinstance(history, int)
+    fields |= {
+        "retry_policy": table.retry_policy.policy(),
+        "retry_policies": {TaskType(key): it.policy() for key, it in table.retry_policies.items()},
+        "zombie_policy": ZombiePolicy(table.zombie_policy),
+        "history_mode": HistoryMode.LAST if is_last else HistoryMode(history),
+        "history_last": history if is_last else 0,
+    }
+    return Namespace(name=name, **fields)
 
 
 def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:

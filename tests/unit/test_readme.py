@@ -36,7 +36,7 @@ from progressor.processor import codec, failures
 from progressor.runtime.jobs import job_steps
 from progressor.runtime.step import histories
 from progressor.settings import config
-from progressor.settings.sources import variable_of
+from progressor.settings.config import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, MetricKind
 from progressor.telemetry.metrics.registry import METRICS

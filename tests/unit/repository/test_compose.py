@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from progressor.settings import config
-from progressor.settings.sources import variable_of
+from progressor.settings.config import variable_of
 
 DOCKER = Path(__file__).parents[3] / "docker"
 

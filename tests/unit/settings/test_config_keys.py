@@ -14,9 +14,9 @@ from progressor import errors
 from progressor.cli.input.options import Settings
 from progressor.cli.namespaces import config_from
 from progressor.settings import config
+from progressor.settings.config import variable_of
 from progressor.settings.decoding import Key, SourceKind, keys_of
 from progressor.settings.namespaces import NamespaceTable, RetryTable
-from progressor.settings.sources import variable_of
 
 SECTIONS = {
     field.name: getattr(config.Config(), field.name)
