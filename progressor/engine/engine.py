@@ -12,8 +12,8 @@ import functools
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, assert_never
 
 import progressor
 from progressor import errors
@@ -23,9 +23,10 @@ from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
 from progressor.engine.wiring import Wiring
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Ending
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.upkeep.heartbeat import Heartbeat
+from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.config import Config
 from progressor.settings.namespaces import differing_keys
 from progressor.settings.sections import Database
@@ -154,13 +155,18 @@ class Engine:
         if not dsn:
             # Stopped last: everything else is closed by then.
             dsn = await stack.enter_async_context(embedded(self._config.database))
+        return await self._unless_stopped(self._reach(dsn, stack), name="reach PostgreSQL")
+
+    async def _unless_stopped(
+        self, waiting: Coroutine[Any, Any, Answer], *, name: str
+    ) -> Answer | None:
         async with asyncio.TaskGroup() as group:
-            reaching = group.create_task(self._reach(dsn, stack), name="reach PostgreSQL")
+            task = group.create_task(waiting, name=name)
             stopping = group.create_task(self._stop.wait(), name="stop")
-            await asyncio.wait({reaching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            reaching.cancel()
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            task.cancel()
             stopping.cancel()
-        return None if reaching.cancelled() else reaching.result()
+        return None if task.cancelled() else task.result()
 
     async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Wiring:
         database = self._config.database
@@ -175,12 +181,13 @@ class Engine:
             "connected to PostgreSQL",
             extra={"database": self.database, "replica_id": self.replica_id},
         )
-        wiring = Wiring(
-            self._config, connection_string(database, dsn, application="progressor replies"),
-            pools, replicas, self.replica_id,
-            clock=self._clock, observers=self.observers, telemetry=self._telemetry,
-            metrics=self.metrics,
+        context = Context(
+            clock=self._clock, observers=self.observers, metrics=self.metrics,
+            tracing=self._telemetry.tracing, replica_id=self.replica_id,
+            replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
+        replies_dsn = connection_string(database, dsn, application="progressor replies")
+        wiring = Wiring(self._config, replies_dsn, pools, replicas, context)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         self.dsn = dsn
@@ -205,7 +212,8 @@ class Engine:
                     group.create_task(heartbeat.watch(), name="watch leases"),
                     group.create_task(self._leave_read_only(wiring), name="leave read-only"),
                 ]
-                if await self._enter():
+                # To the others, what a replica leases before its first heartbeat is a zombie.
+                if await self._unless_stopped(self._entered.wait(), name="first heartbeat"):
                     wiring.start(group)
                     self._wiring = wiring
                     await self._stop.wait()
@@ -218,21 +226,7 @@ class Engine:
         with contextlib.suppress(errors.StorageError):
             await wiring.replicas.retire(self.replica_id)
 
-    async def _enter(self) -> bool:
-        """Wait for the first heartbeat; False if the engine is stopped before it.
-
-        To the others, what a replica leases without one is a zombie at once.
-        """
-        async with asyncio.TaskGroup() as group:
-            beating = group.create_task(self._entered.wait(), name="first heartbeat")
-            stopping = group.create_task(self._stop.wait(), name="stop")
-            await asyncio.wait({beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            beating.cancel()
-            stopping.cancel()
-        return self._entered.is_set()
-
     def _heartbeat(self, wiring: Wiring) -> Heartbeat:
-        loop = asyncio.get_running_loop()
         return Heartbeat(
             heartbeats=Heartbeats(
                 dsn=connection_string(
@@ -246,16 +240,26 @@ class Engine:
                 ),
                 replica=self._config.replica,
                 clock=self._clock,
-                on_read_only=functools.partial(_call_from_thread, loop, self._read_only.set),
             ),
-            replica=self._config.replica,
-            clock=self._clock,
-            loop=loop,
+            context=wiring.context,
+            loop=asyncio.get_running_loop(),
             load=wiring.load,
-            on_beat=functools.partial(self._beat, wiring),
-            on_miss=lambda: self._health.set(healthy=False),
-            on_lost=functools.partial(self._lose_leases, wiring),
+            report=functools.partial(self._take_report, wiring),
         )
+
+    def _take_report(self, wiring: Wiring, report: Report) -> None:
+        match report:
+            case Report.WRITTEN:
+                self._beat(wiring)
+            case Report.MISSED:
+                self._health.set(healthy=False)
+            case Report.READ_ONLY:
+                self._read_only.set()
+            case Report.LOST:
+                wiring.slots.suspended = wiring.leases.lost = True
+                wiring.leases.let_go(Ending.ABANDONED)
+            case _:
+                assert_never(report)
 
     async def _leave_read_only(self, wiring: Wiring) -> None:
         """Leave a server that takes no writes any more; ends only by cancellation."""
@@ -275,10 +279,6 @@ class Engine:
         self._entered.set()
         self._health.set(healthy=True)
         self.observers.tell("beat")
-
-    def _lose_leases(self, wiring: Wiring) -> None:
-        wiring.slots.suspended = wiring.leases.lost = True
-        wiring.leases.let_go(Ending.ABANDONED)
 
     async def _drain(self, wiring: Wiring, heartbeat: Heartbeat, group: asyncio.TaskGroup) -> None:
         """Let what is in hand come to its end, and leave the rest to others."""
@@ -341,12 +341,6 @@ def _tell_difference(configured: Namespace, stored: Namespace) -> None:
                 "advice": "the database takes precedence; see `progressor namespace update`",
             },
         )
-
-
-def _call_from_thread(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    # The loop is closed when the engine ends in a hurry.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback)
 
 
 class _Health:

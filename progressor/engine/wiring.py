@@ -6,46 +6,35 @@ One half of the composition root; the other is ``engine``, which says when thing
 import asyncio
 import contextlib
 import dataclasses
-import random
 
 from progressor import errors
 from progressor.api.calls.ports import Backend
-from progressor.clock import Clock, SystemClock
+from progressor.clock import SystemClock
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
-from progressor.runtime.core.context import Context
-from progressor.runtime.core.counters import Counters
+from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
+from progressor.runtime.core.context import JITTER, Context
 from progressor.runtime.core.leases import Leases
-from progressor.runtime.core.loop import JITTER, repeat
-from progressor.runtime.core.measures import MILLISECONDS, StepMeasures
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.measures import MILLISECONDS
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.effects.due_queue import DueQueue
-from progressor.runtime.effects.gate_queue import GateQueue
+from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
 from progressor.runtime.effects.replies import Replies
-from progressor.runtime.effects.upkeep_queue import UpkeepQueue
-from progressor.runtime.gates.capacities import GateCapacities
-from progressor.runtime.gates.lowered_gates import LoweredGates
-from progressor.runtime.gates.scan import GateScan
-from progressor.runtime.gates.wake_ups import GateWakeUps
-from progressor.runtime.jobs.control import JobControl
-from progressor.runtime.jobs.job_steps import JobSteps
-from progressor.runtime.jobs.upkeep import JobScan
-from progressor.runtime.requests.requests import Requests
+from progressor.runtime.gates import GateCapacities, GateScan, GateWakeUps, LoweredGates
+from progressor.runtime.jobs import JobControl, JobScan
+from progressor.runtime.requests import Requests
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
-from progressor.runtime.step.histories import StepHistories
-from progressor.runtime.step.history_cache import HistoryCache
+from progressor.runtime.step.histories import HistoryCache, StepHistories
+from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.step import Steps
-from progressor.runtime.timers.backlog import Backlog
-from progressor.runtime.timers.due import DueScan
-from progressor.runtime.timers.reservations import SlotReservations
-from progressor.runtime.timers.timers import Timers
-from progressor.runtime.upkeep.queues import INTERVAL as QUEUES_INTERVAL
-from progressor.runtime.upkeep.queues import QueueScan
-from progressor.runtime.upkeep.retention import RetentionScan
+from progressor.runtime.upkeep.scans import (
+    QUEUES_INTERVAL,
+    QueueScan,
+    RetentionScan,
+    forget_namespaces,
+)
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.config import Config
 from progressor.storage.commit.group_commit import CommitContext, Waiting
@@ -70,8 +59,6 @@ from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.instruments import Labels
-from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.setup import ReplicaTracing
 
 _DUE_QUEUE_MAX = 100_000
 _TO_PROCESSORS: Labels = ("processor",)
@@ -80,44 +67,22 @@ _TO_PROCESSORS: Labels = ("processor",)
 class Wiring:
     """All that there is once connected to PostgreSQL."""
 
-    def __init__(  # noqa: PLR0913  it builds the rest
-        self,
-        config: Config,
-        dsn: str,
-        pools: Pools,
-        replicas: Replicas,
-        replica_id: int,
-        *,
-        clock: Clock,
-        observers: Observers,
-        telemetry: ReplicaTracing,
-        metrics: Metrics,
+    def __init__(
+        self, config: Config, dsn: str, pools: Pools, replicas: Replicas, context: Context
     ) -> None:
-        self.dsn = dsn
         self.replicas = replicas
         self.functions = Functions()
-        self._config, self._pools, self._observers = config, pools, observers
-        self._clock, self._metrics = clock, metrics
-        self._context = Context(
-            clock=clock,
-            spread=random.Random(),  # noqa: S311  jitter, not a secret
-            observers=observers,
-            metrics=metrics,
-            tracing=telemetry.tracing,
-            replica_id=replica_id,
-            step_grace=config.replica.step_grace,
+        self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
+        self._front, self._worker, self._scan = map(
+            self._storage_on, (pools.front, pools.worker, pools.scan)
         )
-        self._own_id = replica_id
-        self._called = asyncio.Event()
         self._slots_stop = asyncio.Event()
         self._scanners: list[asyncio.Task[None]] = []
         self._writers: list[asyncio.Task[None]] = []
-        self._slots_task: asyncio.Task[None] | None = None
-        self._replies_task: asyncio.Task[None] | None = None
-        self._channels_task: asyncio.Task[None] | None = None
+        self._others: list[asyncio.Task[None]] = []
         self._build_storage()
+        self._build_effects()
         self._build_worker()
-        self._build_schedules()
         self._build_backend()
         self._build_gauges()
 
@@ -125,31 +90,22 @@ class Wiring:
         return StorageContext(
             pool=pool,
             functions=self.functions,
-            clock=self._clock,
-            replica_id=self._own_id,
+            clock=self.context.clock,
+            replica_id=self.context.replica_id,
             statement_timeout=self._config.database.statement_timeout,
             starvation_timeout=self._config.gates.starvation_timeout,
         )
 
-    def _forget(self, namespace: str) -> None:
-        self._channels.forget(namespace)
-        self._counters.forget(namespace)
-
     def _count_batch(self, name: str, size: int, wait_seconds: float) -> None:
-        self._metrics.batch_items.record(size, (name,))
-        self._metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
-        self._observers.tell("batch", write=name, size=size)
+        self.context.metrics.batch_items.record(size, (name,))
+        self.context.metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
+        self.context.observers.tell("batch", write=name, size=size)
 
     def _build_storage(self) -> None:
-        config, pools, functions = self._config, self._pools, self.functions
-        clock, timeout = self._clock, config.database.statement_timeout
-        self._channels = Channels()
-        self._counters = Counters()
-        self.namespaces = Namespaces(pool=pools.front, functions=functions, on_gone=self._forget)
-        self.roster = Roster(
-            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
-        )
-        watch = Watch(
+        config, pools, clock = self._config, self._pools, self.context.clock
+        timeout = config.database.statement_timeout
+        self.namespaces = Namespaces(pool=pools.front, functions=self.functions)
+        self._status = Watch(
             pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout,
             collecting=config.scanner.interval * (1 + JITTER), statement_timeout=timeout,
         )  # fmt: skip
@@ -158,117 +114,91 @@ class Wiring:
             namespaces=self.namespaces,
             clock=clock,
         )
-        self.activities = Activities(watch=watch, queues=self._queues)
-        front = self._storage_on(pools.front)
-        self.processes = Processes(front, namespaces=self.namespaces, watch=watch)
+        self._processes = Processes(self._front, namespaces=self.namespaces, watch=self._status)
         commit = CommitContext(
             step_count=lambda: self.slots.busy_total,
-            jitter=self._context.jitter,
+            jitter=self.context.jitter,
             on_batch=self._count_batch,
         )
-        self._admissions = Admissions(front, settings=config.commit, commit=commit)
+        self._admissions = Admissions(self._front, settings=config.commit, commit=commit)
         self._settlements = Settlements(
-            self._storage_on(pools.worker), settings=config.commit, commit=commit,
-            step_grace=config.replica.step_grace, metrics=self._metrics,
+            self._worker, settings=config.commit, commit=commit,
+            step_grace=config.replica.step_grace, metrics=self.context.metrics,
         )  # fmt: skip
-        self.gates = Gates(front)
-        self.jobs = Jobs(front)
-        self._claims = Claims(front, step_grace=config.replica.step_grace)
-        self._results = Results(front)
+        self._claims = Claims(self._front, step_grace=config.replica.step_grace)
+        self._results = Results(self._front)
+        self._schedules = Schedules(self._front)
 
-    def _build_worker(self) -> None:
-        config, clock = self._config, self._clock
-        observers = self._observers
+    def _build_effects(self) -> None:
+        context = self.context
         self.leases = Leases()
         self.replies = Replies(
             results=self._results,
-            listen=lambda: results.listen(self.dsn, self._own_id),
-            on_due=self._called.set,
-            carried=self.leases.carries,
-            clock=clock,
-            observers=observers,
-            jitter=self._context.jitter,
-            metrics=self._metrics,
+            listen=lambda: results.listen(self._dsn, context.replica_id),
+            leases=self.leases,
+            context=context,
         )
-        self._due_queue = DueQueue(
-            clock=clock, horizon=config.scanner.horizon, size_max=_DUE_QUEUE_MAX
-        )
-        gate_queue = GateQueue(clock=clock, horizon=config.scanner.horizon)
-        self._upkeep_queue = UpkeepQueue()
+        self._channels = Channels()
+        horizon = context.scanner.horizon
         self._effects = EffectDispatcher(
             replies=self.replies,
-            due_queue=self._due_queue,
-            gate_queue=gate_queue,
-            upkeep_queue=self._upkeep_queue,
-            context=self._context,
+            due_queue=DueQueue(clock=context.clock, horizon=horizon, size_max=_DUE_QUEUE_MAX),
+            gate_queue=GateQueue(clock=context.clock, horizon=horizon),
+            upkeep_queue=UpkeepQueue(),
+            channels=self._channels,
+            context=context,
         )
-        worker = self._storage_on(self._pools.worker)
-        gates = Gates(worker)
-        self._lowered_gates = LoweredGates(
-            gates=gates, queue=gate_queue, effects=self._effects, context=self._context
-        )
-        self._wake_ups = GateWakeUps(
-            gates=gates, queue=gate_queue, effects=self._effects, context=self._context
-        )
-        self._processor = ProcessorClient(self._channels, clock)
+
+    def _build_worker(self) -> None:
+        self._processor = ProcessorClient(self._channels, self.context.clock)
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
             histories=StepHistories(
-                Histories(worker),
-                HistoryCache(bytes_max=config.snapshots.bytes_max),
+                Histories(self._worker), HistoryCache(bytes_max=self._config.snapshots.bytes_max)
             ),
             namespaces=self.namespaces,
             effects=self._effects,
-            job_steps=JobSteps(Jobs(worker)),
+            job_steps=JobSteps(Jobs(self._worker)),
             leases=self.leases,
-            context=self._context,
-            measures=StepMeasures(self._metrics, self._counters),
+            context=self.context,
         )
         self.slots = Slots(lambda task: steps.carry(task, self.slots))
-        self.requests = Requests(
-            admissions=self._admissions,
-            slots=self.slots,
-            replies=self.replies,
-            results=self._results,
-            processes=self.processes,
-            namespaces=self.namespaces,
-            effects=self._effects,
-            context=self._context,
-        )
-        self._reservations = SlotReservations(slots=self.slots, context=self._context)
-
-    def _build_schedules(self) -> None:
-        self._schedules_changed = asyncio.Event()
-        self.schedules = Schedules(
-            self._storage_on(self._pools.front), on_changed=self._schedules_changed.set
-        )
-        self.job_control = JobControl(jobs=self.jobs, effects=self._effects)
-        self.schedule_runs = self._schedule_runs_on(StoredRuns(self._storage_on(self._pools.front)))
+        self._requests = Requests(
+            admissions=self._admissions, slots=self.slots, replies=self.replies,
+            results=self._results, processes=self._processes, namespaces=self.namespaces,
+            effects=self._effects, context=self.context,
+        )  # fmt: skip
+        self._job_control = JobControl(jobs=Jobs(self._front), effects=self._effects)
 
     def _schedule_runs_on(self, runs: StoredRuns) -> ScheduleRuns:
         return ScheduleRuns(
-            runs=runs, schedules=self.schedules, requests=self.requests,
-            jobs=self.job_control, effects=self._effects, context=self._context,
+            runs=runs, schedules=self._schedules, requests=self._requests,
+            jobs=self._job_control, effects=self._effects, context=self.context,
         )  # fmt: skip
 
     def _build_backend(self) -> None:
+        gates = Gates(self._front)
         self.backend = Backend(
-            requests=self.requests,
-            processes=self.processes,
+            requests=self._requests,
+            processes=self._processes,
             namespaces=self.namespaces,
-            gates=self.gates,
-            gate_capacities=GateCapacities(gates=self.gates, effects=self._effects),
-            jobs=self.jobs,
-            job_control=self.job_control,
-            schedules=self.schedules,
-            schedule_runs=self.schedule_runs,
-            roster=self.roster,
-            activities=self.activities,
+            gates=gates,
+            gate_capacities=GateCapacities(gates=gates, effects=self._effects),
+            jobs=self._job_control.jobs,
+            job_control=self._job_control,
+            schedules=self._schedules,
+            schedule_runs=self._schedule_runs_on(StoredRuns(self._front)),
+            roster=Roster(
+                pool=self._pools.front,
+                clock=self.context.clock,
+                lease_timeout=self._config.replica.lease_timeout,
+            ),
+            activities=Activities(watch=self._status, queues=self._queues),
         )
 
     def _build_gauges(self) -> None:
-        metrics = self._metrics
+        metrics = self.context.metrics
         self._pools.observed_by(metrics)
         metrics.steps_in_flight.read_from(
             lambda: [((name,), busy) for name, busy, _ in self.slots.usage()]
@@ -292,108 +222,92 @@ class Wiring:
 
     def load(self) -> ReplicaLoad:
         """Return what is in hand at the moment; from any thread."""
+        unreachable = self._processor.reach.unreachable()
+        largest_steps = self._processor.sizes.largest()
+        # If there are too many namespaces, those where callers are most likely to wait.
+        usage = [it for it in self.slots.usage() if self.namespaces.is_known(it[0])]
+        usage.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
         return ReplicaLoad(
             step_count=self.slots.busy_total,
             caller_count=self.replies.waiting_count,
-            loads=self._loads(),
+            loads={
+                name: NamespaceLoad(
+                    busy_count=busy,
+                    size=busy + free,
+                    unreachable_for=unreachable.get(name),
+                    tally=self.context.measures.tally_of(name),
+                    largest_step=largest_steps.get(name),
+                )
+                for name, busy, free in usage[:LOADS_MAX]
+            },
         )
 
     def look(self) -> None:
-        """See which processors are connected again; what comes of it goes with the next load."""
+        """See which processors are connected again; the next load reports it."""
         self._processor.reach.look()
 
-    def _loads(self) -> dict[str, NamespaceLoad]:
-        """Return what is known of the namespaces that matter most to those who wait."""
-        unreachable = self._processor.reach.unreachable()
-        largest_steps = self._processor.sizes.largest()
-        usage = [it for it in self.slots.usage() if self.namespaces.is_known(it[0])]
-        usage.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
-        return {
-            name: NamespaceLoad(
-                busy_count=busy,
-                size=busy + free,
-                unreachable_for=unreachable.get(name),
-                tally=self._counters.of(name),
-                largest_step=largest_steps.get(name),
-            )
-            for name, busy, free in usage[:LOADS_MAX]
-        }
-
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Begin to write, carry, answer and scan."""
+        """Begin to write, run steps, reply and scan."""
         self._writers = [
             group.create_task(self._admissions.run(), name="admissions"),
             group.create_task(self._settlements.run(), name="settlements"),
-            group.create_task(self.processes.run(), name="reads"),
+            group.create_task(self._processes.run(), name="reads"),
         ]
-        self._channels_task = group.create_task(self._channels.run(), name="channels")
-        self._slots_task = group.create_task(self.slots.run(self._slots_stop), name="slots")
-        self._replies_task = group.create_task(self.replies.run(), name="replies")
-        scanner, context = self._config.scanner, self._context
-        timers = Timers(
-            due_queue=self._due_queue, claims=self._claims, namespaces=self.namespaces,
-            reservations=self._reservations, pool=self._pools.worker,
-            batch_max=scanner.batch_max, context=context,
-        )  # fmt: skip
-        backlog = Backlog(
-            claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
-            pool=self._pools.worker, batch_max=scanner.batch_max, context=context,
-        )  # fmt: skip
-        due = DueScan(
-            claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
-            due_queue=self._due_queue, pool=self._pools.scan, scanner=scanner,
-            lease_timeout=self._config.replica.lease_timeout, called=self._called,
-            context=context,
-        )  # fmt: skip
-        scan = self._storage_on(self._pools.scan)
-        jobs = JobScan(
-            jobs=Jobs(scan), control=JobControl(jobs=Jobs(scan), effects=self._effects),
-            upkeep_queue=self._upkeep_queue, scanner=scanner, context=context,
-        )  # fmt: skip
+        self._others = [
+            group.create_task(self.replies.run(), name="replies"),
+            group.create_task(self._channels.run(), name="channels"),
+            group.create_task(self.slots.run(self._slots_stop), name="slots"),
+        ]
+        effects, context, worker = self._effects, self.context, self._pools.worker
+        claimer = Claimer(
+            claims=self._claims, namespaces=self.namespaces, slots=self.slots, context=context
+        )
+        timers = Timers(claimer=claimer, pool=worker, effects=effects, context=context)
+        backlog = Backlog(claimer=claimer, pool=worker, context=context)
+        due = DueScan(claimer=claimer, pool=self._pools.scan, effects=effects, context=context)
+        gates = Gates(self._worker)
+        wake_ups = GateWakeUps(gates=gates, effects=effects, context=context)
+        lowered_gates = LoweredGates(gates=gates, effects=effects, context=context)
+        jobs = JobScan(control=JobControl(jobs=Jobs(self._scan), effects=effects), context=context)
         jobs.observed()
-        runs = StoredRuns(scan)
+        runs = StoredRuns(self._scan)
         schedules = ScheduleScan(
             runs=runs, schedule_runs=self._schedule_runs_on(runs),
-            interval=scanner.interval, lease=self._config.replica.lease_timeout,
-            context=context, changed=self._schedules_changed,
+            interval=context.scanner.interval, lease=context.replica.lease_timeout,
+            context=context, changed=self._schedules.changed,
         )  # fmt: skip
         self._scanners = [
             group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),
-            group.create_task(self._wake_ups.run(), name="gate wake-ups"),
-            group.create_task(self._lowered_gates.run(), name="lowered gates"),
+            group.create_task(wake_ups.run(), name="gate wake-ups"),
+            group.create_task(lowered_gates.run(), name="lowered gates"),
             group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),
+            group.create_task(
+                forget_namespaces(self.namespaces, effects), name="forget namespaces"
+            ),
             *self._repeat_scans(group, due, jobs, schedules),
         ]
 
     def _repeat_scans(
-        self,
-        group: asyncio.TaskGroup,
-        due: DueScan,
-        jobs: JobScan,
-        schedules: ScheduleScan,
+        self, group: asyncio.TaskGroup, due: DueScan, jobs: JobScan, schedules: ScheduleScan
     ) -> list[asyncio.Task[None]]:
-        scanner, observers = self._config.scanner, self._observers
+        effects, context, scanner = self._effects, self.context, self.context.scanner
         zombies = ZombieScan(
             replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
-            claims=self._claims, namespaces=self.namespaces,
-            effects=self._effects, leases=self.leases,
-            replica=self._config.replica, scanner=scanner, context=self._context,
+            claims=self._claims, namespaces=self.namespaces, effects=effects,
+            leases=self.leases, context=context,
         )  # fmt: skip
         retention = RetentionScan(
-            retention=Retention(
-                dataclasses.replace(self._storage_on(self._pools.scan), clock=SystemClock())
-            ),
+            retention=Retention(dataclasses.replace(self._scan, clock=SystemClock())),
             results=self._results, replicas=self.replicas, namespaces=self.namespaces,
-            scanner=scanner,
+            context=context,
         )  # fmt: skip
         gates = GateScan(
-            gates=Gates(self._storage_on(self._pools.scan)), namespaces=self.namespaces,
-            effects=self._effects, scanner=scanner, context=self._context,
-        )  # fmt: skip
-        queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
+            gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context
+        )
+        queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=context.metrics)
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
@@ -407,29 +321,21 @@ class Wiring:
         }
         return [
             group.create_task(
-                repeat(
-                    scan,
-                    name=name,
-                    interval=interval,
-                    spread=self._context.spread,
-                    observers=observers,
-                    metrics=self._metrics,
-                ),
-                name=f"scan {name}",
+                context.repeat(scan, name=name, interval=interval), name=f"scan {name}"
             )
             for name, (scan, interval) in scans.items()
         ]
 
     async def leave_server(self) -> None:
-        """Connect anew: the server is read-only any more. The listener notices by itself."""
+        """Connect anew: the server is now read-only. The listener notices by itself."""
         await self._pools.leave()
 
     async def stop_scanning(self) -> None:
-        """Bring no more work, once `Workers.draining` is set.
+        """Bring no more work, once `Slots.draining` is set.
 
-        A claim that PostgreSQL has got may lease tasks, of which nobody would know if it were cut
-        off: its answer is waited for, as long as a statement may take, and `Steps` hands back what
-        it brings. Where no answer comes, the leases are zombies, collected by others.
+        A claim that PostgreSQL has received may lease tasks, which would be lost if it were cut
+        off: its answer is awaited, for as long as a statement may take, and `Steps` hands back what
+        it brings. If no answer comes, the leases are zombies, collected by others.
         """
         for task in self._scanners:
             if not self._claims.sent_by(task):
@@ -446,23 +352,16 @@ class Wiring:
         self._slots_stop.set()
         self._admissions.close()
         self._settlements.close()
-        self.processes.close()
+        self._processes.close()
         await asyncio.wait(self._writers)
         # What was handed back, or could not continue here, is due now.
         with contextlib.suppress(errors.StorageUnavailableError):
             await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)
-        await self._close()
+        replies, *_ = self._others
+        replies.cancel()
+        await self._channels.close()
 
     def cancel(self) -> None:
         """Give up what could not be written in time."""
-        for task in (
-            *self._scanners, *self._writers,
-            self._slots_task, self._replies_task, self._channels_task,
-        ):  # fmt: skip
-            if task is not None:
-                task.cancel()
-
-    async def _close(self) -> None:
-        assert self._replies_task is not None, "closed after it was started"
-        self._replies_task.cancel()
-        await self._channels.close()
+        for task in (*self._scanners, *self._writers, *self._others):
+            task.cancel()

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.process import Process
-from progressor.runtime.effects.due_queue import DueQueue
-from progressor.runtime.step.history_cache import HistoryCache
+from progressor.runtime.effects.queues import DueQueue
+from progressor.runtime.step.histories import HistoryCache
 from tests.support.builders import make_due, make_event, make_key, make_process, seconds
 from tests.support.clock import START, ManualClock
 

@@ -33,8 +33,7 @@ from progressor.domain.jobs import graph, job
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.schedules import schedule
 from progressor.processor import codec, failures
-from progressor.runtime.jobs import job_steps
-from progressor.runtime.step import histories
+from progressor.runtime.step import histories, job_steps
 from progressor.settings import config
 from progressor.settings.config import variable_of
 from progressor.telemetry import names

@@ -74,7 +74,10 @@ class Part:
     led_by: Leadership | None = None
     leader: ProcessKey | None = None
     node: int | None = None
-    options: JobOptions = dataclasses.field(default_factory=JobOptions)
+    options: JobOptions = NO_OPTIONS
+
+
+NO_PART = Part()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,33 +1,79 @@
-"""What every part of the runtime takes from the process around it."""
+"""What every part of the runtime takes from the replica around it."""
 
+import asyncio
 import dataclasses
 import datetime as dt
+import logging
 import random
+from collections.abc import Awaitable, Callable
 
+from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
+from progressor.runtime.core.measures import Measures
 from progressor.runtime.core.observer import Observers
+from progressor.settings.sections import ReplicaSettings, Scanner
+from progressor.storage.postgres.backoff import Backoff
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
+
+_log = logging.getLogger(__name__)
+
+JITTER = 0.1
+"""The share of its interval by which a scan may come earlier or later."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The clock, randomness, telemetry and observers of one replica."""
+    """The clock, randomness, settings, telemetry and observers of one replica."""
 
     clock: Clock = dataclasses.field(default_factory=SystemClock)
     spread: random.Random = dataclasses.field(default_factory=random.Random)
     observers: Observers = dataclasses.field(default_factory=Observers)
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
+    measures: Measures = dataclasses.field(init=False)
     tracing: Tracing = SILENT
     replica_id: int = 1
-    step_grace: dt.timedelta = dt.timedelta(seconds=2)
-    """How much longer than its step a lease lasts."""
+    replica: ReplicaSettings = dataclasses.field(default_factory=ReplicaSettings)
+    scanner: Scanner = dataclasses.field(default_factory=Scanner)
+
+    def __post_init__(self) -> None:
+        """Count with the metrics."""
+        object.__setattr__(self, "measures", Measures(self.metrics))
 
     def jitter(self) -> float:
         """Return a random number from -1 to 1."""
         return self.spread.uniform(-1, 1)
 
+    def backoff(self, first: float, longest: float) -> Backoff:
+        """Return pauses from `first` to `longest` seconds, spread by the jitter."""
+        return Backoff(first=first, longest=longest, jitter=self.jitter)
+
     def lease_of(self, namespace: Namespace) -> dt.timedelta:
         """Return how long a lease for one step in a namespace lasts."""
-        return namespace.step_timeout + self.step_grace
+        return namespace.step_timeout + self.replica.step_grace
+
+    async def repeat(
+        self, scan: Callable[[], Awaitable[None]], *, name: str, interval: dt.timedelta
+    ) -> None:
+        """Scan about every `interval`; ends only by cancellation.
+
+        A scan that fails is repeated after the next interval, when it sees the same rows again.
+        The jitter keeps replicas that started together from scanning together.
+        """
+        while True:
+            try:
+                await scan()
+            except errors.StorageUnavailableError as error:
+                _log.warning("scan failed", extra={"scan": name, "why": error.why})
+                self._note_failed_scan(name)
+            except Exception:  # noqa: BLE001  one of the two places (STYLE, rule 8)
+                # Better than to stop here: steps and other scans continue.
+                _log.exception("scan failed", extra={"scan": name})
+                self._note_failed_scan(name)
+            self.observers.tell("scanned", scan=name)
+            await asyncio.sleep(interval.total_seconds() * (1 + JITTER * self.jitter()))
+
+    def _note_failed_scan(self, name: str) -> None:
+        self.metrics.scans_failed.add(1, (name,))
+        self.observers.tell("scan_failed", scan=name)

@@ -7,34 +7,51 @@ loses none of it. So this holds when a caller is cancelled:
 - *While the write is under way.* Whether it was done is unknown. If it was, its effects are lost
   with its result, and the scans find what they would have said: due tasks, gates and jobs that were
   not looked at (``scan_found``, ``gates_scan_found``). Callers in any replica get their replies by
-  the slow round of `Replies`.
+  the safety net of `Replies`.
 - *Between the write and its effects.* This cannot happen: a coroutine's return value reaches its
   awaiter without a point of suspension. A write of several transactions is therefore one call per
   transaction, each with its own effects, and what has to be read afterwards is read after they
   were applied.
-- *A settlement or an admission.* It is written whatever becomes of its caller, and its effects are
+- *A settlement or an admission.* It is written even if its caller is gone, and its effects are
   applied: a request's admission by a callback of its future, which nobody cancels; a zombie's
   settlement likewise; a step's by its worker, which is cancelled only while it asks the processor,
   or when the replica gives up (`Wiring.cancel`) and its queues end with it. The effects of a batch
   come with one of its results, so they are applied once.
 - *A batch that is written again because its answer was lost.* The effects of the lost answer are
   lost, and left to the scans.
+
+A settlement also logs the change of its process's state, at info, or at warning if it breaks:
+
+======================  ==========================================================================
+message                 the process
+======================  ==========================================================================
+``process runs``        has left init: its first step succeeded
+``process broke``       is in error; the fields name the task and the reason
+``process repaired``    is out of error, by a repair or by the timer that broke it
+``process finished``    has its result
+``process removed``     is deleted, with all its rows
+======================  ==========================================================================
+
+What a request does without a step (SimpleRepair, Remove, and Put: ``process imported``), its
+servicer logs in the same words. The fields are ids and reasons but no text of users, which may be
+payload. A step that changes no state logs nothing. Under load, repeated lines are counted instead
+of written (``telemetry/logs/repetition.py``).
 """
 
 import dataclasses
 import datetime as dt
+import logging
 from typing import assert_never
 
 from progressor.domain.processes import reply
 from progressor.domain.processes.intent import Complete
-from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
+from progressor.processor.channels import Channels
 from progressor.runtime.core.context import Context
-from progressor.runtime.effects import changes
-from progressor.runtime.effects.due_queue import DueQueue
-from progressor.runtime.effects.gate_queue import GateQueue
+from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
 from progressor.runtime.effects.replies import Replies
-from progressor.runtime.effects.upkeep_queue import UpkeepQueue
 from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.storage.rows.effects import (
     FAILED_PRECONDITION,
@@ -42,7 +59,9 @@ from progressor.storage.rows.effects import (
     Cancellation,
     Effects,
 )
+from progressor.telemetry.logs import fields as log_fields
 
+_log = logging.getLogger(__name__)
 _REQUESTS = frozenset({TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR})
 """Tasks with a waiting caller as a rule; other tasks have one if `reply_to` names a replica."""
 
@@ -55,13 +74,14 @@ class EffectDispatcher:
     due_queue: DueQueue
     gate_queue: GateQueue
     upkeep_queue: UpkeepQueue
+    channels: Channels
     context: Context
 
     def settled(self, entry: Entry, written: Written) -> None:
         """Apply everything that a settlement brought about; returns at once."""
         result = _result(entry)
         if result is not None and (entry.task_type in _REQUESTS or written.reply_to):
-            self._deliver(result, written.reply_to, namespace=entry.key.namespace)
+            self.replies.deliver(result, written.reply_to, namespace=entry.key.namespace)
         if written.cancelled:
             error, removed = _cancellation(entry), isinstance(entry.settlement, Remove)
             for task in written.cancelled:
@@ -73,7 +93,7 @@ class EffectDispatcher:
         if written.due is not None:
             self.due_queue.add(written.due, as_of=written.settled_at)
         self.apply(written.effects)
-        changes.log_settlement(entry)
+        _log_change(entry)
 
     def apply(self, effects: Effects) -> None:
         """Apply the effects of any write; returns at once."""
@@ -94,6 +114,9 @@ class EffectDispatcher:
             self._cancel(cancellation)
         for key, state in effects.ended:
             self.context.metrics.jobs_ended.add(1, (key.namespace, state))
+        for namespace in effects.gone:
+            self.channels.forget(namespace)
+            self.context.measures.forget(namespace)
 
     def _cancel(self, cancellation: Cancellation) -> None:
         task = cancellation.task
@@ -106,28 +129,23 @@ class EffectDispatcher:
             error=cancellation.error,
             removed=cancellation.removed,
         )
-        self._deliver(result, task.reply_to, namespace=cancellation.namespace)
-
-    def _deliver(self, result: TaskResult, reply_to: tuple[int, ...], *, namespace: str) -> None:
-        self.replies.deliver(
-            result, reply_to=reply_to, own=self.context.replica_id, namespace=namespace
-        )
+        self.replies.deliver(result, task.reply_to, namespace=cancellation.namespace)
 
 
 def _result(entry: Entry) -> TaskResult | None:
     """Return how the task has ended; None for one that waits for another attempt."""
-    settlement: Settlement = entry.settlement
-    match settlement:
+    response, error = b"", None
+    match entry.settlement:
         case Finish(intent):
-            response, error = intent.response, None
-        case Fail(error) | Break(error):
-            response = b""
+            response = intent.response
+        case Fail() | Break():
+            error = entry.settlement.error
         case Remove():
-            response, error = settlement.response, settlement.error
+            response, error = entry.settlement.response, entry.settlement.error
         case Retry():
             return None
         case _:
-            assert_never(settlement)
+            assert_never(entry.settlement)
     return TaskResult(
         task_id=entry.task_id,
         task_type=entry.task_type,
@@ -157,5 +175,52 @@ def _cancellation(entry: Entry) -> TaskError | None:
             return TaskError(code=FAILED_PRECONDITION, reason=reason, message="")
         case Fail() | Retry() | Remove():
             return None
+        case _:
+            assert_never(entry.settlement)
+
+
+def _log_change(entry: Entry) -> None:
+    level = logging.WARNING if isinstance(entry.settlement, Break) else logging.INFO
+    if _changes_nothing(entry) or not _log.isEnabledFor(level):
+        return
+    change, error = _change(entry)
+    if change:
+        facts = log_fields.of_process(entry.key, entry.trace_context)
+        facts |= {"task_id": entry.task_id, "task_type": str(entry.task_type)}
+        if error is not None:
+            facts |= {"attempt": entry.attempt, "reason": error.reason}
+        _log.log(level, change, extra=facts)
+
+
+def _changes_nothing(entry: Entry) -> bool:
+    """Whether this is the usual case: a step that succeeded and leaves its process running.
+
+    This check costs 0.2 µs, the whole of `_change` 0.5.
+    """
+    process, settlement = entry.process, entry.settlement
+    return (
+        process is not None
+        and process.status is ProcessStatus.RUNNING
+        and isinstance(settlement, Finish)
+        and not isinstance(settlement.intent.action, Complete)
+    )
+
+
+def _change(entry: Entry) -> tuple[str, TaskError | None]:
+    """Return the message, "" if the state is unchanged, and the error that broke the process."""
+    match entry.settlement:
+        case Finish(intent):
+            if isinstance(intent.action, Complete):
+                return "process finished", None
+            before = None if entry.process is None else entry.process.status
+            if before is ProcessStatus.INIT:
+                return "process runs", None
+            return ("process repaired" if before is ProcessStatus.ERROR else ""), None
+        case Break(error):
+            return "process broke", error
+        case Remove(error=error):
+            return "process removed", error
+        case Fail() | Retry():
+            return "", None
         case _:
             assert_never(entry.settlement)

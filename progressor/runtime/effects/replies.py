@@ -1,50 +1,36 @@
 """Replies: how the end of a task reaches the callers who wait for it in this replica.
 
-A task that this replica carries is answered from memory the moment it is settled. A task that
-another replica carries has this replica's id in its row (reply_to): who settles it sends a
+A task that this replica runs is answered from memory the moment it is settled. A task that another
+replica runs has this replica's id in its row (reply_to): the replica that settles it sends a
 notification, and the result is read. Where notifications do not get through (a pooler, a broken
-connection), a slow round over the oldest expectations finds the result all the same.
+connection), a safety net reads the results of the oldest expected tasks once a second.
 """
 
 import asyncio
 import collections
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskResult
+from progressor.runtime.core.context import Context
+from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import MILLISECONDS
-from progressor.runtime.core.observer import Observers
-from progressor.storage.postgres.backoff import Backoff, steady
-from progressor.storage.processes.results import Word
+from progressor.storage.processes.results import Results, Word
 from progressor.telemetry.instruments import Labels
-from progressor.telemetry.metrics.registry import Metrics
 
 Waiter = asyncio.Future[TaskResult]
 
 EARLY_MAX = 10_000
 FETCH_MAX = 500
 _SAFETY_SECONDS = 1.0
-_BACKOFF_SECONDS = 0.5
-_BACKOFF_SECONDS_MAX = 4.0
+_BACKOFF_SECONDS = 0.5, 4.0
 _LOCAL: Labels = ("local",)
 _REMOTE: Labels = ("remote",)
 
 OUTGOING_MAX = 100_000
-"""Tasks of which other replicas are still to be told; what is more they find out by themselves."""
-
-
-class Results(Protocol):
-    """What replies need of storage."""
-
-    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
-        """Return how tasks ended, for those that have."""
-
-    async def notify(self, ended: Mapping[int, list[int]]) -> None:
-        """Tell replicas of ended tasks."""
+"""Tasks of which other replicas are still to be notified; they find any others by themselves."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,44 +41,27 @@ class _Expected:
 
 
 class Replies:
-    """The callers who wait here."""
+    """The callers who wait here. ``listen`` yields notifications until its connection breaks."""
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(
         self,
         *,
         results: Results,
         listen: Callable[[], AsyncIterator[Word]],
-        on_due: Callable[[], None],
-        carried: Callable[[int], bool],
-        clock: Clock,
-        observers: Observers,
-        jitter: Callable[[], float] = steady,
-        metrics: Metrics | None = None,
+        leases: Leases,
+        context: Context,
     ) -> None:
-        """Open nothing.
-
-        Args:
-            results: Where results are read and notifications sent.
-            listen: Yields what other replicas say until the connection breaks.
-            on_due: Called when another replica leaves due tasks to this one.
-            carried: Whether this replica carries a task at the moment.
-            clock: For the age of expectations.
-            observers: Told of what only the slow round has found.
-            jitter: Spreads the pauses of an outage, from -1 to 1.
-            metrics: Where to count.
-        """
         self._results = results
         self._listen = listen
-        self._on_due = on_due
-        self._carried = carried
-        self._clock = clock
-        self._observers = observers
-        self._jitter = jitter
-        self._metrics = metrics or Metrics()
+        self._leases = leases
+        self._context = context
+        self._clock, self._metrics = context.clock, context.metrics
         self._metrics.callers_waiting.read_from(lambda: [((), self.waiting_count)])
+        self.work_is_due = asyncio.Event()
+        """Set when another replica leaves due tasks to this one."""
         self._expected: dict[int, _Expected] = {}
-        # Tasks that have ended lately. An admission and a settlement answer over different
-        # connections: a caller who joined a task in time may be told so after its end was.
+        # Tasks that ended recently. Admissions and settlements are answered over different
+        # connections: a caller who joined a task in time may learn of it after its end.
         self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._wanted: dict[int, None] = {}
         self._outgoing: dict[int, list[int]] = {}
@@ -125,21 +94,16 @@ class Replies:
                 del self._expected[task_id]
 
     def deliver(
-        self,
-        result: TaskResult,
-        *,
-        reply_to: Iterable[int] = (),
-        own: int = 0,
-        namespace: str = "",
+        self, result: TaskResult, reply_to: Iterable[int] = (), *, namespace: str = ""
     ) -> None:
-        """Answer those who wait here, and send word to the other replicas in `reply_to`."""
+        """Answer the callers who wait here, and notify the other replicas in `reply_to`."""
         self._answer(result, _LOCAL)
         for replica_id in reply_to:
-            if replica_id != own:
-                self._tell(replica_id, result.task_id, (namespace, result.task_type))
+            if replica_id != self._context.replica_id:
+                self._queue_notification(replica_id, result.task_id, (namespace, result.task_type))
 
     async def run(self) -> None:
-        """Listen, fetch, send and look after, until cancelled."""
+        """Listen, fetch and notify until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_listener(), name="replies listener")
             group.create_task(self._run_fetcher(), name="replies fetcher")
@@ -155,7 +119,7 @@ class Replies:
                 if not waiter.done():
                     waiter.set_result(result)
 
-    def _tell(self, replica_id: int, task_id: int, labels: Labels) -> None:
+    def _queue_notification(self, replica_id: int, task_id: int, labels: Labels) -> None:
         if self._outgoing_count >= OUTGOING_MAX:
             self._lose_notifications(1)
             return
@@ -166,31 +130,28 @@ class Replies:
 
     def _lose_notifications(self, count: int) -> None:
         self._metrics.notifications_lost.add(count)
-        self._observers.tell("notification_lost", replicas=count)
-
-    def _backoff(self) -> Backoff:
-        return Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
+        self._context.observers.tell("notification_lost", replicas=count)
 
     def _want(self, task_ids: Iterable[int]) -> None:
         self._wanted.update(dict.fromkeys(task_ids))
         self._fetch_wanted.set()
 
     async def _run_listener(self) -> None:
-        backoff = self._backoff()
+        backoff = self._context.backoff(*_BACKOFF_SECONDS)
         while True:
             try:
                 async for word in self._listen():
                     backoff.reset()
-                    self._heard(word)
+                    self._take_in(word)
             except errors.StorageError:
                 await asyncio.sleep(backoff.pause())
 
-    def _heard(self, word: Word) -> None:
+    def _take_in(self, word: Word) -> None:
         if word.work_is_due:
-            self._on_due()
+            self.work_is_due.set()
         elif not word.task_ids:
-            # Listening (again): whatever ended before this was not heard of.
-            self._want(task_id for task_id in self._expected if not self._carried(task_id))
+            # Listening (again): the ends of tasks before this were missed.
+            self._want(task_id for task_id in self._expected if not self._leases.carries(task_id))
         for task_id in word.task_ids:
             if task_id in self._expected:
                 self._want([task_id])
@@ -203,7 +164,7 @@ class Replies:
             self._early.popitem(last=False)
 
     async def _run_fetcher(self) -> None:
-        backoff = self._backoff()
+        backoff = self._context.backoff(*_BACKOFF_SECONDS)
         while True:
             await self._fetch_wanted.wait()
             self._fetch_wanted.clear()
@@ -220,12 +181,12 @@ class Replies:
                     found = await self._results.fetch(asked) if asked else []
                     backoff.reset()
                 except errors.StorageError:
-                    # The safety net asks again.
+                    # The safety net retries.
                     await asyncio.sleep(backoff.pause())
                     break
                 for result in found:
                     self._answer(result, _REMOTE)
-                    self._observers.tell("reply_fetched", task_id=result.task_id)
+                    self._context.observers.tell("reply_fetched", task_id=result.task_id)
 
     async def _run_sender(self) -> None:
         while True:
@@ -244,7 +205,7 @@ class Replies:
                 seconds = self._clock.monotonic() - begun_at
                 for labels in all_labels:
                     self._metrics.notification.record(seconds * MILLISECONDS, labels)
-                self._observers.tell("notified", replicas=len(outgoing))
+                self._context.observers.tell("notified", replicas=len(outgoing))
 
     async def _run_safety_net(self) -> None:
         while True:
@@ -254,9 +215,9 @@ class Replies:
             for task_id, expected in self._expected.items():
                 if expected.since > before or len(old) == FETCH_MAX:
                     break
-                if not self._carried(task_id):
+                if not self._leases.carries(task_id):
                     old.append(task_id)
-            # Those asked for go to the end of the line, so that all have their turn.
+            # These go to the end of the queue, so that all have their turn.
             for task_id in old:
                 expected = self._expected.pop(task_id)
                 expected.since = self._clock.monotonic()

@@ -9,15 +9,12 @@ was a node of a job and has ended, it goes on with the first step of another nod
 
 import asyncio
 import dataclasses
-import datetime as dt
 import logging
-from collections.abc import Awaitable
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from progressor import errors
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
-from progressor.domain.processes.event import Event
 from progressor.domain.processes.intent import (
     Failed,
     Intent,
@@ -30,13 +27,15 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import NO_OPTIONS
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.processor.client import ProcessorClient
+from progressor.processor.failures import INVALID_ANSWER
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
-from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.jobs.job_steps import JobSteps
 from progressor.runtime.step.histories import StepHistories
+from progressor.runtime.step.job_steps import JobSteps
+from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.traces.spans import UNTRACED, Span
@@ -49,19 +48,16 @@ TURNS_MAX = 32
 _INTERNAL = 13
 _UNSTORABLE = Failed(
     code=_INTERNAL,
-    reason="INVALID_ANSWER",
+    reason=INVALID_ANSWER,
     message="PostgreSQL refuses to store a value of the answer; the engine's log has its words",
     retryable=False,
 )
-
-
 _UNREADABLE = Failed(
     code=_INTERNAL,
     reason="HISTORY_UNREADABLE",
     message="PostgreSQL cannot read the history; its log has the reason",
     retryable=False,
 )
-
 _JOB_UNREADABLE = Failed(
     code=_INTERNAL,
     reason="JOB_UNREADABLE",
@@ -70,32 +66,11 @@ _JOB_UNREADABLE = Failed(
 )
 
 
-class Processor(Protocol):
-    """What a step needs of the processor room."""
-
-    def ask(
-        self,
-        task: RunningTask,
-        history: tuple[Event, ...],
-        *,
-        namespace: Namespace,
-        timeout: dt.timedelta,
-    ) -> Awaitable[Outcome]:
-        """Have one attempt carried out; never raises for what the processor does."""
-
-
-class Namespaces(Protocol):
-    """What a step needs of storage's namespaces."""
-
-    async def lookup(self, name: str) -> Namespace:
-        """Return a namespace, from memory if it can."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """Carries tasks."""
 
-    processor: Processor
+    processor: ProcessorClient
     settlements: Settlements
     histories: StepHistories
     namespaces: Namespaces
@@ -103,7 +78,6 @@ class Steps:
     job_steps: JobSteps
     leases: Leases
     context: Context
-    measures: StepMeasures
 
     async def carry(self, task: RunningTask, slots: Slots) -> None:
         """Carry a task, and those that follow, until the settlement of one names none.
@@ -119,7 +93,7 @@ class Steps:
         try:
             while True:
                 turns += 1
-                self.measures.begun(task)
+                self.context.measures.begun(task)
                 yields = turns >= TURNS_MAX and slots.has_backlog(task.key.namespace)
                 continues = not (yields or slots.draining)
                 span = self.context.tracing.step(task, behind=behind)
@@ -201,7 +175,7 @@ class Steps:
                 self._abandon(task)
                 return None
         if isinstance(written, Written):
-            self.measures.settled(entry, self.context.clock.monotonic() - decided_at)
+            self.context.measures.settled(entry, self.context.clock.monotonic() - decided_at)
             if span is not UNTRACED:
                 span.settled(entry.settlement, written.next)
         else:
@@ -221,7 +195,7 @@ class Steps:
                 return _JOB_UNREADABLE, None
 
     def _abandon(self, task: RunningTask) -> None:
-        self.measures.abandoned(task)
+        self.context.measures.abandoned(task)
         self.context.observers.tell("abandoned", task_id=task.task_id, key=task.key)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
@@ -245,7 +219,7 @@ class Steps:
     ) -> RunningTask | None:
         match written:
             case LeaseLost():
-                self.measures.fenced(entry)
+                self.context.measures.fenced(entry)
                 self.context.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():
@@ -319,5 +293,5 @@ class Steps:
                     call.with_context(task), history, namespace=namespace, timeout=timeout
                 )
                 call.answered(outcome)
-        self.measures.answered(task, outcome, self.context.clock.monotonic() - asked_at)
+        self.context.measures.answered(task, outcome, self.context.clock.monotonic() - asked_at)
         return outcome

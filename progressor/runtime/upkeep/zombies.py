@@ -1,7 +1,7 @@
 """Zombies: leases that no replica holds any longer, settled by the namespace's policy.
 
-Every replica does this, safely at once: settling is fenced by the token of the lost lease, so the
-first one wins and the others change nothing.
+All replicas may do this at once: settling is fenced by the token of the lost lease, so the first
+one wins and the others change nothing.
 """
 
 import asyncio
@@ -18,10 +18,7 @@ from progressor.domain.processes.process import NO_OPTIONS, ProcessKey
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
-from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.upkeep.clock_guard import ClockGuard
-from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
@@ -35,7 +32,10 @@ _NO_TIME = dt.timedelta()
 
 WAIT_SECONDS = 1.0
 """How long a scan waits until a lost lease is settled. Another session may hold its process locked,
-and those that are found later must not wait for that."""
+and zombies that are found later must not wait for that."""
+
+TOLERANCE = 0.1
+"""The share of a lease timeout by which PostgreSQL's clock may run ahead between two looks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +49,31 @@ class ZombieScan:
     namespaces: Namespaces
     effects: EffectDispatcher
     leases: Leases
-    replica: ReplicaSettings
-    scanner: Scanner
     context: Context
-    guard: ClockGuard = dataclasses.field(init=False)
+    _guard: "ClockGuard" = dataclasses.field(init=False)
     _late: set[int] = dataclasses.field(default_factory=set)
     """Tokens of lost leases whose settlement waits for a lock."""
     _suspects: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Tokens of our own leases that the last scan found and nobody here carried; and how many
-    claims had been begun by then."""
+    """Tokens of our own leases that the last scan found and no worker here had, with the count of
+    claims that had been begun by then."""
 
     def __post_init__(self) -> None:
         """Begin to compare clocks with the first scan."""
-        object.__setattr__(self, "guard", ClockGuard(self.replica.lease_timeout))
+        object.__setattr__(self, "_guard", ClockGuard(self.context.replica.lease_timeout))
 
     async def scan(self) -> None:
         """Find lost leases and settle them."""
-        jump = self.guard.jump
+        jump = self._guard.jump
         answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
             replica_id=self.context.replica_id,
-            lease_timeout=self.replica.lease_timeout,
-            limit=self.scanner.zombie_batch_max,
+            lease_timeout=self.context.replica.lease_timeout,
+            limit=self.context.scanner.zombie_batch_max,
             known=self.leases.tokens(),
             jumped_at=None if jump is None else jump.at,
             jump=_NO_TIME if jump is None else jump.ahead,
         )
-        # Read after they were found, so that whatever made zombies of them shows.
+        # Read after the zombies were found, so that a jump that made zombies of them shows.
         if await self._is_wary():
             self._suspects.clear()
             return
@@ -89,25 +87,25 @@ class ZombieScan:
     async def _is_wary(self) -> bool:
         """Read PostgreSQL's clock; return whether leases may only seem to have expired."""
         asked_at = self.context.clock.monotonic()
-        told = await self.replicas.read_clock()
+        read = await self.replicas.read_clock()
         answered_at = self.context.clock.monotonic()
-        jump = self.guard.look(told, asked_at=asked_at, answered_at=answered_at)
+        jump = self._guard.look(read, asked_at=asked_at, answered_at=answered_at)
         if jump is not None:
             ahead = jump.ahead.total_seconds()
-            pause = self.replica.lease_timeout.total_seconds()
+            pause = self.context.replica.lease_timeout.total_seconds()
             _log.warning(
                 "PostgreSQL's clock has jumped ahead",
                 extra={"ahead_seconds": round(ahead, 3), "pause_seconds": pause},
             )
             self.context.observers.tell("clock_jumped", ahead_seconds=ahead)
-        return self.guard.is_wary(answered_at)
+        return self._guard.is_wary(answered_at)
 
     def _confirm(self, zombies: Sequence[Zombie], answered_count: int) -> set[int]:
-        """Return the tokens of strays: unknown twice in a row, and no answer can bring them yet.
+        """Return the tokens of strays: unknown twice in a row, and in no answer still to come.
 
-        What told of a lease when it was found first was a write of its process that was under way
-        by then, or is written again; or a claim that had been begun by then. And where the event
-        loop is held up, what has been answered may not have been heard of.
+        A lease that is unknown when it is found first may be in the answer of a write of its
+        process that is in flight or repeated, or of a claim that had been begun by then. If the
+        event loop is late, an answer may also have arrived without having been read.
         """
         carried = set(self.leases.tokens())
         suspects: dict[int, int] = {}
@@ -143,7 +141,7 @@ class ZombieScan:
         except errors.NamespaceNotFoundError:
             span.drop()
             return
-        # A lease that was never learned of was never asked about: the attempt has not begun.
+        # No processor was asked about a lease that no worker knew of: the attempt has not begun.
         unknown = zombie.cause is ZombieCause.UNKNOWN
         settlement = settle(
             zombie,
@@ -214,11 +212,11 @@ class ZombieScan:
             span.fail(error.reason)
             return
         if not isinstance(written, Written):
-            # Another replica was faster, and tells of it.
+            # Another replica was faster, and logs it.
             span.drop()
             return
         seconds = self.context.clock.monotonic() - found_at
-        ScanMeasures(self.context.metrics).collected(zombie, settlement, seconds, policy=policy)
+        self.context.measures.collected(zombie, settlement, seconds, policy=policy)
         _log.info("lost lease collected", extra=_facts(zombie, settlement))
         self.effects.settled(entry, written)
         self.context.observers.tell(
@@ -238,3 +236,52 @@ def _facts(zombie: Zombie, settlement: Settlement) -> dict[str, object]:
         "lost_replica_id": zombie.replica_id,
         "settlement": type(settlement).__name__.lower(),
     }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Jump:
+    """PostgreSQL's clock went ahead by so much before its instant ``at``."""
+
+    at: dt.datetime
+    ahead: dt.timedelta
+
+
+class ClockGuard:
+    """Watches PostgreSQL's clock, by which leases end: one that jumps ahead must not end them all.
+
+    A failover to a host whose clock is ahead makes every heartbeat look old, until the next one. So
+    a scan compares the progress of PostgreSQL's clock since the last scan with the time that passed
+    here.
+    """
+
+    def __init__(self, lease_timeout: dt.timedelta) -> None:
+        self._lease_timeout = lease_timeout
+        self._last: tuple[dt.datetime, float] | None = None
+        self._wary_until = float("-inf")
+        self.jump: Jump | None = None
+        """The last jump, if there was one."""
+
+    def look(self, read: dt.datetime, *, asked_at: float, answered_at: float) -> Jump | None:
+        """Compare the clocks; return the jump since the last look, if there was one.
+
+        Args:
+            read: PostgreSQL's clock.
+            asked_at: Our monotonic seconds before it was asked.
+            answered_at: Those after it.
+        """
+        last, self._last = self._last, (read, asked_at)
+        if last is None:
+            return None
+        passed = dt.timedelta(seconds=answered_at - last[1])
+        ahead = read - last[0] - passed
+        if ahead <= TOLERANCE * self._lease_timeout:
+            return None
+        if self.jump is not None and self.is_wary(answered_at):
+            ahead += self.jump.ahead
+        self.jump = Jump(read, ahead)
+        self._wary_until = answered_at + self._lease_timeout.total_seconds()
+        return self.jump
+
+    def is_wary(self, now: float) -> bool:
+        """Return whether heartbeats may still look older than they are; `now` is monotonic."""
+        return now < self._wary_until

@@ -1,5 +1,6 @@
 """Namespaces: their configuration, kept in PostgreSQL, remembered by each replica."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from progressor.storage.postgres import statements
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, connection_of
 from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.effects import Effects
 
 _SQL = statements.load("namespaces/namespaces")
 _KEPT_APART = ("name", "created_at", "updated_at", "revision")
@@ -28,12 +30,12 @@ class _DeletedRow(NamedTuple):
 class Namespaces:
     """The namespaces, and a memory of them that the scan refreshes."""
 
-    def __init__(
-        self, *, pool: Pool, functions: Functions, on_gone: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, *, pool: Pool, functions: Functions) -> None:
         self._pool = pool
         self._delete = functions.call("delete_namespace", _DeletedRow)
-        self._on_gone = on_gone
+        self._gone: dict[str, None] = {}
+        self.gone_noted = asyncio.Event()
+        """Set while `take_gone` has something to return."""
         self._known: dict[str, Namespace] = {}
 
     async def lookup(self, name: str) -> Namespace:
@@ -70,6 +72,12 @@ class Namespaces:
         gone = self._known.keys() - {namespace.name for namespace in found}
         for name in gone:
             self._forget(name)
+
+    def take_gone(self) -> Effects:
+        """Return the namespaces that left memory since the last call: they were deleted."""
+        gone, self._gone = tuple(self._gone), {}
+        self.gone_noted.clear()
+        return Effects(gone=gone)
 
     async def create(self, namespace: Namespace) -> Namespace:
         """Create a namespace.
@@ -160,7 +168,8 @@ class Namespaces:
 
     def _forget(self, name: str) -> None:
         if self._known.pop(name, None) is not None:
-            self._on_gone(name)
+            self._gone[name] = None
+            self.gone_noted.set()
 
 
 def namespace_of(row: rows.Row) -> Namespace:

@@ -16,12 +16,10 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
-from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
@@ -54,26 +52,9 @@ class Heartbeats:
     """Writes heartbeats; connects when it has to."""
 
     def __init__(
-        self,
-        *,
-        dsn: str,
-        identity: Identity,
-        replica: ReplicaSettings,
-        clock: Clock,
-        on_read_only: Callable[[], None] = lambda: None,
+        self, *, dsn: str, identity: Identity, replica: ReplicaSettings, clock: Clock
     ) -> None:
-        """Open nothing.
-
-        Args:
-            dsn: How to connect, see ``writer``; timeouts are those of the beat.
-            identity: Who beats.
-            replica: Interval and lease timeout.
-            clock: For the offset, and for the beat's instant where it is pinned.
-            on_read_only: Called where a server has refused a beat because it takes no writes, from
-                the thread that beats.
-        """
         self._dsn = dsn
-        self._on_read_only = on_read_only
         self._constants = dataclasses.asdict(identity) | {"lease_timeout": replica.lease_timeout}
         self._interval = replica.heartbeat_interval
         self._lease_timeout = replica.lease_timeout
@@ -90,6 +71,7 @@ class Heartbeats:
         """Renew all leases of the replica, or enter it. Blocks.
 
         Raises:
+            StorageReadOnlyError: The server takes no writes any more.
             StorageError: It could not be written; the next beat connects anew.
         """
         parameters = self._constants | {
@@ -102,14 +84,10 @@ class Heartbeats:
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            try:
-                with translated():
-                    self._connection = self._connection or self._connect()
-                    sent_at, started = self._clock.now(), self._clock.monotonic()
-                    row = self._connection.execute(_SQL["beat"], parameters).fetchone()
-            except errors.StorageReadOnlyError:
-                self._on_read_only()
-                raise
+            with translated():
+                self._connection = self._connection or self._connect()
+                sent_at, started = self._clock.now(), self._clock.monotonic()
+                row = self._connection.execute(_SQL["beat"], parameters).fetchone()
             undo.pop_all()
         assert row is not None, "a beat returns its instant"
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)

@@ -90,6 +90,8 @@ class Effects:
     """Leaders of jobs that need upkeep."""
     ended: tuple[tuple[ProcessKey, JobState], ...] = ()
     """Jobs that were cancelled or failed as a whole."""
+    gone: tuple[str, ...] = ()
+    """Namespaces that were deleted."""
 
     def __or__(self, other: "Effects") -> "Effects":
         """Return both."""
@@ -104,6 +106,7 @@ class Effects:
             cancelled=self.cancelled + other.cancelled,
             upkeep=self.upkeep + other.upkeep,
             ended=self.ended + other.ended,
+            gone=self.gone + other.gone,
         )
 
 

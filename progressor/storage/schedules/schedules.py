@@ -4,6 +4,7 @@ Instants are computed here, between a read and a write: the write counts only if
 still at the revision that was read.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
@@ -51,11 +52,10 @@ class _DeletedRow(NamedTuple):
 class Schedules:
     """The schedules of all namespaces."""
 
-    def __init__(
-        self, context: StorageContext, *, on_changed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, context: StorageContext) -> None:
         self._context = context
-        self._on_changed = on_changed
+        self.changed = asyncio.Event()
+        """Set when this replica has made or changed a schedule."""
         self._backfill_schedule = context.functions.call("backfill_schedule", _BackfilledRow)
         self._delete_schedule = context.functions.call("delete_schedule", _DeletedRow)
 
@@ -80,7 +80,7 @@ class Schedules:
         )
         found = await self._rows("create_schedule", columns)
         if found:
-            self._on_changed()
+            self.changed.set()
             return await self.get(key)
         # Either the id is taken, or there is no such namespace.
         with contextlib.suppress(job_errors.ScheduleNotFoundError):
@@ -204,7 +204,7 @@ class Schedules:
             now = await self._now()
             columns = dataclasses.asdict(key) | {"now": now, "revision": schedule.revision}
             if await self._rows(statement, columns | dict(change(schedule, now))):
-                self._on_changed()
+                self.changed.set()
                 return await self.get(key)
         raise errors.StorageConflictError("the schedule keeps changing")
 

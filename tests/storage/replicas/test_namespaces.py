@@ -14,6 +14,7 @@ from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.functions import Functions
+from progressor.storage.rows.effects import Effects
 from tests.support.storage.store import Store, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -153,8 +154,7 @@ class TestTheMemory:
     async def test_tells_once_what_is_gone(
         self, store: Store, other: Store, operation: str
     ) -> None:
-        told: list[str] = []
-        namespaces = Namespaces(pool=other.pool, functions=Functions(), on_gone=told.append)
+        namespaces = Namespaces(pool=other.pool, functions=Functions())
         name = f"gone-by-{operation}"
         await namespaces.create(named(name))
         await store.namespaces.delete(name)
@@ -164,7 +164,10 @@ class TestTheMemory:
                 arguments = () if operation == "refresh" else (name,)
                 await getattr(namespaces, operation)(*arguments)
 
-        assert told == [name]
+        assert [namespaces.take_gone(), namespaces.take_gone()] == [
+            Effects(gone=(name,)),
+            Effects(),
+        ]
 
 
 class TestADeletion:

@@ -28,7 +28,7 @@ from progressor.runtime.schedules.scan import ScheduleScan
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
-from tests.support.runtime.context import make_context
+from tests.support.runtime.harness import make_context
 from tests.support.storage.store import LEASE_TIMEOUT, NAMESPACE, Store
 
 MINUTE = dt.timedelta(minutes=1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
@@ -10,14 +10,8 @@ import pytest
 import pytest_asyncio
 from grpc import StatusCode
 
-from progressor.clock import SystemClock
-from progressor.domain.processes.process import ProcessKey, process_key
-from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
-from progressor.runtime.core.observer import Observers
-from progressor.runtime.effects.replies import Replies
-from progressor.storage.processes.results import Results, Word
+from progressor.storage.processes.results import Results
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
-from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     QUIET,
     Env,
@@ -179,50 +173,6 @@ class TestAnswers:
             hang.released.set()
 
         assert waiting.result().response == b"2"
-
-
-class EndedTasks:
-    """Results of tasks that have all ended."""
-
-    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
-        """Return an answer for each."""
-        return [
-            TaskResult(task_id=each, task_type=TaskType.CALL, status=TaskStatus.FINISHED)
-            for each in tasks
-        ]
-
-    async def notify(self, ended: Mapping[int, list[int]]) -> None:
-        """Send nothing."""
-
-
-async def no_notifications() -> AsyncIterator[Word]:
-    await asyncio.Event().wait()
-    yield Word()
-
-
-@pytest.mark.usefixtures("no_safety_net")
-async def test_a_caller_is_answered_whose_admission_is_told_after_the_answer_of_another() -> None:
-    # Two callers joined one task in time; the second learns of it once the first has its answer.
-    replies = Replies(
-        results=EndedTasks(),
-        listen=no_notifications,
-        on_due=lambda: None,
-        carried=lambda _task_id: False,
-        clock=SystemClock(),
-        observers=Observers(),
-    )
-    key = process_key("n", "p")
-    first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
-    running = asyncio.ensure_future(replies.run())
-    replies.expect(1, key, first)
-    replies.deliver(TaskResult(task_id=1, task_type=TaskType.CALL, status=TaskStatus.FINISHED))
-    replies.expect(1, key, second)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        result = await second
-    running.cancel()
-
-    assert first.done()
-    assert result.task_id == 1
 
 
 async def cut_listener(database: str, replica: Replica) -> None:

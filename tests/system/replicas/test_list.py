@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2
 
 import progressor
 from progressor.cli.main import main
-from progressor.runtime.upkeep import retention
+from progressor.runtime.upkeep import scans as retention
 from progressor.sdk import Client, ReplicaState, SyncClient
 from progressor.sdk import Replica as Listed
 from tests.support.clock import SkewedClock

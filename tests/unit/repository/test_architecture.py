@@ -22,7 +22,7 @@ READERS_OF_THE_CLOCK = {
     "sdk/client/client.py": "default of an argument that a user may give",
 }
 BROAD_CATCHERS = {
-    "runtime/core/loop.py": "the next scan sees the same rows",
+    "runtime/core/context.py": "the next scan sees the same rows",
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",

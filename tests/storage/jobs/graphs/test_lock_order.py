@@ -21,7 +21,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess,
 from progressor.domain.processes.process import Leadership, ProcessKey
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
-from progressor.runtime.jobs.control import JobControl
+from progressor.runtime.jobs import JobControl
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.replicas.replicas import Zombie

@@ -12,7 +12,7 @@ from progressor.domain.processes.process import NO_OPTIONS, Leadership, ProcessK
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.jobs.control import JobControl
+from progressor.runtime.jobs import JobControl
 from progressor.storage.jobs.jobs import Found, Jobs
 from progressor.storage.processes.settlements import Entry, Written
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from progressor.runtime.core.loop import JITTER
+from progressor.runtime.core.context import JITTER
 from progressor.sdk import TaskStatus, Wait, WaitCause
 from tests.support.engine.replica import (
     Env,

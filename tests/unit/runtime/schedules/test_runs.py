@@ -42,7 +42,7 @@ from progressor.storage.schedules.runs import (
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
-from tests.support.runtime.context import make_context, make_dispatcher
+from tests.support.runtime.harness import make_context, make_dispatcher
 from tests.support.telemetry.spans import (
     NOT_TRACED,
     TRACED,

@@ -35,7 +35,7 @@ from progressor.storage.schedules.runs import (
     StoredRuns,
 )
 from progressor.telemetry.metrics.registry import Metrics
-from tests.support.runtime.context import make_context
+from tests.support.runtime.harness import make_context
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)

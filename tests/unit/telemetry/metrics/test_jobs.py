@@ -17,7 +17,7 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
-from tests.support.runtime.step import Harness
+from tests.support.runtime.harness import Harness
 from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted
 

@@ -14,7 +14,7 @@ from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
 from tests.support.builders import make_request, seconds
-from tests.support.runtime.requests import KEY, WAITING, Harness
+from tests.support.runtime.harness import KEY, WAITING, Harness
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.measured import counted, recorded
 

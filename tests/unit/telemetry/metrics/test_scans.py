@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, cast
 
 from progressor.domain.views.activity import QUEUES_MAX, Queue
-from progressor.runtime.upkeep.queues import QueueScan
+from progressor.runtime.upkeep.scans import QueueScan
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
-from tests.support.runtime.claims import Harness
+from tests.support.runtime.harness import Harness
 from tests.support.runtime.memory import MemoryNamespaces
 from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted, recorded
@@ -52,6 +53,16 @@ class CountedQueues:
         return self.found
 
 
+def scan_of(
+    queues: CountedQueues, metrics: Metrics, namespaces: MemoryNamespaces | None = None
+) -> QueueScan:
+    return QueueScan(
+        queues=cast("Any", queues),
+        namespaces=cast("Any", namespaces or MemoryNamespaces()),
+        metrics=metrics,
+    )
+
+
 QUEUE = Queue(
     namespace="orders", due=4, due_seconds=1.5, timers=3, retries=2, retry_seconds=2.5, behind=1,
     behind_seconds=3.5,
@@ -61,7 +72,7 @@ QUEUE = Queue(
 @in_virtual_time
 async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
     metrics = Metrics()
-    scan = QueueScan(queues=CountedQueues(QUEUE), namespaces=MemoryNamespaces(), metrics=metrics)
+    scan = scan_of(CountedQueues(QUEUE), metrics)
     assert counted(metrics.queue_tasks) == {}
 
     await scan.scan()
@@ -88,7 +99,7 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
         available_seconds=6.5, held=5, full_gates=4,
     )  # fmt: skip
     queues = CountedQueues(waiting, other)
-    scan = QueueScan(queues=queues, namespaces=MemoryNamespaces(), metrics=metrics)
+    scan = scan_of(queues, metrics)
 
     await scan.scan()
     tasks, ages = counted(metrics.queue_tasks), counted(metrics.queue_oldest_age)
@@ -115,7 +126,7 @@ async def test_all_namespaces_that_are_looked_at_are_told_of_with_every_cause() 
     found = [
         dataclasses.replace(QUEUE, namespace=f"n{number}", gate=1) for number in range(QUEUES_MAX)
     ]
-    scan = QueueScan(queues=CountedQueues(*found), namespaces=MemoryNamespaces(), metrics=metrics)
+    scan = scan_of(CountedQueues(*found), metrics)
 
     await scan.scan()
 
@@ -128,7 +139,7 @@ async def test_one_look_is_at_so_many_namespaces() -> None:
     queues = CountedQueues()
 
     namespaces = MemoryNamespaces(*many)
-    await QueueScan(queues=queues, namespaces=namespaces, metrics=Metrics()).scan()
+    await scan_of(queues, Metrics(), namespaces).scan()
 
     assert [len(asked) for asked in queues.asked] == [QUEUES_MAX]
 
@@ -139,7 +150,7 @@ async def test_a_look_before_the_namespaces_were_read_reads_them() -> None:
     namespaces.by_name.clear()
     queues = CountedQueues()
 
-    await QueueScan(queues=queues, namespaces=namespaces, metrics=Metrics()).scan()
+    await scan_of(queues, Metrics(), namespaces).scan()
 
     assert namespaces.refresh_count == 1
     assert queues.asked == []

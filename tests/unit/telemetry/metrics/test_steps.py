@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.runtime.step import Harness
+from tests.support.runtime.harness import Harness
 from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted, recorded
 
@@ -51,7 +51,7 @@ class SlowProcessor:
 @in_virtual_time
 async def test_an_attempt_takes_as_long_as_its_processor() -> None:
     harness = Harness()
-    steps = dataclasses.replace(harness.steps, processor=SlowProcessor())
+    steps = dataclasses.replace(harness.steps, processor=cast("Any", SlowProcessor()))
 
     await steps.carry(make_task(), harness.slots)
 

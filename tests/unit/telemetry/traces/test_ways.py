@@ -31,9 +31,7 @@ from tests.support.builders import (
     make_task,
     make_written,
 )
-from tests.support.runtime import requests as requests_harness
-from tests.support.runtime import step as step_harness
-from tests.support.runtime.context import traced
+from tests.support.runtime.harness import Harness
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.spans import (
     NOT_TRACED,
@@ -89,18 +87,6 @@ class Method:
 def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = None) -> Served:
     gate = Interceptor(clock=SystemClock(), tracing=tracing)
     return gate.served(called or PROCESS_SERVICE.methods_by_name["Call"], method)
-
-
-def steps(spans: Spans) -> step_harness.Harness:
-    harness = step_harness.Harness()
-    harness.steps = traced(harness.steps, spans.tracing)
-    return harness
-
-
-def requests(spans: Spans) -> requests_harness.Harness:
-    harness = requests_harness.Harness()
-    harness.requests = traced(harness.requests, spans.tracing)
-    return harness
 
 
 async def test_a_request_is_stored_under_the_span_that_tells_of_it() -> None:
@@ -187,7 +173,7 @@ async def test_the_end_of_a_request_is_told_with_its_reason(
 @in_virtual_time
 async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
     spans = Spans()
-    harness = requests(spans)
+    harness = Harness(tracing=spans.tracing)
     answer = await harness.ask(make_request(trace_context=TRACED))
     (entry,) = harness.admissions.entries
     assert entry.on_sent is not None
@@ -209,7 +195,7 @@ async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
 @in_virtual_time
 async def test_an_admission_that_storage_fails_says_so() -> None:
     spans = Spans()
-    harness = requests(spans)
+    harness = Harness(tracing=spans.tracing)
     answer = await harness.ask(make_request(trace_context=TRACED))
 
     harness.admissions.answer(errors.StorageUnavailableError(STORAGE_WORDS))
@@ -222,7 +208,7 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
 @in_virtual_time
 async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     harness.processor.script.append(make_success(SetTimer(after=dt.timedelta(hours=1))))
 
     await harness.carry(make_task(trace_context=TRACED))
@@ -239,7 +225,7 @@ async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
 @in_virtual_time
 async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     following = make_task(task_id=8, trace_context={})
     last = make_task(task_id=9, trace_context=TRACED)
     process = make_process()
@@ -260,7 +246,7 @@ async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> N
 @in_virtual_time
 async def test_a_task_that_a_worker_goes_on_with_names_the_one_that_it_waited_behind() -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     other = make_process(key=make_key(process_id="another"))
     elsewhere = make_task(task_id=9, trace_context=TRACED, process=other)
     harness.settlements.script.extend(
@@ -289,7 +275,7 @@ async def test_an_attempt_says_how_it_ended(
     outcome: Failed | Rejected, settlement: str, failed: bool
 ) -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     harness.processor.script.append(outcome)
 
     await harness.carry(make_task(trace_context=TRACED))
@@ -302,7 +288,7 @@ async def test_an_attempt_says_how_it_ended(
 @in_virtual_time
 async def test_a_step_whose_lease_was_lost_has_failed() -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     harness.settlements.script.append(LeaseLost())
 
     await harness.carry(make_task(trace_context=TRACED))
@@ -319,7 +305,7 @@ async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
     refusals: int, reason: str
 ) -> None:
     spans = Spans()
-    harness = steps(spans)
+    harness = Harness(tracing=spans.tracing)
     for _ in range(refusals):
         harness.settlements.script.append(errors.StorageRefusedError(STORAGE_WORDS))
 
@@ -332,8 +318,7 @@ async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
 @in_virtual_time
 async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     spans = Spans()
-    harness = step_harness.Harness(make_namespace(name="other"))
-    harness.steps = traced(harness.steps, spans.tracing)
+    harness = Harness(make_namespace(name="other"), tracing=spans.tracing)
 
     await harness.carry(make_task(trace_context=TRACED))
 

@@ -1,0 +1,168 @@
+"""What this replica has to do soon, as the effects of writes report it: due tasks, gates and jobs.
+
+Every queue is bounded. What does not fit is left to the scans, which find it in the tables.
+"""
+
+import asyncio
+import datetime as dt
+import heapq
+import itertools
+
+from progressor.clock import Clock
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.storage.processes.settlements import Due
+from progressor.storage.rows.effects import Again, Effects, Later, LoweredGate
+
+# A result takes a moment to arrive, so a task that is due here is due at PostgreSQL; the margin
+# covers clocks that run at different speeds.
+_DUE_MARGIN_SECONDS = 0.0005
+
+# As above. Also, looking at a locked process again at once would be a busy loop.
+_GATE_MARGIN_SECONDS = 0.002
+
+AGAIN_MAX = 10_000
+"""Gates, queues and orders to be looked at again."""
+
+LATER_MAX = 100_000
+"""Tasks to be looked at later."""
+
+LOWERED_MAX = 10_000
+"""Gates whose capacity was lowered."""
+
+UPKEEP_MAX = 10_000
+"""Jobs that need upkeep."""
+
+
+class DueQueue:
+    """At most `size_max` tasks that become due within `horizon`, by their due times.
+
+    Due times are PostgreSQL's. A replica's own clock may be an hour off, so a due time is kept on
+    its monotonic clock, as the distance from an instant that PostgreSQL has just returned.
+    """
+
+    def __init__(self, *, clock: Clock, horizon: dt.timedelta, size_max: int) -> None:
+        self._clock = clock
+        self._horizon = horizon
+        self._size_max = size_max
+        self._heap: list[tuple[float, int, Due]] = []
+        self._task_ids: set[int] = set()
+        self._order = itertools.count()
+        self.changed = asyncio.Event()
+        """Set when another task becomes the first to be due."""
+
+    def add(self, due: Due, *, as_of: dt.datetime) -> None:
+        """Add a task that was read at PostgreSQL's instant `as_of`."""
+        ahead = due.due_at - as_of
+        if ahead > self._horizon or len(self._heap) >= self._size_max:
+            return
+        if due.task_id in self._task_ids:
+            return
+        self._task_ids.add(due.task_id)
+        at = self._clock.monotonic() + max(0.0, ahead.total_seconds()) + _DUE_MARGIN_SECONDS
+        heapq.heappush(self._heap, (at, next(self._order), due))
+        if self._heap[0][2] is due:
+            self.changed.set()
+
+    def wait_seconds(self) -> float | None:
+        """Return the seconds until the first task is due, 0 or more; None: there is none."""
+        return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
+
+    def take_due(self, limit: int) -> list[Due]:
+        """Take at most `limit` tasks that are due, the longest overdue first."""
+        now = self._clock.monotonic()
+        taken: list[Due] = []
+        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
+            _, _, due = heapq.heappop(self._heap)
+            self._task_ids.discard(due.task_id)
+            taken.append(due)
+        return taken
+
+
+class GateQueue:
+    """What has to be looked at because of gates: now, later, or after a lowered capacity."""
+
+    def __init__(self, *, clock: Clock, horizon: dt.timedelta) -> None:
+        self._clock = clock
+        self._horizon = horizon.total_seconds()
+        # Dicts for their order: oldest first.
+        self.again: dict[Again, None] = {}
+        self.lowered: dict[LoweredGate, None] = {}
+        self._later: dict[int, float] = {}
+        self._heap: list[tuple[float, int, Later]] = []
+        self._order = itertools.count()
+        self.changed = asyncio.Event()
+        """Set when there is something to look at again or later."""
+        self.lowered_changed = asyncio.Event()
+
+    def add(self, effects: Effects) -> None:
+        """Add what fits; returns at once."""
+        for later in effects.later:
+            self._add_later(later)
+        for again in effects.again[: max(0, AGAIN_MAX - len(self.again))]:
+            self.again[again] = None
+        if effects.again or effects.later:
+            self.changed.set()
+        for gate in effects.lowered[: max(0, LOWERED_MAX - len(self.lowered))]:
+            self.lowered[gate] = None
+        if effects.lowered:
+            self.lowered_changed.set()
+
+    def take_again(self) -> dict[Again, None]:
+        """Take everything that is to be looked at again."""
+        taken, self.again = self.again, {}
+        return taken
+
+    def take_due(self) -> list[str]:
+        """Take the namespaces of all tasks whose instant has come."""
+        now, names = self._clock.monotonic(), dict[str, None]()
+        while self._heap and self._heap[0][0] <= now:
+            at, _, later = heapq.heappop(self._heap)
+            if self._later.get(later.task_id, at) == at:
+                self._later.pop(later.task_id, None)
+                names[later.key.namespace] = None
+        return list(names)
+
+    def delay(self, namespace: str, seconds: float = 0.0) -> None:
+        """Have `take_due` return a namespace again after so many seconds."""
+        at = self._clock.monotonic() + seconds
+        self._push(at, Later(process_key(namespace, ""), 0, 0.0))
+
+    def wait_seconds(self) -> float | None:
+        """Return the seconds until the next instant, 0 or more; None: there is none."""
+        return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
+
+    def _add_later(self, later: Later) -> None:
+        if later.seconds > self._horizon or len(self._heap) >= LATER_MAX:
+            return
+        at = self._clock.monotonic() + later.seconds + _GATE_MARGIN_SECONDS
+        known = self._later.get(later.task_id)
+        if known is None or known > at:
+            self._later[later.task_id] = at
+            self._push(at, later)
+
+    def _push(self, at: float, later: Later) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), later))
+
+
+class UpkeepQueue:
+    """Leaders of jobs that need upkeep, which no settlement does."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[ProcessKey, None] = {}
+        self.changed = asyncio.Event()
+        """Set while the queue is not empty."""
+
+    def add(self, *leaders: ProcessKey) -> None:
+        """Add the leaders that fit."""
+        for leader in leaders:
+            if len(self._leaders) < UPKEEP_MAX:
+                self._leaders[leader] = None
+        if self._leaders:
+            self.changed.set()
+
+    def take(self) -> tuple[ProcessKey, ...]:
+        """Take all leaders, the oldest first."""
+        taken = tuple(self._leaders)
+        self._leaders.clear()
+        self.changed.clear()
+        return taken

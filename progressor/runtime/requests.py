@@ -1,0 +1,362 @@
+"""Requests: where they come in, become tasks, and where their callers wait for the replies.
+
+A slot for the step is reserved before the request is admitted, so that a free process runs it at
+once. A task that admission leased runs even if its caller goes away.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import datetime as dt
+import functools
+from typing import assert_never
+
+from progressor import errors
+from progressor.domain.processes.admission import Admission, Import, Request, Verdict
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessKey
+from progressor.domain.processes.reply import Receipt, Reply, response_of
+from progressor.domain.processes.task import TaskError, TaskResult, TaskType
+from progressor.runtime.core.context import Context
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.replies import Replies, Waiter
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.admissions import Admissions, Admitted, Entry
+from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.results import Results
+from progressor.telemetry.traces.spans import UNTRACED, Span
+
+_RETRY_AFTER = dt.timedelta(milliseconds=500)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Waiting:
+    """A caller who waits for the result of a task."""
+
+    result: Waiter
+    task_id: int | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class _Ticket(_Waiting):
+    """A request on its way: resolved with its admission, then with its result."""
+
+    request: Request
+    admitted: asyncio.Future[Admission]
+    came_at: float
+    span: Span = UNTRACED
+    """Of its way into the database."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Takes requests in."""
+
+    admissions: Admissions
+    slots: Slots
+    replies: Replies
+    results: Results
+    processes: Processes
+    namespaces: Namespaces
+    effects: EffectDispatcher
+    context: Context
+    _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    """How many wait here, by namespace: one that hangs takes no room from another."""
+
+    async def ask(self, request: Request, *, timeout: float | None) -> Reply:
+        """Admit a request and return its reply.
+
+        If the caller is cancelled, the task continues.
+
+        Raises:
+            DeadlineExceededError: `timeout` seconds have passed; the task continues.
+            RequestError: Admission refused it, or the task did not finish.
+            StorageUnavailableError: PostgreSQL is unreachable. Without an idempotency key it is
+                unknown whether the request was accepted.
+        """
+        namespace = await self.namespaces.lookup(request.key.namespace)
+        self._enter(namespace)
+        try:
+            ticket = self._submit(request, namespace)
+            deadline = _expire_after(timeout, ticket)
+            try:
+                result = await ticket.result
+            finally:
+                if deadline is not None:
+                    deadline.cancel()
+                if ticket.task_id is not None:
+                    self.replies.forget(ticket.task_id, ticket.result)
+        finally:
+            self._callers[namespace.name] -= 1
+        return _reply(request.key, result, deduplicated=_is_duplicate(ticket))
+
+    async def accept(self, request: Request) -> Receipt:
+        """Admit a request and return once its task is durable; raises as `ask` does."""
+        namespace = await self.namespaces.lookup(request.key.namespace)
+        ticket = self._submit(dataclasses.replace(request, waits=False), namespace)
+        admission = await ticket.admitted
+        assert admission.task_id is not None, "an admitted request has a task"
+        return Receipt(task_id=admission.task_id, deduplicated=_is_duplicate(ticket))
+
+    async def await_task(self, key: ProcessKey, task: int | str, *, timeout: float | None) -> Reply:
+        """Return the reply of a task known by its id or idempotency key; raises as `ask` does."""
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
+        namespace = await self.namespaces.lookup(key.namespace)
+        self._enter(namespace)
+        try:
+            found = await self.results.await_task(key, task)
+            if isinstance(found, TaskResult):
+                return _reply(key, found, deduplicated=True)
+            # Finding the task counts too, or the caller would be gone before the reply.
+            left = None if timeout is None else timeout - (loop.time() - begun_at)
+            result = await self._result_of(key, found, left)
+        finally:
+            self._callers[namespace.name] -= 1
+        return _reply(key, result, deduplicated=True)
+
+    async def _result_of(self, key: ProcessKey, task_id: int, timeout: float | None) -> TaskResult:
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), task_id)
+        deadline = _expire_after(timeout, waiting)
+        try:
+            self.replies.expect(task_id, key, waiting.result)
+            self.context.observers.tell("awaited", task_id=task_id, key=key)
+            return await waiting.result
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            self.replies.forget(task_id, waiting.result)
+
+    async def simple_repair(self, key: ProcessKey) -> int | None:
+        """Bring a broken process back; return the timer that runs again, if any."""
+        await self.namespaces.lookup(key.namespace)
+        repaired, effects = await self.processes.simple_repair(key)
+        self.effects.apply(effects)
+        if repaired.verdict is not Verdict.ACCEPTED:
+            raise _refusal(key, None, Admission(verdict=repaired.verdict))
+        return repaired.task_id
+
+    async def put(self, process: Import) -> Receipt:
+        """Import a process; its timer is due from then on."""
+        await self.namespaces.lookup(process.key.namespace)
+        put, effects = await self.processes.put(process)
+        self.effects.apply(effects)
+        if put.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
+            admission = Admission(verdict=put.verdict)
+            raise _refusal(process.key, process.idempotency_key, admission)
+        if put.verdict is Verdict.ACCEPTED:
+            self.context.measures.imported(process)
+        assert put.task_id is not None, "an import has a task"
+        return Receipt(task_id=put.task_id, deduplicated=put.verdict is Verdict.DUPLICATE)
+
+    async def remove(self, key: ProcessKey) -> None:
+        """Delete a process; callers who wait for its tasks get ProcessRemovedError."""
+        await self.namespaces.lookup(key.namespace)
+        came_at = self.context.clock.monotonic()
+        self.effects.apply(await self.processes.remove(key))
+        self.context.measures.removed(key, self.context.clock.monotonic() - came_at)
+
+    async def halt(self, key: ProcessKey, detail: str) -> None:
+        """Put a process into error; callers who wait for its tasks get ProcessFailedError.
+
+        Raises:
+            RequestError: There is no such process, or it has ended.
+            StorageUnavailableError: PostgreSQL is unreachable.
+        """
+        await self.namespaces.lookup(key.namespace)
+        self.effects.apply(await self.processes.halt(key, detail))
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a waiting task, and return its id; callers who wait for it get an error.
+
+        Raises:
+            RequestError: There is no such task, or it runs, or has ended.
+            StorageUnavailableError: PostgreSQL is unreachable.
+        """
+        await self.namespaces.lookup(key.namespace)
+        task_id, effects = await self.processes.cancel(key, task)
+        self.effects.apply(effects)
+        return task_id
+
+    def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
+        if request.task_type is TaskType.INIT and _after(request) > 0:
+            # A process that does not exist yet has no events.
+            raise errors.EventNotFoundError(request.key.process_id, _after(request))
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(
+            request=request,
+            admitted=loop.create_future(),
+            result=loop.create_future(),
+            came_at=self.context.clock.monotonic(),
+        )
+        self._admit(ticket, namespace)
+        return ticket
+
+    def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
+        # A task with constraints is leased once it has passed them.
+        run = ticket.request.constraints is None and self.slots.reserve(namespace)
+        ticket.span = self.context.tracing.admission(ticket.request)
+        expires_after = self.context.lease_of(namespace)
+        entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
+        try:
+            admission = self.admissions.submit(entry)
+        except errors.ProgressorError as error:
+            ticket.span.fail(error.reason)
+            ticket.span.end()
+            if run:
+                self.slots.give_back(namespace.name)
+            raise
+        admission.add_done_callback(functools.partial(self._admitted, ticket, namespace, run))
+
+    def _admitted(
+        self,
+        ticket: _Ticket,
+        namespace: Namespace,
+        reserved: bool,  # noqa: FBT001  bound by partial
+        future: asyncio.Future[Admitted],
+    ) -> None:
+        """Carry on from an admission, whether or not its caller is still there."""
+        error, admission = future.exception(), None
+        if error is None:
+            admission, effects = future.result()
+            self.effects.apply(effects)
+        if ticket.span is not UNTRACED:
+            _end(ticket.span, admission, error)
+        if admission is not None and admission.running is not None:
+            assert reserved, "a task was leased without a slot"
+            self.slots.start(admission.running)
+        elif reserved:
+            self.slots.give_back(namespace.name)
+        if error is not None:
+            _fail(ticket, error)
+        elif admission is not None:
+            self._resolve(ticket, namespace, admission)
+
+    def _resolve(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
+        if admission.verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
+            self._await_result(ticket, namespace, admission)
+        elif admission.verdict is Verdict.GONE:
+            # Removed between the attempt to create it and the look at it: it can be created now.
+            try:
+                self._admit(ticket, namespace)
+            except errors.ProgressorError as refused:
+                _fail(ticket, refused)
+        else:
+            request = ticket.request
+            refusal = _refusal(
+                request.key, request.idempotency_key, admission, after=_after(request)
+            )
+            _fail(ticket, refusal)
+
+    def _await_result(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
+        assert admission.task_id is not None, "an admitted request has a task"
+        ticket.task_id = admission.task_id
+        self.context.measures.admitted(
+            ticket.request, admission.verdict, self.context.clock.monotonic() - ticket.came_at
+        )
+        self.context.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
+        if admission.due_now:
+            self.slots.mark_backlog(namespace.name)
+        if not ticket.admitted.done():
+            ticket.admitted.set_result(admission)
+        if admission.ended is not None:
+            if not ticket.result.done():
+                ticket.result.set_result(admission.ended)
+        elif ticket.request.waits and not ticket.result.done():
+            self.replies.expect(admission.task_id, ticket.request.key, ticket.result)
+
+    def _enter(self, namespace: Namespace) -> None:
+        """Count a caller who waits, if there is room for one more."""
+        if self._callers[namespace.name] >= namespace.waiting_callers_max:
+            what = f"{namespace.waiting_callers_max} callers wait"
+            raise errors.OverloadedError(what, _RETRY_AFTER)
+        self._callers[namespace.name] += 1
+
+
+def _expire_after(timeout: float | None, waiting: _Waiting) -> asyncio.TimerHandle | None:
+    """End a wait after a timeout; a scope of asyncio.timeout would cost five times as much."""
+    if timeout is None:
+        return None
+    return asyncio.get_running_loop().call_later(timeout, _expire, waiting)
+
+
+def _expire(waiting: _Waiting) -> None:
+    if not waiting.result.done():
+        waiting.result.set_exception(errors.DeadlineExceededError(waiting.task_id))
+
+
+def _is_duplicate(ticket: _Ticket) -> bool:
+    return ticket.admitted.done() and ticket.admitted.result().verdict is Verdict.DUPLICATE
+
+
+def _reply(key: ProcessKey, result: TaskResult, *, deduplicated: bool) -> Reply:
+    return Reply(
+        task_id=result.task_id,
+        task_type=result.task_type,
+        response=response_of(key, result),
+        deduplicated=deduplicated,
+    )
+
+
+def _end(span: Span, admission: Admission | None, error: BaseException | None) -> None:
+    if admission is not None:
+        span.admitted(admission)
+    elif error is not None:
+        name = type(error).__name__
+        span.fail(error.reason if isinstance(error, errors.ProgressorError) else name)
+    span.end()
+
+
+def _fail(ticket: _Ticket, error: BaseException) -> None:
+    for future in (ticket.admitted, ticket.result):
+        if not future.done():
+            future.set_exception(error)
+        # A caller that does not wait for this request has no use for its error.
+        if not future.cancelled():
+            future.exception()
+
+
+def _failure(process: Process, error: TaskError | None) -> errors.StepFailure:
+    """Return what broke a process, for the error of a request that finds it broken."""
+    if error is None:
+        return errors.StepFailure(broken_by=process.corrupted_by)
+    return errors.StepFailure(broken_by=process.corrupted_by, code=error.code, reason=error.reason)
+
+
+def _after(request: Request) -> int:
+    return 0 if request.history_range is None else request.history_range.after
+
+
+def _refusal(  # noqa: C901, PLR0911  one line per verdict
+    key: ProcessKey, idempotency_key: str | None, admission: Admission, *, after: int = 0
+) -> errors.RequestError:
+    match admission.verdict:
+        case Verdict.KEY_REUSED:
+            return errors.IdempotencyKeyReusedError(key.process_id, idempotency_key or "")
+        case Verdict.NAMESPACE_NOT_FOUND:
+            return errors.NamespaceNotFoundError(key.namespace)
+        case Verdict.PROCESS_NOT_FOUND:
+            return errors.ProcessNotFoundError(key.namespace, key.process_id)
+        case Verdict.PROCESS_ALREADY_EXISTS:
+            return errors.ProcessAlreadyExistsError(key.namespace, key.process_id)
+        case Verdict.PROCESS_FAILED:
+            process = admission.process
+            assert process is not None, "the verdict comes with the process"
+            return errors.ProcessFailedError(
+                key.process_id, process.detail or "", failure=_failure(process, admission.failure)
+            )
+        case Verdict.PROCESS_IS_RUNNING:
+            return errors.ProcessIsRunningError(key.process_id)
+        case Verdict.PROCESS_FINISHED:
+            return errors.ProcessFinishedError(key.process_id)
+        case Verdict.EVENT_NOT_FOUND:
+            return errors.EventNotFoundError(key.process_id, after)
+        case Verdict.GATE_NOT_FOUND:
+            namespace = admission.gate_namespace or key.namespace
+            return errors.GateNotFoundError(namespace, admission.gate or "")
+        case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
+            message = f"{admission.verdict} is not a refusal"
+            raise AssertionError(message)
+        case _:
+            assert_never(admission.verdict)

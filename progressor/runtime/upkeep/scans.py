@@ -1,0 +1,127 @@
+"""Retention, which deletes what is old, and the count of what waits, which metrics report."""
+
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+
+from progressor.domain.processes.process import SLOT_COUNT
+from progressor.domain.views.activity import QUEUES_MAX, Queue
+from progressor.runtime.core.context import Context
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.results import Results
+from progressor.storage.processes.retention import Retention
+from progressor.storage.replicas.queues import QueueWatch
+from progressor.storage.replicas.replicas import Replicas
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics.registry import Metrics
+
+QUEUES_INTERVAL = dt.timedelta(seconds=10)
+"""About as often as metrics are read, and rare enough to cost nothing."""
+
+SLOTS_PER_ROUND = 32
+"""With a round each 30 s, all slots are seen within 16 minutes."""
+
+REPLIES_AGE = dt.timedelta(minutes=10)
+REPLICAS_AGE = dt.timedelta(hours=1)
+BATCHES_MAX = 20
+"""Batches of one kind in one round; the next rounds delete the rest."""
+
+
+async def forget_namespaces(namespaces: Namespaces, effects: EffectDispatcher) -> None:
+    """Release what is kept for deleted namespaces; ends only by cancellation."""
+    while True:
+        await namespaces.gone_noted.wait()
+        effects.apply(namespaces.take_gone())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionScan:
+    """One round of deleting, in small batches.
+
+    Each round looks for old tasks in some slots only, so that none reads a large part of the table.
+    """
+
+    retention: Retention
+    results: Results
+    replicas: Replicas
+    namespaces: Namespaces
+    context: Context
+    _slots: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.cycle(range(SLOT_COUNT))
+    )
+
+    async def scan(self) -> None:
+        """Delete a share of what is old enough."""
+        await self.results.delete_old_replies(age=REPLIES_AGE)
+        await self.replicas.delete_dead(retention=REPLICAS_AGE)
+        limit = self.context.scanner.retention_batch_max
+        for namespace in self.namespaces.known():
+            age = namespace.finished_process_retention
+            if age is None:
+                continue
+            for _ in range(BATCHES_MAX):
+                count = await self.retention.delete_finished(namespace.name, age=age, limit=limit)
+                if count < limit:
+                    break
+        for slot in itertools.islice(self._slots, SLOTS_PER_ROUND):
+            for namespace in self.namespaces.known():
+                age = namespace.task_retention
+                if age is not None:
+                    await self.retention.delete_old_tasks(
+                        slot, namespace.name, age=age, limit=limit
+                    )
+
+
+class QueueScan:
+    """Counts what waits, and remembers it for the metrics."""
+
+    def __init__(self, *, queues: QueueWatch, namespaces: Namespaces, metrics: Metrics) -> None:
+        self._queues = queues
+        self._namespaces = namespaces
+        self._last: Sequence[Queue] = ()
+        self._gated: frozenset[str] = frozenset()
+        metrics.queue_tasks.read_from(self._counts)
+        metrics.queue_oldest_age.read_from(self._ages)
+        metrics.gates_held.read_from(
+            lambda: [((it.namespace,), it.held) for it in self._with_constraints()]
+        )
+        metrics.gates_full.read_from(
+            lambda: [((it.namespace,), it.full_gates) for it in self._with_constraints()]
+        )
+
+    async def scan(self) -> None:
+        """Count, and remember the counts."""
+        if not self._namespaces.known():
+            await self._namespaces.refresh()
+        names = [namespace.name for namespace in self._namespaces.known()]
+        self._last = await self._queues.count(names[:QUEUES_MAX]) if names else ()
+        # A namespace that has had tasks with constraints keeps its series, so that it ends at zero.
+        self._gated = frozenset(
+            queue.namespace
+            for queue in self._last
+            if queue.namespace in self._gated or queue.has_constraints
+        )
+
+    def _counts(self) -> Iterator[tuple[Labels, float]]:
+        for queue in self._last:
+            yield (queue.namespace, "timer"), queue.timers
+            yield (queue.namespace, "retry"), queue.retries
+            yield (queue.namespace, "no_free_worker"), queue.due
+            yield (queue.namespace, "behind_task"), queue.behind
+        for queue in self._with_constraints():
+            for cause in ("run_at", "order", "gate", "available"):
+                yield (queue.namespace, cause), getattr(queue, cause)
+
+    def _ages(self) -> Iterator[tuple[Labels, float]]:
+        for queue in self._last:
+            yield (queue.namespace, "retry"), queue.retry_seconds
+            yield (queue.namespace, "no_free_worker"), queue.due_seconds
+            yield (queue.namespace, "behind_task"), queue.behind_seconds
+        for queue in self._with_constraints():
+            for cause in ("order", "gate", "available"):
+                yield (queue.namespace, cause), getattr(queue, f"{cause}_seconds")
+
+    def _with_constraints(self) -> Iterator[Queue]:
+        return (queue for queue in self._last if queue.namespace in self._gated)

@@ -1,0 +1,274 @@
+"""The runtime of one replica over collaborators in memory, in virtual time."""
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+from progressor import errors
+from progressor.domain.processes.admission import Admission, Import, Request, Verdict
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.reply import Receipt, Reply
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.processor.channels import Channels
+from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
+from progressor.runtime.core.context import Context
+from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
+from progressor.runtime.effects.replies import Replies, Waiter
+from progressor.runtime.requests import Requests
+from progressor.runtime.step.histories import HistoryCache, StepHistories
+from progressor.runtime.step.job_steps import JobSteps
+from progressor.runtime.step.step import Steps
+from progressor.runtime.upkeep.scans import RetentionScan
+from progressor.runtime.upkeep.zombies import ZombieScan
+from progressor.settings.sections import ReplicaSettings, Scanner
+from tests.support.builders import (
+    make_claimed,
+    make_due,
+    make_key,
+    make_namespace,
+    make_process,
+    make_request,
+    make_result,
+    make_task,
+    seconds,
+)
+from tests.support.clock import START
+from tests.support.runtime.memory import (
+    MemoryAdmissions,
+    MemoryClaims,
+    MemoryHistories,
+    MemoryListener,
+    MemoryNamespaces,
+    MemoryProcesses,
+    MemoryProcessor,
+    MemoryReplicas,
+    MemoryResults,
+    MemoryRetention,
+    MemorySettlements,
+)
+from tests.support.runtime.virtual_time import LoopClock, settled
+
+GRACE = seconds(2)
+KEY = make_key()
+ONE_SLOT = make_namespace(worker_count_max=1)
+WAITING = Admission(verdict=Verdict.ACCEPTED, task_id=7)
+LEASED = Admission(verdict=Verdict.ACCEPTED, task_id=7, running=make_task())
+IMPORT = Import(key=KEY, status=ProcessStatus.RUNNING)
+Value = TypeVar("Value")
+
+
+class _Steady(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
+def make_context(**fields: Any) -> Context:
+    """Return a context without jitter, on the clock of the event loop."""
+    defaults: dict[str, Any] = {"clock": LoopClock(), "spread": _Steady()}
+    return Context(**defaults | fields)
+
+
+def make_dispatcher(**parts: Any) -> EffectDispatcher:
+    """Return a dispatcher into empty queues; without `replies` it takes no results of tasks."""
+    context = parts.pop("context", None) or make_context()
+    defaults: dict[str, Any] = {
+        "replies": None,
+        "due_queue": DueQueue(clock=context.clock, horizon=seconds(60), size_max=1000),
+        "gate_queue": GateQueue(clock=context.clock, horizon=seconds(60)),
+        "upkeep_queue": UpkeepQueue(),
+        "channels": Channels(),
+        "context": context,
+    }
+    return EffectDispatcher(**defaults | parts)
+
+
+def traced(part: Any, tracing: Any) -> Any:
+    """Return a part of the runtime whose context has another tracing."""
+    return dataclasses.replace(part, context=dataclasses.replace(part.context, tracing=tracing))
+
+
+class _RefusedJobs:
+    """Jobs of which PostgreSQL can read nothing."""
+
+    async def known_nodes(self, _key: ProcessKey, *, after: int) -> Mapping[str, int]:
+        del after
+        message = "its page is broken"
+        raise errors.StorageRefusedError(message)
+
+
+class Harness:
+    """One replica. What starts in its slots lasts until `end`; `carry` runs a step."""
+
+    def __init__(self, *namespaces: Namespace, history_bytes: int = 10_000, **context: Any) -> None:
+        self.claims = MemoryClaims()
+        self.namespaces = MemoryNamespaces(*namespaces)
+        self.admissions = MemoryAdmissions()
+        self.settlements = MemorySettlements()
+        self.results = MemoryResults()
+        self.processes = MemoryProcesses()
+        self.replicas = MemoryReplicas()
+        self.retention = MemoryRetention()
+        self.processor = MemoryProcessor()
+        self.histories = MemoryHistories()
+        self.listener = MemoryListener()
+        self.context = make_context(
+            replica=ReplicaSettings(step_grace=GRACE),
+            scanner=Scanner(batch_max=10, retention_batch_max=10, zombie_batch_max=3),
+            **context,
+        )
+        self.observers, self.metrics = self.context.observers, self.context.metrics
+        self.leases = Leases()
+        self.replies = Replies(
+            results=cast("Any", self.results),
+            listen=self.listener.listen,
+            leases=self.leases,
+            context=self.context,
+        )
+        self.effects = make_dispatcher(replies=self.replies, context=self.context)
+        self.due_queue = self.effects.due_queue
+        self.history_cache = HistoryCache(bytes_max=history_bytes)
+        self.carried: list[int] = []
+        self.ends: dict[int, asyncio.Event] = {}
+        self.slots = Slots(self._carry)
+        self._build()
+
+    def _build(self) -> None:
+        shared: dict[str, Any] = {"effects": self.effects, "context": self.context}
+        stored: dict[str, Any] = {"namespaces": self.namespaces, **shared}
+        self.steps = Steps(
+            processor=cast("Any", self.processor),
+            settlements=cast("Any", self.settlements),
+            histories=StepHistories(cast("Any", self.histories), self.history_cache),
+            job_steps=JobSteps(cast("Any", _RefusedJobs())),
+            leases=self.leases,
+            **stored,
+        )
+        self.requests = Requests(
+            admissions=cast("Any", self.admissions),
+            slots=self.slots,
+            replies=self.replies,
+            results=cast("Any", self.results),
+            processes=cast("Any", self.processes),
+            **stored,
+        )
+        claimer = Claimer(
+            claims=cast("Any", self.claims),
+            namespaces=cast("Any", self.namespaces),
+            slots=self.slots,
+            context=self.context,
+        )
+        claiming: dict[str, Any] = {"claimer": claimer, "pool": None, "context": self.context}
+        self.timers = Timers(effects=self.effects, **claiming)
+        self.backlog = Backlog(**claiming)
+        self.due = DueScan(effects=self.effects, **claiming)
+        self.zombies = ZombieScan(
+            replicas=cast("Any", self.replicas),
+            admissions=cast("Any", self.admissions),
+            settlements=cast("Any", self.settlements),
+            claims=cast("Any", self.claims),
+            leases=self.leases,
+            **stored,
+        )
+        self.retaining = RetentionScan(
+            retention=cast("Any", self.retention),
+            results=cast("Any", self.results),
+            replicas=cast("Any", self.replicas),
+            namespaces=cast("Any", self.namespaces),
+            context=self.context,
+        )
+
+    @property
+    def points(self) -> dict[str, int]:
+        return dict(self.observers.counts)
+
+    async def carry(self, task: RunningTask | None = None) -> None:
+        await self.steps.carry(make_task() if task is None else task, self.slots)
+
+    def history_sent(self) -> tuple[int, ...]:
+        """Return the ids of the events that went with the last task."""
+        return tuple(event.event_id for event in self.processor.asked[-1][1])
+
+    def make_due(
+        self,
+        *task_ids: int,
+        namespace: str = "orders",
+        task_type: TaskType = TaskType.TIMEOUT,
+    ) -> None:
+        """Make tasks due in storage."""
+        for task_id in task_ids:
+            process = make_process(key=make_key(f"p{task_id}", namespace=namespace))
+            task = make_task(task_id=task_id, process=process, task_type=task_type)
+            self.claims.add(make_claimed(task))
+
+    def remember(self, *task_ids: int, ahead: float = 0.0, namespace: str = "orders") -> None:
+        """Put tasks in the due queue."""
+        for task_id in task_ids:
+            key = make_key(f"p{task_id}", namespace=namespace)
+            due_at = START + seconds(ahead)
+            self.due_queue.add(make_due(task_id, key=key, due_at=due_at), as_of=START)
+
+    def fill_the_slot(self) -> None:
+        """Take the slot of ONE_SLOT, and mark a backlog."""
+        self.slots.reserve(ONE_SLOT)
+        self.slots.mark_backlog("orders")
+
+    def end(self, task_id: int) -> None:
+        """Let a step end."""
+        self.ends[task_id].set()
+
+    def end_elsewhere(self, *task_ids: int) -> None:
+        """Let tasks end in another replica, without a notification."""
+        self.results.ended.update({task_id: make_result(task_id) for task_id in task_ids})
+
+    def expect(self, task_id: int = 7) -> Waiter:
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self.replies.expect(task_id, KEY, waiter)
+        return waiter
+
+    async def ask(
+        self, request: Request | None = None, *, timeout: float | None = None
+    ) -> "asyncio.Future[Reply]":
+        """Return the reply to come, once the request has been submitted."""
+        return await begun(self.requests.ask(request or make_request(), timeout=timeout))
+
+    async def accept(self) -> "asyncio.Future[Receipt]":
+        return await begun(self.requests.accept(make_request()))
+
+    @contextlib.asynccontextmanager
+    async def running(self, *scanners: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Run what starts in the slots, and these."""
+        async with running(lambda: self.slots.run(asyncio.Event()), *scanners):
+            yield
+
+    async def _carry(self, task: RunningTask) -> None:
+        self.carried.append(task.task_id)
+        end = self.ends[task.task_id] = asyncio.Event()
+        await end.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(*parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run parts of the runtime; they are cancelled at the end."""
+    tasks = []
+    for part in parts:
+        tasks.append(asyncio.ensure_future(part()))
+        await settled()
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def begun(call: Coroutine[Any, Any, Value]) -> "asyncio.Future[Value]":
+    future = asyncio.ensure_future(call)
+    await settled()
+    return future

@@ -1,0 +1,368 @@
+"""Claims: timers at their time, the backlog as workers become free, and the safety net."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from progressor import errors
+from progressor.domain.processes.task import TaskType
+from progressor.runtime.claims import PAGES_MAX
+from tests.support.builders import (
+    make_due,
+    make_namespace,
+    make_task,
+    seconds,
+)
+from tests.support.clock import START
+from tests.support.runtime.harness import (
+    ONE_SLOT,
+    Harness,
+)
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_a_timer_is_claimed_the_moment_it_is_due() -> None:
+    harness = Harness()
+    harness.make_due(1)
+    harness.remember(1, ahead=3)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(2.99)
+        before = list(harness.carried)
+        await asyncio.sleep(0.02)
+
+        assert (before, harness.carried) == ([], [1])
+
+    assert harness.observers.counts["timers_claimed"] == 1
+
+
+@in_virtual_time
+async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
+    harness = Harness()
+    harness.make_due(1, 2)
+    harness.remember(1, ahead=4)
+    async with harness.running(harness.timers.run):
+        harness.remember(2, ahead=1)
+        await asyncio.sleep(1.01)
+
+        assert harness.carried == [2]
+
+
+@in_virtual_time
+async def test_a_timer_does_not_overtake_the_backlog() -> None:
+    harness = Harness()
+    harness.slots.reserve(harness.namespaces.known()[0])
+    harness.slots.mark_backlog("orders")
+    harness.make_due(1)
+    harness.remember(1)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1)
+
+        assert harness.carried == []
+        assert harness.slots.backlogs() == {"orders": 2}
+
+
+@in_virtual_time
+async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over() -> None:
+    harness = Harness()
+    harness.make_due(1)
+    harness.remember(1)
+    harness.remember(2, namespace="void")
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1)
+
+        assert harness.carried == [1]
+
+
+@in_virtual_time
+async def test_an_outage_puts_timers_off_and_loses_none() -> None:
+    harness = Harness()
+    harness.make_due(1, 2)
+    harness.remember(1, 2)
+    harness.claims.outage.remaining = 2
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1.1)
+
+        assert sorted(harness.carried) == [1, 2]
+        assert harness.slots.busy_count("orders") == 2
+
+
+@in_virtual_time
+async def test_a_place_that_becomes_free_goes_to_the_oldest_in_the_backlog() -> None:
+    harness = Harness(ONE_SLOT)
+    async with harness.running(harness.backlog.run):
+        harness.slots.reserve(ONE_SLOT)
+        harness.slots.start(make_task(task_id=1))
+        harness.make_due(2, 3)
+        harness.slots.mark_backlog("orders")
+        await settled()
+        before = list(harness.carried)
+        harness.end(1)
+        await settled()
+
+        assert (before, harness.carried) == ([1], [1, 2])
+
+
+@in_virtual_time
+async def test_a_backlog_is_worked_off_to_the_last() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1, 2, 3)
+    harness.fill_the_slot()
+    async with harness.running(harness.backlog.run):
+        harness.slots.give_back("orders")
+        for task_id in (1, 2, 3):
+            await settled()
+            harness.end(task_id)
+        await settled()
+
+        assert harness.carried == [1, 2, 3]
+        assert not harness.slots.has_backlog("orders")
+        assert harness.slots.reserve(ONE_SLOT)
+
+
+@in_virtual_time
+async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
+    harness = Harness(ONE_SLOT)
+    crowd, calls = range(1, 101), (1001, 1002, 1003)
+    harness.make_due(*crowd)
+    harness.fill_the_slot()
+    async with harness.running(harness.backlog.run):
+        harness.slots.give_back("orders")
+        await settled()
+        harness.make_due(*calls, task_type=TaskType.CALL)
+        for _ in range(6):
+            harness.end(harness.carried[-1])
+            await settled()
+
+        assert harness.carried[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
+
+
+@in_virtual_time
+async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1, 2)
+    harness.make_due(*range(1001, 1101), task_type=TaskType.CALL)
+    harness.fill_the_slot()
+    async with harness.running(harness.backlog.run):
+        harness.slots.give_back("orders")
+        await settled()
+        for _ in range(3):
+            harness.end(harness.carried[-1])
+            await settled()
+
+        assert {1, 2} < set(harness.carried)
+
+
+@in_virtual_time
+async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.slots.reserve(ONE_SLOT)
+    harness.remember(*range(1, 1001))
+    harness.due_queue.changed.clear()
+    passed: list[int] = []
+
+    async def look_on() -> None:
+        while harness.due_queue.wait_seconds() is not None:
+            passed.append(len(passed))
+            await asyncio.sleep(0)
+
+    await asyncio.sleep(0.01)
+    async with harness.running(harness.timers.run, look_on):
+        await settled()
+
+    assert len(passed) >= 20
+
+
+@in_virtual_time
+async def test_what_was_marked_during_a_claim_is_looked_for_again() -> None:
+    harness = Harness()
+    (namespace,) = harness.namespaces.known()
+    harness.slots.reserve(namespace)
+    marks = [lambda: harness.slots.mark_backlog("orders")]
+    harness.claims.meanwhile = lambda: marks.pop()() if marks else None
+    async with harness.running(harness.backlog.run):
+        harness.slots.mark_backlog("orders")
+        await settled()
+
+    assert harness.claims.asked.count("claim_due overdue=0 wait=True") == 2
+
+
+@in_virtual_time
+async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1)
+    harness.claims.misses = 2
+    harness.fill_the_slot()
+    async with harness.running(harness.backlog.run):
+        harness.slots.give_back("orders")
+        await asyncio.sleep(1)
+
+        assert harness.carried == [1]
+
+
+@in_virtual_time
+async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
+    harness = Harness()
+    harness.slots.reserve(make_namespace("void"))
+    async with harness.running(harness.backlog.run):
+        harness.slots.mark_backlog("void")
+        await settled()
+
+    assert not harness.slots.has_backlog("void")
+
+
+@in_virtual_time
+async def test_an_outage_puts_the_backlog_off_and_keeps_no_place() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1)
+    harness.claims.outage.remaining = 1
+    harness.fill_the_slot()
+    async with harness.running(harness.backlog.run):
+        harness.slots.give_back("orders")
+        await settled()
+        during = harness.slots.busy_count("orders")
+        await asyncio.sleep(0.6)
+
+        assert (during, harness.carried) == (0, [1])
+
+
+async def _scan_as_called(harness: Harness) -> None:
+    harness.replies.work_is_due.set()
+    await harness.due.run_called()
+
+
+@pytest.mark.parametrize("scanner", ["timers", "backlog", "due", "called"])
+@in_virtual_time
+async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> None:
+    harness = Harness()
+    harness.claims.hangs = True
+    harness.make_due(1)
+    harness.remember(1)
+    if scanner == "backlog":
+        harness.slots.give_back("orders", harness.slots.reserve_up_to(ONE_SLOT, 1))
+        harness.slots.mark_backlog("orders")
+    if scanner in {"due", "called"}:
+        harness.claims.hangs_at = "claim_due"
+    scans: dict[str, Callable[[], Awaitable[None]]] = {
+        "timers": harness.timers.run,
+        "backlog": harness.backlog.run,
+        "due": harness.due.scan,
+        "called": lambda: _scan_as_called(harness),
+    }
+    scanning = asyncio.ensure_future(scans[scanner]())
+    await harness.claims.hanging.wait()
+    while_claiming = harness.slots.busy_count("orders")
+
+    scanning.cancel()
+    await asyncio.wait({scanning})
+
+    assert while_claiming > 0
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
+    harness = Harness()
+    harness.make_due(1)
+    async with harness.running():
+        await harness.due.scan()
+        await settled()
+
+        assert harness.carried == [1]
+
+    assert harness.observers.counts["scan_found"] == 1
+    assert harness.claims.asked == [
+        "find_upcoming",
+        "find_overdue",
+        "claim_due overdue=1 wait=False",
+    ]
+
+
+@in_virtual_time
+async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
+    harness = Harness()
+    harness.claims.upcoming = [
+        make_due(task_id, due_at=START + seconds(task_id / 100)) for task_id in range(1, 26)
+    ]
+    async with harness.running():
+        await harness.due.scan()
+        await asyncio.sleep(1)
+
+    assert harness.claims.asked.count("find_upcoming") == 3
+    assert len(harness.due_queue.take_due(100)) == 25
+
+
+@in_virtual_time
+async def test_one_scan_reads_only_so_many_pages() -> None:
+    harness = Harness()
+    harness.claims.upcoming = [
+        make_due(task_id, due_at=START + seconds(task_id / 1000))
+        for task_id in range(1, 10 * PAGES_MAX + 11)
+    ]
+
+    await harness.due.scan()
+
+    assert harness.claims.asked.count("find_upcoming") == PAGES_MAX
+
+
+@in_virtual_time
+async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> None:
+    harness = Harness()
+    harness.slots.draining = True
+
+    await harness.due.scan()
+
+    assert (harness.namespaces.refresh_count, harness.claims.asked) == (1, [])
+
+
+@in_virtual_time
+async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1)
+    harness.slots.reserve(ONE_SLOT)
+
+    await harness.due.scan()
+
+    assert harness.slots.has_backlog("orders")
+
+
+@in_virtual_time
+async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
+    harness = Harness()
+    harness.make_due(1)
+    harness.claims.fails_at = "claim_due"
+
+    with pytest.raises(errors.StorageUnavailableError):
+        await harness.due.scan()
+
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
+    harness = Harness()
+    async with harness.running(harness.due.run_called):
+        harness.make_due(1)
+        harness.replies.work_is_due.set()
+        await settled()
+
+        assert harness.carried == [1]
+
+    assert harness.claims.asked == ["find_overdue", "claim_due overdue=0 wait=False"]
+    assert harness.observers.counts["scan_found"] == 0
+
+
+@in_virtual_time
+async def test_an_outage_leaves_what_was_called_for_to_the_scan() -> None:
+    harness = Harness()
+    harness.claims.outage.remaining = 1
+    async with harness.running(harness.due.run_called):
+        harness.make_due(1, 2)
+        harness.replies.work_is_due.set()
+        await settled()
+        first = list(harness.carried)
+        harness.replies.work_is_due.set()
+        await settled()
+
+        assert (first, sorted(harness.carried)) == ([], [1, 2])

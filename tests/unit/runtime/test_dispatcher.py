@@ -1,0 +1,424 @@
+"""Effects of a settlement: who is notified, what becomes due, and what is logged."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from progressor.domain.jobs.job import JobState
+from progressor.domain.processes.intent import Complete, Intent
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.domain.views.replica import StepTally
+from progressor.runtime.effects import queues
+from progressor.runtime.effects.queues import DueQueue, UpkeepQueue
+from progressor.storage.processes.settlements import Due
+from progressor.storage.rows.effects import (
+    JOB_HAS_ENDED,
+    Again,
+    Cancellation,
+    Effects,
+    Later,
+    LoweredGate,
+    job_effects,
+)
+from tests.support.builders import (
+    make_cancelled,
+    make_due,
+    make_entry,
+    make_error,
+    make_key,
+    make_process,
+    make_success,
+    make_task,
+    make_written,
+    seconds,
+)
+from tests.support.clock import START, ManualClock
+from tests.support.runtime.harness import (
+    KEY,
+    make_context,
+    make_dispatcher,
+)
+from tests.support.telemetry.measured import counted
+
+ERROR = make_error()
+RETRY = Retry(delay=seconds(1), attempt_count=1, error=ERROR)
+
+
+class HeardReplies:
+    """Notes what is delivered."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[TaskResult, tuple[int, ...], str]] = []
+
+    def deliver(self, result: TaskResult, reply_to: tuple[int, ...], *, namespace: str) -> None:
+        self.delivered.append((result, reply_to, namespace))
+
+
+class Effected:
+    """A dispatcher, and what it fills."""
+
+    def __init__(self) -> None:
+        self.replies = HeardReplies()
+        self.effects = make_dispatcher(
+            replies=self.replies, context=make_context(clock=ManualClock())
+        )
+        self.due_queue = self.effects.due_queue
+
+    def results(self) -> list[TaskResult]:
+        return [result for result, *_ in self.replies.delivered]
+
+
+@pytest.mark.parametrize(
+    ("settlement", "status", "response", "error"),
+    [
+        (Finish(make_success().intent), TaskStatus.FINISHED, b"done", None),
+        (Remove(response=b"bye"), TaskStatus.FINISHED, b"bye", None),
+        (Remove(error=ERROR), TaskStatus.ERROR, b"", ERROR),
+        (Fail(ERROR), TaskStatus.ERROR, b"", ERROR),
+        (Break(ERROR), TaskStatus.ERROR, b"", ERROR),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_caller_is_told_how_the_task_ended(
+    settlement: Any, status: TaskStatus, response: bytes, error: TaskError | None
+) -> None:
+    harness = Effected()
+
+    harness.effects.settled(make_entry(settlement=settlement), make_written(reply_to=(2,)))
+
+    result = TaskResult(
+        task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
+    )
+    assert harness.replies.delivered == [(result, (2,), "orders")]
+
+
+@pytest.mark.parametrize(
+    ("settlement", "reason", "removed"),
+    [
+        (Break(ERROR), "PROCESS_FAILED", False),
+        (Finish(make_success(Complete()).intent), "PROCESS_FINISHED", False),
+        (Finish(make_success().intent), "PROCESS_IS_RUNNING", False),
+        (Remove(), None, True),
+        (Fail(ERROR), None, False),
+        (RETRY, None, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_waiting_tasks_are_told_why_they_will_never_run(
+    settlement: Any, reason: str | None, removed: bool
+) -> None:
+    harness = Effected()
+    written = make_written(cancelled=(make_cancelled(8, reply_to=(3,)),))
+
+    harness.effects.settled(make_entry(settlement=settlement), written)
+
+    result, reply_to, *_ = harness.replies.delivered[-1]
+    assert (result.task_id, result.status, reply_to) == (8, TaskStatus.CANCELLED, (3,))
+    assert (result.error and result.error.reason, result.removed) == (reason, removed)
+
+
+def test_waiting_tasks_are_told_which_task_broke_the_process() -> None:
+    harness = Effected()
+    written = make_written(cancelled=(make_cancelled(),))
+
+    harness.effects.settled(make_entry(settlement=Break(ERROR)), written)
+
+    error = harness.results()[-1].error
+    assert error is not None
+    assert error.message == ERROR.message
+    assert error.metadata == {
+        "broken_by": "7",
+        "failure_code": str(ERROR.code),
+        "failure_reason": ERROR.reason,
+    }
+
+
+@pytest.mark.parametrize(("reply_to", "count"), [((), 0), ((3,), 1)])
+def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
+    reply_to: tuple[int, ...], count: int
+) -> None:
+    harness = Effected()
+    timer = make_cancelled(task_type=TaskType.REMOVE, reply_to=reply_to)
+
+    harness.effects.apply(Effects(cancelled=(Cancellation(namespace="orders", task=timer),)))
+
+    assert len(harness.results()) == count
+
+
+def test_the_next_instant_of_a_process_is_put_in_the_due_queue() -> None:
+    harness = Effected()
+    due = make_due(due_at=START + seconds(2))
+
+    harness.effects.settled(make_entry(), make_written(due=due))
+
+    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+
+
+def test_a_task_that_is_due_now_is_claimed_at_once() -> None:
+    harness = Effected()
+
+    harness.effects.apply(Effects(due=((KEY, 1),)))
+
+    assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert harness.due_queue.changed.is_set()
+
+
+def test_a_task_that_is_due_later_is_claimed_then() -> None:
+    harness = Effected()
+
+    harness.effects.apply(Effects(upcoming=(Later(KEY, 1, 2.0),)))
+
+    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+
+
+def test_effects_of_a_batch_come_with_one_of_its_settlements() -> None:
+    harness = Effected()
+    effects = Effects(
+        again=(Again(namespace="orders", gate="g"),),
+        lowered=(LoweredGate("orders", "low"),),
+        upkeep=(KEY,),
+        ended=((KEY, JobState.FAILED),),
+    )
+
+    harness.effects.settled(make_entry(), make_written(effects=effects))
+
+    assert list(harness.effects.gate_queue.take_again()) == list(effects.again)
+    assert list(harness.effects.gate_queue.lowered) == list(effects.lowered)
+    assert harness.effects.upkeep_queue.take() == (KEY,)
+    assert counted(harness.effects.context.metrics.jobs_ended) == {("orders", "failed"): 1}
+
+
+def test_what_was_counted_in_a_namespace_that_is_gone_is_forgotten() -> None:
+    effects = Effected().effects
+    effects.context.measures.answered(make_task(), make_success(), 1.0)
+
+    effects.apply(Effects(gone=("orders",)))
+
+    assert effects.context.measures.tally_of("orders") == StepTally()
+
+
+def test_no_effects_wake_nobody() -> None:
+    harness = Effected()
+
+    harness.effects.apply(Effects())
+
+    assert not harness.due_queue.changed.is_set()
+    assert not harness.effects.gate_queue.changed.is_set()
+    assert not harness.effects.upkeep_queue.changed.is_set()
+
+
+DONE = Finish(make_success().intent)
+COMPLETED = Finish(Intent(action=Complete()))
+RETRY = Retry(delay=seconds(1), attempt_count=1, error=ERROR)
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
+
+
+def told(caplog: pytest.LogCaptureFixture, settlement: Settlement, **fields: Any) -> list[Any]:
+    """Return the records of a settlement."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        make_dispatcher(replies=HeardReplies()).settled(
+            make_entry(settlement=settlement, **fields), make_written()
+        )
+    return list(caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("settlement", "before", "event"),
+    [
+        (DONE, ProcessStatus.INIT, "process runs"),
+        (DONE, ProcessStatus.ERROR, "process repaired"),
+        (COMPLETED, ProcessStatus.INIT, "process finished"),
+        (COMPLETED, ProcessStatus.RUNNING, "process finished"),
+        (COMPLETED, ProcessStatus.ERROR, "process finished"),
+        (Break(ERROR), ProcessStatus.INIT, "process broke"),
+        (Break(ERROR), ProcessStatus.RUNNING, "process broke"),
+        (Remove(), ProcessStatus.RUNNING, "process removed"),
+        (Remove(error=ERROR), ProcessStatus.INIT, "process removed"),
+    ],
+)
+def test_a_change_of_state_is_one_log_line(
+    caplog: pytest.LogCaptureFixture,
+    settlement: Settlement,
+    before: ProcessStatus,
+    event: str,
+) -> None:
+    [record] = told(caplog, settlement, process=make_process(status=before))
+
+    level = "WARNING" if event == "process broke" else "INFO"
+    assert (record.getMessage(), record.levelname) == (event, level)
+
+
+@pytest.mark.parametrize(
+    ("settlement", "before"),
+    [
+        (DONE, ProcessStatus.RUNNING),
+        (Fail(ERROR), ProcessStatus.RUNNING),
+        (Fail(ERROR), ProcessStatus.ERROR),
+        (RETRY, ProcessStatus.INIT),
+    ],
+)
+def test_a_step_that_changes_no_state_writes_none(
+    caplog: pytest.LogCaptureFixture, settlement: Settlement, before: ProcessStatus
+) -> None:
+    assert told(caplog, settlement, process=make_process(status=before)) == []
+
+
+def test_a_line_has_ids_a_reason_and_the_trace_and_none_of_the_processors_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entry = make_entry(settlement=Break(ERROR))
+    [record] = told(caplog, Break(ERROR), trace_context=TRACE)
+
+    assert (record.namespace, record.process_id) == (entry.key.namespace, entry.key.process_id)
+    assert (record.task_id, record.task_type, record.attempt) == (
+        entry.task_id, str(entry.task_type), entry.attempt,
+    )  # fmt: skip
+    assert (record.reason, record.trace_id) == (ERROR.reason, "0af7651916cd43dd8448eb211c80319c")
+    assert ERROR.message not in str(vars(record))
+
+
+class Queued:
+    """A due queue of at most two tasks within 5 s."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.due_queue = DueQueue(clock=self.clock, horizon=seconds(5), size_max=2)
+
+    def add(self, task_id: int, ahead: float) -> Due:
+        due = make_due(task_id, due_at=START + seconds(ahead))
+        self.due_queue.add(due, as_of=START)
+        return due
+
+    def taken(self, limit: int = 10) -> list[int]:
+        return [due.task_id for due in self.due_queue.take_due(limit)]
+
+
+def test_a_task_is_not_taken_before_its_time() -> None:
+    harness = Queued()
+    harness.add(1, ahead=2)
+    harness.clock.advance(seconds(2))
+
+    assert harness.taken() == []
+
+
+def test_the_longest_overdue_goes_first() -> None:
+    harness = Queued()
+    harness.add(1, ahead=2)
+    harness.add(2, ahead=1)
+    harness.clock.advance(seconds(3))
+
+    assert (harness.taken(limit=1), harness.taken(limit=1)) == ([2], [1])
+
+
+def test_what_lies_too_far_ahead_is_left_to_the_scan() -> None:
+    harness = Queued()
+
+    harness.add(1, ahead=5.001)
+
+    assert harness.due_queue.wait_seconds() is None
+
+
+def test_what_does_not_fit_is_left_to_the_scan() -> None:
+    harness = Queued()
+    for task_id in (1, 2, 3):
+        harness.add(task_id, ahead=1)
+    harness.clock.advance(seconds(2))
+
+    assert harness.taken() == [1, 2]
+
+
+def test_a_task_reported_twice_is_taken_once() -> None:
+    harness = Queued()
+    harness.add(1, ahead=1)
+    harness.add(1, ahead=2)
+    harness.clock.advance(seconds(3))
+
+    assert harness.taken() == [1]
+
+
+def test_a_task_can_come_back_after_it_was_taken() -> None:
+    harness = Queued()
+    harness.add(1, ahead=0)
+    harness.clock.advance(seconds(1))
+    harness.taken()
+
+    harness.add(1, ahead=0)
+    harness.clock.advance(seconds(1))
+
+    assert harness.taken() == [1]
+
+
+@pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])
+def test_a_waiter_is_woken_only_by_an_earlier_task(ahead: float, changes: bool) -> None:
+    harness = Queued()
+    harness.add(1, ahead=2)
+    harness.due_queue.changed.clear()
+
+    harness.add(2, ahead=ahead)
+
+    assert harness.due_queue.changed.is_set() is changes
+
+
+ONE, OTHER = make_key("one"), make_key("other")
+
+
+def test_jobs_are_taken_once_the_oldest_first() -> None:
+    queue = UpkeepQueue()
+    queue.add(OTHER)
+    queue.add(ONE, OTHER)
+    assert queue.changed.is_set()
+
+    taken = queue.take()
+
+    assert taken == (OTHER, ONE)
+    assert not queue.changed.is_set()
+    assert queue.take() == ()
+
+
+def test_adding_nothing_wakes_nobody() -> None:
+    queue = UpkeepQueue()
+
+    queue.add()
+
+    assert not queue.changed.is_set()
+
+
+def test_jobs_that_do_not_fit_are_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "UPKEEP_MAX", 2)
+    queue = UpkeepQueue()
+
+    queue.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
+
+    assert [key.process_id for key in queue.take()] == ["p0", "p1"]
+
+
+def test_effects_are_read_as_settlements_write_them() -> None:
+    effects = job_effects(
+        {
+            "due": [[*_columns(ONE), 7]],
+            "upkeep": [[*_columns(OTHER)]],
+            "cancelled": [[*_columns(OTHER), [[9, "call", [3]]]]],
+            "failed": [_columns(OTHER)],
+        }
+    )
+
+    assert (effects.due, effects.upkeep) == (((ONE, 7),), (OTHER,))
+    assert effects.ended == ((OTHER, JobState.FAILED),)
+    (each,) = effects.cancelled
+    assert (each.namespace, each.error, each.removed) == (OTHER.namespace, JOB_HAS_ENDED, False)
+    assert (each.task.task_id, each.task.reply_to) == (9, (3,))
+
+
+@pytest.mark.parametrize("key", ["due", "upkeep", "cancelled", "failed"])
+def test_effects_without_one_of_their_parts_are_read(key: str) -> None:
+    nothing = dict.fromkeys(("due", "upkeep", "cancelled", "failed"))
+
+    assert job_effects(nothing | {key: []}) == Effects()
+
+
+def _columns(key: ProcessKey) -> tuple[int, str, str]:
+    return key.slot, key.namespace, key.process_id

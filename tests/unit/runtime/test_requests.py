@@ -1,0 +1,449 @@
+"""Requests: how they are admitted, what their callers get, and what is answered without a step."""
+
+import asyncio
+
+import pytest
+
+from progressor import errors
+from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.reply import Receipt, Reply
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.processes.processes import Put, SimpleRepair
+from progressor.storage.rows.effects import Cancellation, Effects, Later
+from tests.support.builders import (
+    make_cancelled,
+    make_error,
+    make_key,
+    make_namespace,
+    make_process,
+    make_request,
+    make_result,
+    seconds,
+)
+from tests.support.runtime.harness import (
+    IMPORT,
+    KEY,
+    LEASED,
+    WAITING,
+    Harness,
+    begun,
+)
+from tests.support.runtime.memory import (
+    away,
+)
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
+    harness = Harness()
+    async with harness.running():
+        answer = await harness.ask()
+        harness.admissions.answer(LEASED)
+        await settled()
+        harness.replies.deliver(make_result())
+
+        assert await answer == Reply(task_id=7, task_type=TaskType.CALL, response=b"done")
+
+    assert harness.carried == [7]
+
+
+@in_virtual_time
+async def test_a_place_that_is_not_needed_is_given_back() -> None:
+    harness = Harness()
+    await harness.ask()
+
+    harness.admissions.answer(WAITING)
+    await settled()
+
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
+    harness = Harness()
+    await harness.ask()
+
+    harness.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
+    await settled()
+
+    assert harness.slots.has_backlog("orders")
+
+
+@in_virtual_time
+async def test_a_repeated_request_joins_the_earlier_task() -> None:
+    harness = Harness()
+    answer = await harness.ask()
+    harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+    await settled()
+
+    harness.replies.deliver(make_result())
+
+    assert (await answer).deduplicated
+
+
+@in_virtual_time
+async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
+    harness = Harness()
+    answer = await harness.ask()
+
+    harness.admissions.answer(
+        Admission(verdict=Verdict.DUPLICATE, task_id=7, ended=make_result(response=b"old"))
+    )
+
+    assert (await answer).response == b"old"
+    assert (await answer).deduplicated
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error_class"),
+    [
+        (Verdict.KEY_REUSED, errors.IdempotencyKeyReusedError),
+        (Verdict.NAMESPACE_NOT_FOUND, errors.NamespaceNotFoundError),
+        (Verdict.PROCESS_NOT_FOUND, errors.ProcessNotFoundError),
+        (Verdict.PROCESS_ALREADY_EXISTS, errors.ProcessAlreadyExistsError),
+        (Verdict.PROCESS_FAILED, errors.ProcessFailedError),
+        (Verdict.PROCESS_IS_RUNNING, errors.ProcessIsRunningError),
+        (Verdict.PROCESS_FINISHED, errors.ProcessFinishedError),
+    ],
+)
+@in_virtual_time
+async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
+    verdict: Verdict, error_class: type[errors.RequestError]
+) -> None:
+    harness = Harness()
+    answer = await harness.ask()
+
+    harness.admissions.answer(Admission(verdict=verdict, process=make_process(corrupted_by=5)))
+
+    with pytest.raises(error_class):
+        await answer
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
+    harness = Harness()
+    answer = await harness.ask()
+    broken = make_process(detail="zombie detected", corrupted_by=5)
+
+    harness.admissions.answer(
+        Admission(
+            verdict=Verdict.PROCESS_FAILED,
+            process=broken,
+            failure=make_error(code=10, reason="ZOMBIE"),
+        )
+    )
+
+    with pytest.raises(errors.ProcessFailedError, match="is in error") as caught:
+        await answer
+    error = caught.value
+    assert (error.own, error.task_id, error.detail) == (False, None, "zombie detected")
+    assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 10, "ZOMBIE")
+
+
+@in_virtual_time
+async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> None:
+    harness = Harness()
+    answer = await harness.ask(make_request(TaskType.INIT))
+
+    harness.admissions.answer(Admission(verdict=Verdict.GONE))
+    await settled()
+    harness.admissions.answer(WAITING)
+    await settled()
+    harness.replies.deliver(make_result())
+
+    assert (await answer).task_id == 7
+    assert len(harness.admissions.entries) == 2
+
+
+@in_virtual_time
+async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
+    harness = Harness()
+    answer = await harness.ask(make_request(TaskType.INIT))
+    harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
+
+    harness.admissions.answer(Admission(verdict=Verdict.GONE))
+
+    with pytest.raises(errors.OverloadedError):
+        await answer
+    assert harness.slots.busy_count("orders") == 0
+
+
+@pytest.mark.parametrize("worker_count_max", [1, 0])
+@in_virtual_time
+async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> None:
+    harness = Harness(make_namespace(worker_count_max=worker_count_max))
+    harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
+
+    with pytest.raises(errors.OverloadedError):
+        await harness.requests.ask(make_request(), timeout=None)
+
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_more_callers_than_may_wait_are_refused() -> None:
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    await harness.ask()
+
+    with pytest.raises(errors.OverloadedError) as caught:
+        await harness.requests.ask(make_request(), timeout=None)
+
+    assert caught.value.retry_after > seconds(0)
+    assert len(harness.admissions.entries) == 1
+
+
+@in_virtual_time
+async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    gone = await harness.ask()
+    gone.cancel()
+    await settled()
+
+    await harness.ask()
+
+    assert len(harness.admissions.entries) == 2
+
+
+@in_virtual_time
+async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> None:
+    harness = Harness()
+    async with harness.running():
+        answer = await harness.ask()
+        answer.cancel()
+        await settled()
+
+        harness.admissions.answer(LEASED)
+        await settled()
+
+    assert harness.carried == [7]
+    assert harness.replies.waiting_count == 0
+
+
+@pytest.mark.parametrize(
+    "admission", [WAITING, Admission(verdict=Verdict.PROCESS_FINISHED)], ids=["admitted", "refused"]
+)
+@in_virtual_time
+async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
+    admission: Admission,
+) -> None:
+    # One request of a batch carries the effects of all.
+    harness = Harness()
+    answer = await harness.ask()
+    answer.cancel()
+    await settled()
+
+    harness.admissions.answer(admission, Effects(due=((KEY, 9),)))
+    await settled()
+
+    assert harness.due_queue.changed.is_set()
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        Admission(verdict=Verdict.PROCESS_FINISHED),
+        Admission(verdict=Verdict.DUPLICATE, task_id=7, ended=make_result()),
+        away(),
+    ],
+    ids=["refused", "ended", "away"],
+)
+@in_virtual_time
+async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
+    admission: Admission | Exception,
+) -> None:
+    harness = Harness()
+    answer = await harness.ask()
+    answer.cancel()
+    await settled()
+
+    harness.admissions.answer(admission)
+    await settled()
+
+    assert harness.slots.busy_count("orders") == 0
+
+
+@in_virtual_time
+async def test_a_deadline_names_the_task_that_goes_on() -> None:
+    harness = Harness()
+    answer = await harness.ask(timeout=3)
+    harness.admissions.answer(WAITING)
+
+    with pytest.raises(errors.DeadlineExceededError) as caught:
+        await answer
+
+    assert caught.value.task_id == 7
+    assert asyncio.get_running_loop().time() == 3
+    assert harness.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_a_request_in_an_unknown_namespace_is_refused_before_admission() -> None:
+    harness = Harness()
+
+    with pytest.raises(errors.NamespaceNotFoundError):
+        await harness.requests.ask(make_request(key=make_key(namespace="void")), timeout=None)
+
+    assert harness.admissions.entries == []
+
+
+@in_virtual_time
+async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
+    harness = Harness()
+    harness.results.awaited = make_result(response=b"old")
+
+    answer = await harness.requests.await_task(KEY, "key", timeout=None)
+
+    assert (answer.response, answer.deduplicated) == (b"old", True)
+
+
+@in_virtual_time
+async def test_a_task_that_has_not_ended_is_waited_for() -> None:
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
+
+    harness.replies.deliver(make_result())
+
+    assert (await answer).deduplicated
+    assert harness.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
+    harness = Harness()
+
+    with pytest.raises(errors.DeadlineExceededError) as caught:
+        await harness.requests.await_task(KEY, "key", timeout=3)
+
+    assert caught.value.task_id == 7
+    assert harness.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_those_who_wait_for_known_tasks_count_as_callers() -> None:
+    harness = Harness(make_namespace(waiting_callers_max=1))
+    await begun(harness.requests.await_task(KEY, 7, timeout=None))
+
+    with pytest.raises(errors.OverloadedError):
+        await harness.requests.await_task(KEY, 7, timeout=None)
+
+
+def ended(*task_ids: int, removed: bool) -> Effects:
+    return Effects(
+        cancelled=tuple(
+            Cancellation(namespace="orders", task=make_cancelled(each), removed=removed)
+            for each in task_ids
+        )
+    )
+
+
+@in_virtual_time
+async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
+    harness = Harness()
+    receipt = await harness.accept()
+
+    harness.admissions.answer(WAITING)
+
+    assert await receipt == Receipt(task_id=7)
+    assert not harness.admissions.entries[0].request.waits
+    assert harness.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
+    harness = Harness()
+    receipt = await harness.accept()
+    receipt.cancel()
+    await settled()
+
+    harness.admissions.answer(WAITING)
+    await settled()
+
+    assert harness.observers.counts["admitted"] == 1
+
+
+@in_virtual_time
+async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
+    harness.processes.effects = Effects(due=((KEY, 9),))
+
+    task_id = await harness.requests.simple_repair(KEY)
+
+    assert task_id == 9
+    assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
+)
+@in_virtual_time
+async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
+    harness = Harness()
+    harness.processes.put_answer = Put(verdict=verdict, task_id=1)
+
+    assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
+    assert harness.due_queue.wait_seconds() is None
+
+
+@in_virtual_time
+async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
+    harness = Harness()
+    harness.processes.effects = Effects(upcoming=(Later(KEY, 7, 2.0),))
+
+    await harness.requests.put(IMPORT)
+
+    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+
+
+@in_virtual_time
+async def test_an_import_of_an_existing_process_is_refused() -> None:
+    harness = Harness()
+    harness.processes.put_answer = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
+
+    with pytest.raises(errors.ProcessAlreadyExistsError):
+        await harness.requests.put(IMPORT)
+
+
+@in_virtual_time
+async def test_those_who_wait_for_a_removed_process_are_told() -> None:
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 8, timeout=None))
+    harness.results.awaited = 8
+    waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
+    harness.replies.expect(8, KEY, waiter)
+    harness.processes.effects = ended(7, 8, removed=True)
+
+    await harness.requests.remove(KEY)
+
+    with pytest.raises(errors.ProcessRemovedError):
+        await answer
+    assert (waiter.result().status, waiter.result().removed) == (TaskStatus.CANCELLED, True)
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("removed", "kind"),
+    [(False, errors.TaskCancelledError), (True, errors.ProcessRemovedError)],
+)
+async def test_those_who_wait_for_a_cancelled_task_are_told(
+    *, removed: bool, kind: type[errors.RequestError]
+) -> None:
+    harness = Harness()
+    answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
+    harness.results.awaited = 7
+    harness.processes.effects = ended(7, removed=removed)
+
+    assert await harness.requests.cancel(KEY, "its key") == 7
+    with pytest.raises(kind):
+        await answer
+
+
+@in_virtual_time
+async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
+    harness = Harness()
+    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None)
+
+    with pytest.raises(AssertionError, match="gone is not a refusal"):
+        await harness.requests.simple_repair(KEY)

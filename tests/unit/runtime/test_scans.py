@@ -1,0 +1,171 @@
+"""Scans: repeated whatever happens, and observed; retention deletes a share at a time."""
+
+import asyncio
+import itertools
+import logging
+import random
+
+import pytest
+
+from progressor.domain.processes.intent import Rejected
+from progressor.domain.processes.process import SLOT_COUNT
+from progressor.domain.views.replica import StepTally
+from progressor.runtime.core.context import Context
+from progressor.runtime.core.measures import Measures
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.upkeep.scans import BATCHES_MAX, REPLICAS_AGE, REPLIES_AGE, SLOTS_PER_ROUND
+from progressor.telemetry.metrics.registry import Metrics
+from tests.support.builders import (
+    make_entry,
+    make_failure,
+    make_namespace,
+    make_success,
+    make_task,
+    seconds,
+)
+from tests.support.runtime.harness import (
+    Harness,
+    make_context,
+    running,
+)
+from tests.support.runtime.memory import (
+    away,
+)
+from tests.support.runtime.virtual_time import in_virtual_time
+from tests.support.telemetry.measured import counted
+
+
+class Scan:
+    """Fails as the script says."""
+
+    def __init__(self, *script: Exception) -> None:
+        self.script = list(script)
+        self.at: list[float] = []
+
+    async def __call__(self) -> None:
+        self.at.append(asyncio.get_running_loop().time())
+        if self.script:
+            raise self.script.pop(0)
+
+
+async def scanned(scan: Scan, *, during: float) -> Context:
+    context = make_context(spread=random.Random(1))
+    async with running(lambda: context.repeat(scan, name="due", interval=seconds(10))):
+        await asyncio.sleep(during)
+    return context
+
+
+@in_virtual_time
+async def test_a_scan_is_repeated_about_every_interval() -> None:
+    scan = Scan()
+
+    await scanned(scan, during=35)
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(scan.at)]
+    assert scan.at[0] == 0
+    assert len(pauses) == 3
+    assert all(9 <= pause <= 11 for pause in pauses)
+    assert len(set(pauses)) == 3
+
+
+@in_virtual_time
+async def test_an_outage_is_a_warning_and_the_next_scan_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        context = await scanned(Scan(away()), during=15)
+
+    assert context.observers.counts == {"scan_failed": 1, "scanned": 2}
+    assert counted(context.metrics.scans_failed) == {("due",): 1}
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@in_virtual_time
+async def test_a_bug_is_an_error_with_its_traceback_and_the_next_scan_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        context = await scanned(Scan(ZeroDivisionError()), during=15)
+
+    assert context.observers.counts == {"scan_failed": 1, "scanned": 2}
+    assert counted(context.metrics.scans_failed) == {("due",): 1}
+    assert caplog.records[0].exc_info is not None
+
+
+def test_everybody_is_told_of_a_point_with_its_facts() -> None:
+    observers = Observers()
+    heard: list[tuple[str, dict[str, object]]] = []
+    for _ in range(2):
+        observers.add(lambda point, facts: heard.append((point, facts)))
+
+    observers.tell("claimed", task_id=7)
+
+    assert heard == [("claimed", {"task_id": 7})] * 2
+
+
+def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlement() -> None:
+    measures, task = Measures(Metrics()), make_task()
+    for outcome in (make_success(), make_failure(), Rejected(code=9, message="no")):
+        measures.answered(task, outcome, 0.25)
+    measures.settled(make_entry(), 1.0)
+
+    assert measures.tally_of("orders") == StepTally(
+        settled_count=1, attempt_count=3, failed_count=1, processor_time=seconds(0.75)
+    )
+    assert measures.tally_of("payments") == StepTally()
+    for namespace in ("orders", "payments"):
+        measures.forget(namespace)
+    assert measures.tally_of("orders") == StepTally()
+
+
+LIMIT = 10
+
+
+@in_virtual_time
+async def test_old_answers_and_dead_replicas_go_everywhere() -> None:
+    harness = Harness()
+
+    await harness.retaining.scan()
+
+    assert harness.results.replies_deleted == [REPLIES_AGE]
+    assert harness.replicas.dead_deleted == [REPLICAS_AGE]
+
+
+@in_virtual_time
+async def test_a_namespace_without_retention_keeps_everything() -> None:
+    harness = Harness()
+
+    await harness.retaining.scan()
+
+    assert (harness.retention.finished_calls, harness.retention.task_calls) == ([], [])
+
+
+@in_virtual_time
+async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
+    harness = Harness(make_namespace(finished_process_retention=seconds(60)))
+    harness.retention.finished["orders"] = 2 * LIMIT + 1
+
+    await harness.retaining.scan()
+
+    assert len(harness.retention.finished_calls) == 3
+    assert harness.retention.finished["orders"] == 0
+
+
+@in_virtual_time
+async def test_one_round_deletes_only_so_much() -> None:
+    harness = Harness(make_namespace(finished_process_retention=seconds(60)))
+    harness.retention.finished["orders"] = 1000 * LIMIT
+
+    await harness.retaining.scan()
+
+    assert len(harness.retention.finished_calls) == BATCHES_MAX
+
+
+@in_virtual_time
+async def test_all_slots_have_their_turn() -> None:
+    harness = Harness(make_namespace(task_retention=seconds(60)))
+
+    for _ in range(SLOT_COUNT // SLOTS_PER_ROUND):
+        await harness.retaining.scan()
+
+    assert harness.retention.task_calls == [(slot, "orders") for slot in range(SLOT_COUNT)]

@@ -1,0 +1,452 @@
+"""The step: one task from claimed to settled, and the history that goes with it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import RemoveProcess
+from progressor.domain.processes.namespace import HistoryMode
+from progressor.domain.processes.process import Leadership, Part
+from progressor.domain.processes.settlement import Break, Finish, Retry
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.runtime.core.leases import Ending
+from progressor.runtime.step.histories import HistoryCache
+from progressor.runtime.step.step import TURNS_MAX
+from progressor.storage.processes.settlements import Entry, LeaseLost
+from tests.support.builders import (
+    make_event,
+    make_history,
+    make_key,
+    make_namespace,
+    make_new_events,
+    make_process,
+    make_success,
+    make_task,
+    make_written,
+    seconds,
+)
+from tests.support.runtime.harness import GRACE, Harness
+from tests.support.runtime.virtual_time import in_virtual_time, settled
+
+
+def task_with_history(last: int, **fields: Any) -> RunningTask:
+    return make_task(process=make_process(last_event_id=last), **fields)
+
+
+@in_virtual_time
+async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
+    harness = Harness()
+    task = make_task(trace_context={"traceparent": "t"})
+
+    await harness.carry(task)
+
+    (entry,) = harness.settlements.entries
+    assert entry == Entry(
+        key=task.key,
+        task_id=task.task_id,
+        task_type=task.task_type,
+        attempt=task.attempt,
+        token=task.token,
+        settlement=Finish(make_success().intent),
+        process=task.process,
+        continues=True,
+        expires_after=harness.namespaces.known()[0].step_timeout + GRACE,
+        trace_context={"traceparent": "t"},
+    )
+
+
+@in_virtual_time
+async def test_a_fenced_step_notifies_nobody() -> None:
+    harness = Harness()
+    harness.settlements.script.append(LeaseLost())
+    waiter = harness.expect()
+
+    await harness.carry()
+
+    assert not waiter.done()
+    assert harness.points == {"claimed": 1, "answered": 1, "fenced": 1}
+
+
+@in_virtual_time
+async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
+    harness = Harness()
+    harness.settlements.script.append(make_written(next=make_task(task_id=8, token=80)))
+    harness.processor.script.extend([make_success(), None])
+    carrying = asyncio.ensure_future(harness.carry())
+
+    await harness.processor.hanging.wait()
+
+    assert (harness.leases.carries(7), harness.leases.carries(8)) == (False, True)
+    assert list(harness.leases.tokens()) == [80]
+    carrying.cancel()
+
+
+@in_virtual_time
+async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait() -> None:
+    harness = Harness()
+    harness.slots.reserve(harness.namespaces.known()[0])
+    harness.slots.mark_backlog("orders")
+    script = [make_written(next=make_task()) for _ in range(TURNS_MAX - 1)]
+    harness.settlements.script.extend(script)
+
+    await harness.carry()
+
+    assert [entry.continues for entry in harness.settlements.entries] == (
+        [True] * (TURNS_MAX - 1) + [False]
+    )
+
+
+@in_virtual_time
+async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
+    harness = Harness()
+    harness.processor.script.append(None)
+    carrying = asyncio.ensure_future(harness.carry(make_task(attempt=2)))
+    await harness.processor.hanging.wait()
+
+    harness.leases.let_go(Ending.RELEASED)
+    await carrying
+
+    (entry,) = harness.settlements.entries
+    assert entry.settlement == Retry(delay=seconds(0), attempt_count=1, error=None)
+
+
+@in_virtual_time
+async def test_a_task_that_follows_a_release_is_released_without_asking() -> None:
+    harness = Harness()
+    harness.settlements.held = []
+    carrying = asyncio.ensure_future(harness.carry())
+    await settled()
+
+    harness.leases.let_go(Ending.RELEASED)
+    (first,) = harness.settlements.held
+    harness.settlements.held = None
+    first.set_result(make_written(next=make_task(task_id=8)))
+    await carrying
+
+    assert len(harness.processor.asked) == 1
+    assert isinstance(harness.settlements.entries[1].settlement, Retry)
+
+
+@in_virtual_time
+async def test_a_settlement_in_line_outlives_its_worker() -> None:
+    harness = Harness()
+    harness.settlements.held = []
+    carrying = asyncio.ensure_future(harness.carry())
+    await settled()
+
+    carrying.cancel()
+    await settled()
+
+    assert len(harness.settlements.entries) == 1
+    assert harness.leases.tokens() == []
+
+
+@in_virtual_time
+async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
+    harness = Harness()
+    harness.namespaces.outage.remaining = 3
+
+    await harness.carry()
+
+    assert asyncio.get_running_loop().time() == pytest.approx(3.0)
+    assert len(harness.settlements.entries) == 1
+
+
+@in_virtual_time
+async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
+    harness = Harness()
+    harness.namespaces.by_name.clear()
+
+    await harness.carry()
+
+    assert harness.points == {"claimed": 1, "abandoned": 1}
+    assert harness.leases.tokens() == []
+
+
+@in_virtual_time
+async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
+    harness = Harness()
+    harness.settlements.script.append(errors.StorageRefusedError("a value out of range"))
+    waiter = harness.expect()
+
+    await harness.carry()
+
+    refused, instead = harness.settlements.entries
+    assert isinstance(refused.settlement, Finish)
+    assert isinstance(instead.settlement, Break)
+    assert instead.token == refused.token
+    assert waiter.result().error == instead.settlement.error
+
+
+@in_virtual_time
+async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None:
+    harness = Harness()
+    action = StartNodes(nodes=(NodeSpec(name="a"),))
+    harness.processor.script.append(make_success(action=action))
+    leader = make_process(part=Part(led_by=Leadership.PROCESSOR))
+
+    await harness.carry(make_task(process=leader, task_type=TaskType.CALL))
+
+    [entry] = harness.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert (entry.settlement.error.reason, entry.plan) == ("JOB_UNREADABLE", None)
+
+
+@in_virtual_time
+async def test_a_settlement_that_was_found_again_later_hurts_nobody() -> None:
+    # The answer to the first try was lost, and others have recorded events since.
+    harness = Harness()
+    harness.processor.script.append(make_success(events=make_new_events(2)))
+    harness.settlements.script.append(make_written(process=make_process(last_event_id=3)))
+
+    await harness.carry()
+
+    assert harness.points["settled"] == 1
+
+
+@in_virtual_time
+async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombies_scan() -> None:
+    harness = Harness()
+    harness.settlements.script.extend([errors.StorageRefusedError("its page is broken")] * 2)
+
+    await harness.carry()
+
+    assert len(harness.settlements.entries) == 2
+    assert harness.points["abandoned"] == 1
+    assert harness.leases.tokens() == []
+
+
+@in_virtual_time
+async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
+    harness = Harness()
+    harness.histories.outage.remaining = 1
+
+    await harness.carry(task_with_history(3))
+
+    (entry,) = harness.settlements.entries
+    assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
+    assert harness.processor.asked == []
+
+
+@in_virtual_time
+async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
+    harness = Harness()
+    harness.histories.cut = True
+
+    await harness.carry(task_with_history(3))
+
+    (entry,) = harness.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert entry.settlement.error.reason == "HISTORY_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (HistoryRange(), (1, 2, 3, 4, 5)),
+        (HistoryRange(after=2), (3, 4, 5)),
+        (HistoryRange(after=2, limit=2), (3, 4)),
+        (HistoryRange(limit=2), (1, 2)),
+        (HistoryRange(limit=0), ()),
+        (HistoryRange(after=5), ()),
+        (HistoryRange(after=6), ()),
+        (HistoryRange(direction=Direction.BACKWARD), (5, 4, 3, 2, 1)),
+        (HistoryRange(direction=Direction.BACKWARD, limit=2), (5, 4)),
+        (HistoryRange(direction=Direction.BACKWARD, after=4), (3, 2, 1)),
+        (HistoryRange(direction=Direction.BACKWARD, after=4, limit=2), (3, 2)),
+        (HistoryRange(direction=Direction.BACKWARD, after=1), ()),
+        (HistoryRange(direction=Direction.BACKWARD, after=2, limit=9), (1,)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("remembered", [False, True], ids=["read", "remembered"])
+@in_virtual_time
+async def test_a_range_means_the_same_read_and_remembered(
+    remembered: bool, wanted: HistoryRange, expected: tuple[int, ...]
+) -> None:
+    harness = Harness()
+    harness.histories.events = make_history(5)
+    if remembered:
+        harness.history_cache.remember(make_process(last_event_id=5), make_history(5))
+
+    await harness.carry(task_with_history(5, history_range=wanted))
+
+    assert harness.history_sent() == expected
+    assert not (remembered and harness.histories.reads)
+
+
+@in_virtual_time
+async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
+    harness = Harness()
+    harness.histories.events = make_history(3)
+
+    await harness.carry(task_with_history(3))
+    await harness.carry(task_with_history(3))
+
+    assert len(harness.histories.reads) == 1
+    assert harness.history_sent() == (1, 2, 3)
+
+
+@in_virtual_time
+async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
+    harness = Harness()
+    harness.histories.events = ()
+
+    await harness.carry(task_with_history(3))
+
+    assert harness.processor.asked == []
+    (entry,) = harness.settlements.entries
+    assert isinstance(entry.settlement, Retry)
+
+
+LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
+
+
+@pytest.mark.parametrize("wanted", [HistoryRange(limit=2), LAST_TWO], ids=repr)
+@in_virtual_time
+async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRange) -> None:
+    harness = Harness()
+    harness.histories.events = make_history(3)
+
+    await harness.carry(task_with_history(3, history_range=wanted))
+    await harness.carry(task_with_history(3))
+
+    assert len(harness.histories.reads) == 2
+
+
+@in_virtual_time
+async def test_the_last_events_of_a_long_history_are_read_once() -> None:
+    harness = Harness()
+    harness.histories.events = make_history(1000)
+    after = make_process(last_event_id=1001)
+    harness.processor.script.append(make_success(events=make_new_events(1)))
+    next_task = make_task(process=after, history_range=LAST_TWO)
+    harness.settlements.script.append(make_written(process=after, next=next_task))
+
+    await harness.carry(task_with_history(1000, history_range=LAST_TWO))
+
+    assert len(harness.histories.reads) == 1
+    assert harness.history_sent() == (1001, 1000)
+
+
+@in_virtual_time
+async def test_what_a_step_records_is_known_to_the_next() -> None:
+    harness = Harness()
+    harness.processor.script.append(make_success(events=make_new_events(2)))
+    after = make_process(last_event_id=2)
+    harness.settlements.script.append(make_written(process=after, next=make_task(process=after)))
+
+    await harness.carry()
+
+    assert harness.history_sent() == (1, 2)
+    assert [event.payload for event in harness.processor.asked[-1][1]] == [b"new 1", b"new 2"]
+    assert harness.histories.reads == []
+
+
+@in_virtual_time
+async def test_a_removed_process_is_not_remembered() -> None:
+    harness = Harness()
+    harness.processor.script.append(make_success(RemoveProcess()))
+    harness.settlements.script.append(make_written(process=None))
+
+    await harness.carry()
+
+    assert harness.points["settled"] == 1
+
+
+@in_virtual_time
+async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
+    harness = Harness(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
+    harness.histories.events = make_history(5)
+
+    await harness.carry(task_with_history(5))
+
+    assert harness.history_sent() == (4, 5)
+
+
+@in_virtual_time
+async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
+    harness = Harness()
+    harness.histories.refuses = True
+
+    await harness.carry(task_with_history(3))
+
+    (entry,) = harness.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert entry.settlement.error.reason == "HISTORY_UNREADABLE"
+    assert harness.processor.asked == []
+
+
+AT_3 = make_process(last_event_id=3)
+EVENT_BYTES = 400
+
+
+def remembering(last: int = 3, *, first: int = 1) -> HistoryCache:
+    history_cache = HistoryCache(bytes_max=10_000)
+    history_cache.remember(make_process(last_event_id=last), make_history(last, first=first))
+    return history_cache
+
+
+def test_nothing_comes_after_the_end() -> None:
+    assert HistoryCache(bytes_max=0).recall(AT_3, after=3) == ()
+
+
+def test_another_process_under_the_same_id_is_not_recalled() -> None:
+    assert remembering().recall(make_process(last_event_id=3, init_task_id=99), after=0) is None
+
+
+def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> None:
+    history_cache = remembering(first=2)
+    before = make_process(last_event_id=3, init_task_id=99)
+    after = make_process(last_event_id=4, init_task_id=99)
+
+    history_cache.extend(before, after, (make_event(4),), keep=None)
+
+    assert history_cache.recall(after, after=2) is None
+
+
+def test_events_that_others_have_followed_are_not_the_end_of_the_history() -> None:
+    history_cache = remembering()
+    gone_on = make_process(last_event_id=6)
+
+    history_cache.extend(AT_3, gone_on, (make_event(4),), keep=None)
+
+    assert history_cache.recall(gone_on, after=0) is None
+
+
+def test_no_more_is_kept_than_will_be_asked_for_and_as_much_again() -> None:
+    history_cache = HistoryCache(bytes_max=1_000_000)
+    process = make_process()
+
+    for last in range(1, 200):
+        after = make_process(last_event_id=last)
+        history_cache.extend(process, after, (make_event(last),), keep=10)
+        process = after
+
+    assert history_cache.recall(process, after=189) == make_history(199, first=190)
+    assert history_cache.recall(process, after=150) is None
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    history_cache = HistoryCache(bytes_max=2 * EVENT_BYTES)
+    first, second, third = (make_process(key=make_key(name), last_event_id=1) for name in "abc")
+    for process in (first, second):
+        history_cache.remember(process, (make_event(payload=b"x" * 100),))
+    history_cache.recall(first, after=0)
+
+    history_cache.remember(third, (make_event(payload=b"x" * 100),))
+
+    known = [history_cache.recall(each, after=0) is not None for each in (first, second, third)]
+    assert known == [True, False, True]
+
+
+def test_a_history_larger_than_the_cache_is_not_cached() -> None:
+    history_cache = HistoryCache(bytes_max=EVENT_BYTES)
+
+    history_cache.remember(make_process(last_event_id=1), (make_event(payload=b"x" * EVENT_BYTES),))
+
+    assert history_cache.recall(make_process(last_event_id=1), after=0) is None
