@@ -2,10 +2,8 @@
 
 `python -m tests.chaos --minutes N --seed S`, or `make chaos`. ``plan.py`` decides what will break,
 ``scene.py`` holds what can break, ``faults.py`` breaks it. In ``load/``, ``clients.py`` send
-requests on ``connections.py`` to the processes of ``process_pool.py`` and keep ``notes.py``;
-``processor.py`` answers; ``job_clients.py`` submit jobs and follow them (``jobs.py``).
-``judges.py`` find out whether anything was lost. ``report/`` shows what it cost, with ``pace.py``
-for the rates on a machine whose speed ``reference.py`` measures meanwhile; ``table.py`` compares
-several runs.
-Start reading at ``__main__.py``.
+requests on ``connections.py`` to the processes of ``process_pool.py``; ``processor.py`` answers and
+keeps a ``journal.py``; ``job_clients.py`` submit jobs and follow them (``jobs.py``). ``judges.py``
+find out whether anything was lost. ``report.py`` shows what it cost, on a machine whose speed
+``reference.py`` measures meanwhile. Start reading at ``__main__.py``.
 """

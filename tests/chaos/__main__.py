@@ -14,14 +14,12 @@ from tests.chaos import judges
 from tests.chaos.faults import commit
 from tests.chaos.load import jobs
 from tests.chaos.load.clients import Caller
-from tests.chaos.load.connections import Connections
+from tests.chaos.load.connections import Connections, Notes
 from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
-from tests.chaos.load.notes import Notes
 from tests.chaos.load.process_pool import ProcessPool
 from tests.chaos.plan import Fault, calm_seconds, plan
-from tests.chaos.report import report
-from tests.chaos.report.reference import Reference
-from tests.chaos.report.report import Committed
+from tests.chaos.reference import Reference
+from tests.chaos.report import Committed, lines, summary
 from tests.chaos.scene import Scene, open_scene
 
 _SECONDS_MIN = 20.0
@@ -94,7 +92,7 @@ class _Run:
         self._notes.totals.update(self._job_notes.totals)
         if judgement.findings or arguments.keep is not None:
             self._keep_operations()
-        return report.summary(
+        return summary(
             self._committed,
             self._notes,
             judgement,
@@ -129,8 +127,8 @@ class _Run:
 
     def _keep_operations(self) -> None:
         """Leave what clients saw beside the logs, a line each, by process."""
-        lines = sorted((it.process_id, it.sent_at, str(it)) for it in self._notes.operations)
-        text = "".join(f"{process_id}: {line}\n" for process_id, _, line in lines)
+        seen = sorted((it.process_id, it.sent_at, str(it)) for it in self._notes.operations)
+        text = "".join(f"{process_id}: {line}\n" for process_id, _, line in seen)
         (self._scene.directory / "operations.txt").write_text(text, encoding="utf-8")
 
     def _call(
@@ -186,7 +184,7 @@ def main() -> int:
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="progressor-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     document = asyncio.run(_main(arguments, directory))
-    for line in report.lines(document):
+    for line in lines(document):
         _say(line)
     if arguments.json is not None:
         with arguments.json.open("a", encoding="utf-8") as file:

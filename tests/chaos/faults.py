@@ -12,10 +12,15 @@ import psycopg
 
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.scene import Scene
+from tests.support.engine.process import ChildProcess
 
 _OURS = "chaos"
 _LOCKED_COUNT = 5
 _PAUSE_SECONDS = 0.02
+_OF_PROCESSORS = frozenset({FaultKind.KILL_PROCESSOR, FaultKind.FREEZE_PROCESSOR})
+_OF_REPLICAS = frozenset(
+    {FaultKind.KILL_REPLICA, FaultKind.FREEZE_REPLICA, FaultKind.DRAIN_REPLICA}
+)
 
 Break = Callable[[Scene, Fault], Awaitable[None]]
 
@@ -25,59 +30,46 @@ async def commit(scene: Scene, fault: Fault) -> tuple[float, float]:
 
     One fault at a time has a thing.
     """
-    async with scene.lock(_thing(scene, fault)):
+    if fault.kind in _OF_REPLICAS | _OF_PROCESSORS:
+        thing = _process(scene, fault)[0]
+    else:
+        thing = "callers" if fault.kind is FaultKind.CUT_CALLERS else "postgres"
+    async with scene.lock(thing):
         began_at = time.monotonic()
         await _BREAKS[fault.kind](scene, fault)
         return began_at, time.monotonic()
 
 
-def replica_of(scene: Scene, fault: Fault) -> int:
-    """Return the number of the replica that a fault is for."""
-    return fault.target % len(scene.replicas)
+def _process(scene: Scene, fault: Fault) -> tuple[str, ChildProcess]:
+    """Return the process that a fault is for, with its name."""
+    processes: Mapping[str, ChildProcess] = scene.replicas
+    if fault.kind in _OF_PROCESSORS:
+        processes = scene.processors
+    return list(processes.items())[fault.target % len(processes)]
 
 
-def _thing(scene: Scene, fault: Fault) -> str:
-    if fault.kind in {FaultKind.KILL_REPLICA, FaultKind.FREEZE_REPLICA, FaultKind.DRAIN_REPLICA}:
-        return f"replica {replica_of(scene, fault)}"
-    if fault.kind in {FaultKind.KILL_PROCESSOR, FaultKind.FREEZE_PROCESSOR}:
-        return f"processor {fault.target % len(scene.processors)}"
-    return "callers" if fault.kind is FaultKind.CUT_CALLERS else "postgres"
-
-
-async def _kill_replica(scene: Scene, fault: Fault) -> None:
-    index = replica_of(scene, fault)
-    await scene.replicas[index].kill()
+async def _kill(scene: Scene, fault: Fault) -> None:
+    _, process = _process(scene, fault)
+    process.kill()
+    await process.left()
     await asyncio.sleep(fault.seconds)
-    await scene.revive(index)
+    await scene.revive(process)
 
 
-async def _freeze_replica(scene: Scene, fault: Fault) -> None:
-    replica = scene.replicas[replica_of(scene, fault)]
-    replica.freeze()
+async def _freeze(scene: Scene, fault: Fault) -> None:
+    _, process = _process(scene, fault)
+    process.freeze()
     await asyncio.sleep(fault.seconds)
-    replica.thaw()
+    process.thaw()
 
 
-async def _drain_replica(scene: Scene, fault: Fault) -> None:
-    index = replica_of(scene, fault)
-    if code := await scene.replicas[index].terminate():
-        scene.accidents.append(f"replica {index} left with {code} when it was asked to")
+async def _drain(scene: Scene, fault: Fault) -> None:
+    name, process = _process(scene, fault)
+    process.terminate()
+    if code := await process.left():
+        scene.accidents.append(f"{name} left with {code} when it was asked to")
     await asyncio.sleep(fault.seconds)
-    await scene.revive(index)
-
-
-async def _kill_processor(scene: Scene, fault: Fault) -> None:
-    processor = scene.processors[fault.target % len(scene.processors)]
-    await processor.kill()
-    await asyncio.sleep(fault.seconds)
-    await processor.start()
-
-
-async def _freeze_processor(scene: Scene, fault: Fault) -> None:
-    processor = scene.processors[fault.target % len(scene.processors)]
-    processor.freeze()
-    await asyncio.sleep(fault.seconds)
-    processor.thaw()
+    await scene.revive(process)
 
 
 async def _restart_postgres(scene: Scene, _fault: Fault) -> None:
@@ -113,11 +105,11 @@ async def _cut_callers(scene: Scene, _fault: Fault) -> None:
 
 _BREAKS: Mapping[FaultKind, Break] = MappingProxyType(
     {
-        FaultKind.KILL_REPLICA: _kill_replica,
-        FaultKind.FREEZE_REPLICA: _freeze_replica,
-        FaultKind.DRAIN_REPLICA: _drain_replica,
-        FaultKind.KILL_PROCESSOR: _kill_processor,
-        FaultKind.FREEZE_PROCESSOR: _freeze_processor,
+        FaultKind.KILL_REPLICA: _kill,
+        FaultKind.FREEZE_REPLICA: _freeze,
+        FaultKind.DRAIN_REPLICA: _drain,
+        FaultKind.KILL_PROCESSOR: _kill,
+        FaultKind.FREEZE_PROCESSOR: _freeze,
         FaultKind.RESTART_POSTGRES: _restart_postgres,
         FaultKind.KILL_POSTGRES: _kill_postgres,
         FaultKind.END_BACKENDS: _end_backends,

@@ -3,24 +3,27 @@
 import asyncio
 import collections
 import dataclasses
-import importlib.util
+import datetime as dt
 import json
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
 
-from tests.chaos.load.gates import broken_gates, read_spans, read_tasks
+from progressor.cli.doctor import examine
+from progressor.settings import config
+from progressor.storage.doctor.findings import State
+from tests.chaos.load.connections import Notes
+from tests.chaos.load.gates import broken_gates, read_tasks
 from tests.chaos.load.job_clients import JobNotes
-from tests.chaos.load.jobs import broken_jobs, read_jobs, read_node_spans, recoveries
-from tests.chaos.load.notes import Notes
-from tests.chaos.load.processor import NAMESPACE, read_journals
+from tests.chaos.load.jobs import broken_jobs, read_jobs, recoveries
+from tests.chaos.load.journal import read_journals
+from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.chaos.scene import ROOT, SETTINGS, Scene
+from tests.chaos.scene import Scene
+from tests.support.engine.replica import SETTINGS
 from tests.support.models.history.history import (
     FAILED,
     Asked,
@@ -46,6 +49,7 @@ LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
 _SLACK_SECONDS = 1.5  # It is not: all of this runs on two cores.
 _POLL_SECONDS = 0.1
 _DONE_SECONDS_MAX = 60.0
+_DOCTOR_TIMEOUT = dt.timedelta(minutes=2)
 
 # A node with constraints that has just become ready is in no other table before the upkeep.
 _LEFT = """
@@ -101,7 +105,7 @@ class Judgement:
     node_count: int
     undecided: int
     doctor: str
-    seconds: float
+    seconds_judging: float
 
 
 async def all_done(conninfo: str) -> tuple[float, list[str]]:
@@ -145,26 +149,26 @@ def judge(
         undone: What `all_done` found.
     """
     begun_at = time.monotonic()
-    asked, torn = read_journals(scene.journals)
+    journals = read_journals(scene.journals)
     stored = _stored(scene.conninfo)
-    ticked = ticks(asked, stored, settled_at)
+    ticked = ticks(journals.asked, stored, settled_at)
     histories = together(merged([*notes.operations, *ticked], settled_at=settled_at))
-    wrong, undecided = compare(histories, stored, asked, settled_at)
+    wrong, undecided = compare(histories, stored, journals.asked, settled_at)
     gated = read_tasks(scene.conninfo)
     jobs = read_jobs(scene.conninfo)
-    doctor, ill = _doctor(scene)
+    doctor, ill = _doctor(scene.conninfo)
     findings = [
         *undone,
         *scene.accidents,
         *notes.surprises,
-        *torn,
+        *journals.torn,
         *contradictions(notes.operations),
         *wrong,
-        *broken_gates(gated, read_spans(scene.journals), notes.operations),
+        *broken_gates(gated, journals.gated, notes.operations),
         *job_notes.surprises,
         *broken_jobs(
             jobs,
-            read_node_spans(scene.journals),
+            journals.nodes,
             acknowledged=job_notes.acknowledged,
             removed=job_notes.removed,
         ),
@@ -182,7 +186,7 @@ def judge(
         node_count=sum(len(job.nodes) for job in jobs),
         undecided=undecided,
         doctor=doctor,
-        seconds=time.monotonic() - begun_at,
+        seconds_judging=round(time.monotonic() - begun_at, 1),
     )
 
 
@@ -314,34 +318,15 @@ def _invariants(conninfo: str) -> list[str]:
         ]
 
 
-def _doctor(scene: Scene) -> tuple[str, list[str]]:
-    """Return what `progressor doctor` says, in a line, and what it found to be broken."""
-    if importlib.util.find_spec("progressor.storage.doctor.environment.checks") is None:
-        return "not asked", []
-    chosen = {**SETTINGS, "database.dsn": scene.conninfo}
-    flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-    asked = subprocess.run(
-        [sys.executable, "-m", "progressor", "doctor", "--deep", "--json", *flags],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-    )
-    code = asked.returncode
-    try:
-        told = json.loads(asked.stdout)
-    except ValueError:
-        return f"exit code {code}", [f"doctor: exit code {code}: {asked.stderr.decode()[-500:]}"]
-    findings = [
-        f"doctor: {finding['check']}: {finding['words']} {finding['offenders'][:3]}"
-        for finding in told["findings"]
-        if finding["state"] == "failed"
+def _doctor(conninfo: str) -> tuple[str, list[str]]:
+    """Return what the doctor says, in a line, and what it found to be broken."""
+    chosen = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo})
+    findings = list(examine(chosen, deep=True, timeout=_DOCTOR_TIMEOUT))
+    counts = collections.Counter(str(finding.state) for finding in findings)
+    line = ", ".join(f"{count} {state}" for state, count in counts.items())
+    warned = [finding.check for finding in findings if finding.state is State.WARNING]
+    return f"{line} ({', '.join(warned)})" if warned else line, [
+        f"doctor: {finding.check}: {finding.words} {finding.offenders[:3]}"
+        for finding in findings
+        if finding.state is State.FAILED
     ]
-    if code and not findings:
-        findings.append(f"doctor: exit code {code}, and nothing failed")
-    return _doctor_line(told), findings
-
-
-def _doctor_line(told: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in told["counts"].items() if count)
-    warned = [finding["check"] for finding in told["findings"] if finding["state"] == "warning"]
-    return f"{counts} ({', '.join(warned)})" if warned else counts

@@ -9,12 +9,17 @@ taken again with FAULTS_SEED=n.
 import os
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+import pytest_asyncio
 
+from progressor.storage.postgres.migrations import migrate
+from tests.support.engine.replica import Replica, running_replica
+from tests.support.faults.env import QUICK, FaultEnv, open_fault_env
+from tests.support.faults.load import BRIEF
 from tests.support.postgres.cluster import Cluster, own_cluster
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.storage.doctor.judge import ailments
@@ -92,8 +97,58 @@ def proxy(database: str) -> Iterator[Proxy]:
         yield opened
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def behind(
+    request: pytest.FixtureRequest,
+    proxy: Proxy,
+    quick_news: None,  # noqa: ARG001  set before the engine starts
+) -> AsyncIterator[Replica]:
+    """Return a quick engine behind the proxy, with the SETTINGS of the module."""
+    settings = getattr(request.module, "SETTINGS", {})
+    async with running_replica(proxy.conninfo, {**QUICK, **settings}) as replica:
+        yield replica
+        proxy.restore()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def env(
+    request: pytest.FixtureRequest,
+    proxy: Proxy,
+    behind: Replica,
+    observer: psycopg.Connection[Any],
+) -> AsyncIterator[FaultEnv]:
+    """Return an environment on that engine, with the RETRY_POLICY of the module, if any."""
+    policy = getattr(request.module, "RETRY_POLICY", None)
+    options = {} if policy is None else {"retry_policy": policy}
+    async with open_fault_env(proxy, behind, observer, **options) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def second_replica(request: pytest.FixtureRequest, database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, has its own way to the database, and scans."""
+    settings = getattr(request.module, "STAYING", {})
+    async with running_replica(database, settings) as replica:
+        yield replica
+
+
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Cluster]:
     """Return a PostgreSQL that these tests may kill, wherever the others run."""
     with own_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def conninfo(mortal: Cluster) -> str:
+    """Return a database of that server."""
+    created = mortal.create_database()
+    migrate(created)
+    return created
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replicas(conninfo: str) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Return two engines on that database that soon notice an absence."""
+    async with running_replica(conninfo, BRIEF) as here, running_replica(conninfo, BRIEF) as there:
+        yield here, there

@@ -4,9 +4,8 @@ import asyncio
 import random
 
 from progressor.sdk import NewTimer
-from tests.chaos.load.connections import Connection, Connections
+from tests.chaos.load.connections import Connection, Connections, Notes
 from tests.chaos.load.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
-from tests.chaos.load.notes import Notes
 from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
 from tests.support.models.history.history import (
     ENDING_DEEDS,

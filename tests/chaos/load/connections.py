@@ -1,8 +1,10 @@
-"""Connections from a client to the replicas, and what is seen of each request on one of them."""
+"""Connections from a client to the replicas, and notes of each request on one of them."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +13,7 @@ from typing import Any
 from progressor import errors
 from progressor.sdk import (
     Client,
+    EngineUnavailableError,
     NewEvent,
     NewTimer,
     Process,
@@ -20,8 +23,8 @@ from progressor.sdk import (
     Snapshot,
     TaskReply,
     Trace,
+    UnexpectedStatusError,
 )
-from tests.chaos.load.notes import Notes
 from tests.chaos.load.process_pool import Request, Subject
 from tests.chaos.load.processor import NAMESPACE
 from tests.support.models.history.history import (
@@ -29,6 +32,7 @@ from tests.support.models.history.history import (
     Appended,
     Done,
     Kind,
+    Operation,
     Outcome,
     Refused,
     Revived,
@@ -39,8 +43,50 @@ from tests.support.models.history.history import (
 TORN = Refused("TORN")
 """What no reader may see: a state that is not of its history. No order explains it."""
 
+_NO_WORD = (
+    EngineUnavailableError,
+    errors.StorageUnavailableError,
+    errors.DeadlineExceededError,
+    errors.ReplicaStoppedError,
+)
+_NOTHING_ACCEPTED = (errors.OverloadedError, errors.ShuttingDownError)
+_WRITES = frozenset({Kind.START, Kind.CALL, Kind.NOTIFY, Kind.REPAIR, Kind.PUT})
+_NEVER = frozenset(
+    {"IDEMPOTENCY_KEY_REUSED", "INVALID_REQUEST", "NAMESPACE_NOT_FOUND", "TASK_FAILED"}
+)
+
 _PAGE_SIZE = 20
 _LISTED_MAX = 4
+
+
+@dataclasses.dataclass(slots=True)
+class Notes:
+    """The operations of a run, in the order in which they ended.
+
+    ``acknowledged`` has the instant and the replica of each write that was. ``surprises`` are
+    answers that no client should ever get.
+    """
+
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    acknowledged: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    totals: collections.Counter[tuple[str, str]] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    surprises: list[str] = dataclasses.field(default_factory=list)
+
+    def outcome_of(self, error: errors.ProgressorError, request: Request) -> Outcome:
+        """Return the outcome that an error is, and note it if no client should ever get it."""
+        is_unexpected = isinstance(error, UnexpectedStatusError)
+        if is_unexpected or error.reason in _NEVER:
+            self.surprises.append(
+                f"{request.kind} {request.element} of {request.subject.process_id}: {error}"
+            )
+        if isinstance(error, UnexpectedStatusError):
+            return Unknown(f"UNEXPECTED_{error.code.name}")
+        if isinstance(error, _NO_WORD) or (request.key and isinstance(error, _NOTHING_ACCEPTED)):
+            # Of a request with a key an earlier attempt may have been accepted.
+            return Unknown(error.reason)
+        return Refused(error.reason)
 
 
 class Connections:
@@ -81,22 +127,13 @@ class Connection:
     async def send(self, request: Request) -> Outcome:
         """Send a start, call, notify or repair."""
         fields: dict[str, Any] = {"idempotency_key": request.key, "timeout": request.timeout}
-        process_id, order = request.subject.process_id, request.order
-        reply: Awaitable[Reply | Receipt]
-        match request.kind:
-            case Kind.START:
-                fields["constraints"] = request.constraints
-                reply = self.client.start(process_id, order, **fields)
-            case Kind.CALL:
-                fields["constraints"] = request.constraints
-                fields["accept_only"] = request.accept_only
-                reply = self.client.call(process_id, order, **fields)
-            case Kind.NOTIFY:
-                fields["constraints"] = request.constraints
-                reply = self.client.notify(process_id, order, **fields)
-            case _:
-                assert request.kind is Kind.REPAIR, f"{request.kind} is sent in its own way"
-                reply = self.client.repair(process_id, order, **fields)
+        if request.kind is not Kind.REPAIR:
+            fields["constraints"] = request.constraints
+        if request.kind is Kind.CALL:
+            fields["accept_only"] = request.accept_only
+        # The methods of a client have the names of these kinds.
+        send = getattr(self.client, request.kind)
+        reply = send(request.subject.process_id, request.order, **fields)
         return await self._seen(request, reply, _answered)
 
     async def wait_for(self, request: Request) -> Outcome:
@@ -175,7 +212,16 @@ class Connection:
         answered_at = time.monotonic()
         for process in found[:_LISTED_MAX]:
             sight = Sight(str(process.status), process.last_event_id)
-            self.notes.glimpsed(process.process_id, sight, sent_at, answered_at)
+            self.notes.totals["list", "done"] += 1
+            self.notes.operations.append(
+                Operation(
+                    process_id=process.process_id,
+                    kind=Kind.LOOK,
+                    outcome=Done(sight),
+                    sent_at=sent_at,
+                    answered_at=answered_at,
+                )
+            )
 
     async def _seen(
         self,
@@ -186,9 +232,53 @@ class Connection:
         kind: Kind | None = None,
         imported: tuple[str, ...] = (),
     ) -> Outcome:
-        return await self.notes.seen(
-            request, reply, read, replica=self.replica, kind=kind or request.kind, imported=imported
+        """Wait for a request to end, note it, and return how it ended.
+
+        Args:
+            request: What is asked.
+            reply: Sent when it is awaited.
+            read: Makes an outcome of the answer.
+            kind: Of the operation, where it is not the request's: AWAIT by its key.
+            imported: The elements that a Put brings.
+        """
+        kind, subject = kind or request.kind, request.subject
+        subject.in_flight += 1
+        sent_at = time.monotonic()
+        try:
+            outcome = read(await reply)
+        except errors.ProgressorError as error:
+            outcome = self.notes.outcome_of(error, request)
+        finally:
+            subject.in_flight -= 1
+        answered_at = time.monotonic()
+        is_lost = isinstance(outcome, Unknown)
+        if is_lost and kind not in {Kind.LOOK, Kind.AWAIT}:
+            subject.clean = False
+        self.notes.totals[str(kind), _word_for(outcome)] += 1
+        if kind in _WRITES and isinstance(outcome, Done | Accepted):
+            self.notes.acknowledged.append((answered_at, self.replica))
+        self.notes.operations.append(
+            Operation(
+                process_id=subject.process_id,
+                kind=kind,
+                outcome=outcome,
+                sent_at=sent_at,
+                answered_at=math.inf if is_lost else answered_at,
+                element=request.element,
+                deed=request.deed,
+                key=request.key,
+                imported=imported,
+            )
         )
+        return outcome
+
+
+def _word_for(outcome: Outcome) -> str:
+    match outcome:
+        case Refused(word) | Unknown(word):
+            return word
+        case _:
+            return type(outcome).__name__.lower()
 
 
 def _answered(answer: Reply | Receipt) -> Outcome:

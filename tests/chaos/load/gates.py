@@ -17,18 +17,17 @@ import collections
 import dataclasses
 import datetime as dt
 import heapq
-import itertools
 import json
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import psycopg
 
 from progressor.sdk import Constraints, GateHold, Order
+from tests.chaos.load.journal import Span
 from tests.support.models.history.history import Accepted, Deed, Done, Kind, Operation
 
 CAPACITIES: Mapping[str, int] = MappingProxyType(
@@ -42,9 +41,6 @@ open it in the end."""
 
 NOWHERE = "nowhere"
 """A gate that is not there."""
-
-END = "end"
-"""The deed of a journal's line about the end of a step that was noted as gated."""
 
 _SHARE = 0.1
 _TIMER_SHARE = 0.15
@@ -109,20 +105,6 @@ def may_be_cancelled(kind: Kind, constraints: Constraints | None, key: str) -> b
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A step as its processor noted it; ``wall`` is the time of day when it began.
-
-    ``ended_at`` is infinite if no end was noted.
-    """
-
-    task_id: int
-    attempt: int
-    begun_at: float
-    wall: float
-    ended_at: float = math.inf
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GatedTask:
     """A task with constraints as the database has it; ``settled`` is the attempt that ended it."""
 
@@ -157,30 +139,6 @@ def broken_gates(
     ]
 
 
-def read_spans(paths: Iterable[Path]) -> list[Span]:
-    """Return the steps that processors have noted as gated."""
-    begun: list[Span] = []
-    ends: dict[tuple[int, int], list[float]] = collections.defaultdict(list)
-    for entry in itertools.chain.from_iterable(map(_entries, paths)):
-        if entry["deed"] == END:
-            ends[entry["task_id"], entry["attempt"]].append(entry["at"])
-        elif entry.get("gated"):
-            begun.append(
-                Span(
-                    task_id=entry["task_id"],
-                    attempt=entry["attempt"],
-                    begun_at=entry["at"],
-                    wall=entry["wall"],
-                )
-            )
-    return [
-        dataclasses.replace(span, ended_at=min(noted))
-        if (noted := ends.get((span.task_id, span.attempt)))
-        else span
-        for span in begun
-    ]
-
-
 def read_tasks(conninfo: str) -> list[GatedTask]:
     """Return the tasks with constraints that the database has."""
     with psycopg.connect(conninfo) as connection:
@@ -205,12 +163,6 @@ def _task(
         version=tuple(version),
         run_at=made.get("run_at", 0) / 1_000_000,
     )
-
-
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        with path.open("rb") as file:
-            yield from map(json.loads, file)
 
 
 def _settled(task: GatedTask, by_task: Mapping[int, Sequence[Span]]) -> Span | None:

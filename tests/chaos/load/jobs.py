@@ -1,6 +1,6 @@
 """Jobs in a chaos run: what processors do of their nodes, and what must be true in the end.
 
-The steps of a node's follower begin and end in a journal of their own. The step by which a node was
+The steps of a node's follower begin and end in the journals. The step by which a node was
 done is the attempt that its last finished task counts, since the fence lets only the replica settle
 that has the lease. So
 
@@ -14,13 +14,9 @@ that has the lease. So
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
-import itertools
 import json
 import math
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +24,7 @@ from typing import Any
 import psycopg
 
 from progressor.sdk import Fail, Retry, Step
+from tests.chaos.load.journal import NODE, Journal, Span
 
 NAMESPACE = "chaos-jobs"
 """Where jobs are, so that the judges of processes have nothing to do with them."""
@@ -57,41 +54,10 @@ _NODES = """
     WHERE n.namespace = %s ORDER BY n.process_id, n.ordinal"""
 
 
-class NodeJournal:
-    """A line of JSON when a step begins, and one when it ends; they survive kill -9."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    @contextlib.contextmanager
-    def noting(self, step: Step[Any]) -> Iterator[None]:
-        """Write both lines around what is done."""
-        self._write(step, begins=True)
-        try:
-            yield
-        finally:
-            self._write(step, begins=False)
-
-    def _write(self, step: Step[Any], *, begins: bool) -> None:
-        line = {
-            "process_id": step.process_id,
-            "task_id": step.task_id,
-            "attempt": step.attempt,
-            "begins": begins,
-            "at": time.monotonic(),
-        }
-        os.write(self._file, json.dumps(line).encode() + b"\n")
-
-
-def journal_of_nodes(journal: Path) -> Path:
-    """Return where the steps of nodes are noted that a processor with this journal does."""
-    return journal.with_suffix(".nodes.jsonl")
-
-
-async def carry(step: Step[Any], journal: NodeJournal) -> None:
+async def carry(step: Step[Any], journal: Journal) -> None:
     """Carry out a step of a node, as its args say."""
     order = step.args
-    with journal.noting(step):
+    with journal.noting(step, NODE, spans=True):
         if order["do"] == "stall" and step.attempt == 1:
             await asyncio.sleep(_STALL_SECONDS)
         await asyncio.sleep(order["delay"])
@@ -104,17 +70,6 @@ async def carry(step: Step[Any], journal: NodeJournal) -> None:
             step.set_timer(after=order["delay"], args={**order, "do": "done"})
         else:
             step.complete({"id": order["id"]})
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSpan:
-    """A step of a node as its processor noted it; ``ended_at`` is infinite if it noted none."""
-
-    process_id: str
-    task_id: int
-    attempt: int
-    begun_at: float
-    ended_at: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +105,7 @@ class StoredJob:
 
 def broken_jobs(
     jobs: Iterable[StoredJob],
-    spans: Iterable[NodeSpan],
+    spans: Iterable[Span],
     *,
     acknowledged: Iterable[str] = (),
     removed: Iterable[str] = (),
@@ -163,7 +118,7 @@ def broken_jobs(
         acknowledged: Those of which a client knows that they were accepted.
         removed: Those that a client has tried to remove.
     """
-    by_process: dict[str, list[NodeSpan]] = collections.defaultdict(list)
+    by_process: dict[str, list[Span]] = collections.defaultdict(list)
     gone = set(removed)
     for span in spans:
         by_process[span.process_id].append(span)
@@ -198,25 +153,6 @@ def read_jobs(conninfo: str) -> list[StoredJob]:
         ]  # fmt: skip
 
 
-def read_node_spans(journals: Iterable[Path]) -> list[NodeSpan]:
-    """Return the steps of nodes that processors with these journals have noted."""
-    begun: list[NodeSpan] = []
-    ends: dict[tuple[str, int, int], float] = {}
-    for entry in itertools.chain.from_iterable(map(_entries, map(journal_of_nodes, journals))):
-        which = (entry["process_id"], entry["task_id"], entry["attempt"])
-        if entry["begins"]:
-            named = dict(zip(("process_id", "task_id", "attempt"), which, strict=True))
-            begun.append(NodeSpan(begun_at=entry["at"], **named))
-        else:
-            ends[which] = min(entry["at"], ends.get(which, math.inf))
-    return [
-        dataclasses.replace(
-            it, ended_at=ends.get((it.process_id, it.task_id, it.attempt), math.inf)
-        )
-        for it in begun
-    ]
-
-
 def recoveries(logs: Iterable[Path]) -> list[str]:
     """Return what replicas have logged of recovery, which has nothing to find."""
     return [
@@ -244,7 +180,7 @@ def _wrong_with(job: StoredJob) -> Iterator[str]:
             yield f"{node.process_id}: the node is done, and its result is of {given}"
 
 
-def _wrong_steps(job: StoredJob, by_process: Mapping[str, list[NodeSpan]]) -> Iterator[str]:
+def _wrong_steps(job: StoredJob, by_process: Mapping[str, list[Span]]) -> Iterator[str]:
     ordinals = {node.ordinal: node for node in job.nodes}
     for node in job.nodes:
         spans = by_process.get(node.process_id, [])
@@ -259,7 +195,7 @@ def _wrong_steps(job: StoredJob, by_process: Mapping[str, list[NodeSpan]]) -> It
                 yield f"{node.process_id}: the node began, and {before.name} is {before.state}"
 
 
-def _done_at(node: StoredNode, by_process: Mapping[str, list[NodeSpan]]) -> float | None:
+def _done_at(node: StoredNode, by_process: Mapping[str, list[Span]]) -> float | None:
     """Return when the step has ended by which a node was done; None: no note says."""
     found = [
         span.ended_at
@@ -271,9 +207,3 @@ def _done_at(node: StoredNode, by_process: Mapping[str, list[NodeSpan]]) -> floa
 
 def _states(job: StoredJob) -> str:
     return ", ".join(f"{node.name} {node.state}" for node in job.nodes)
-
-
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        with path.open("rb") as file:
-            yield from map(json.loads, file)

@@ -1,134 +1,156 @@
-"""The commit fails after the rows have come: nothing was done, and the engine knows it.
+"""Writes and commits that PostgreSQL refuses, and answers that are lost after the commit.
 
-A deferred trigger does it, as a serialisation failure of a database that is serializable by default
-would: PostgreSQL sends the rows first and the error after them. And the other way round: it was
-done, and the answer is lost.
+A trigger refuses them: a deferred one fails the commit after the rows have come, as a serialisation
+failure of a database that is serializable by default would; another one says that the disk is full,
+as the server does where it cannot make a table longer. Reads go on, connections stay as they are.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-import psycopg
 import pytest
-import pytest_asyncio
 from psycopg import sql
 
-from tests.support.engine.replica import answering, running_replica, timer
+from tests.support.engine.replica import answering, timer
+from tests.support.faults.env import FaultEnv, insist
 from tests.support.faults.faults import FAULTS
-from tests.support.faults.ground import QUICK, Ground, insisted, open_ground
-from tests.support.postgres.proxy import Proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERIALISATION_FAILURE, DISK_FULL = "40001", "53100"
+COUNT = 8
+DENIED = 5
+"""Writes that must have failed before there is room again."""
 
+FULL: Mapping[str, Sequence[str]] = {
+    "admissions": ("tasks",),
+    "settlements": ("events",),
+    "claims": ("running",),
+    "heartbeats": ("replicas",),
+    "all that is written": (
+        "processes", "tasks", "schedule", "running", "events", "replies", "replicas",
+    ),
+}  # fmt: skip
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(
-    proxy: Proxy,
-    observer: psycopg.Connection[Any],
-    quick_news: None,  # noqa: ARG001
-) -> AsyncIterator[Ground]:
-    async with (
-        running_replica(proxy.conninfo, QUICK) as replica,
-        open_ground(proxy, replica, observer) as ground,
-    ):
-        yield ground
+ONCE = "CONSTRAINT TRIGGER refuse AFTER INSERT ON {} DEFERRABLE INITIALLY DEFERRED"
+ALWAYS = "TRIGGER refuse BEFORE INSERT OR UPDATE ON {}"
 
 
 @contextlib.contextmanager
-def failing_commit(observer: psycopg.Connection[Any], table: str, code: str) -> Iterator[None]:
-    """Have the next commit fail that has inserted into a table."""
-    observer.execute("CREATE SEQUENCE public.commits")
-    observer.execute(
+def refusing(env: FaultEnv, trigger: str, code: str, *tables: str) -> Iterator[None]:
+    """Have writes to these tables refused: once at the commit, or always."""
+    env.observer.execute("CREATE SEQUENCE public.refused")
+    env.observer.execute(
         sql.SQL(
-            "CREATE FUNCTION public.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF nextval('public.commits') = 1 THEN"
-            " RAISE EXCEPTION 'the commit fails' USING ERRCODE = {}; END IF;"
+            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('public.refused') <= {} THEN"
+            " RAISE EXCEPTION 'refused by a trigger' USING ERRCODE = {}; END IF;"
             " RETURN NULL; END; $$"
-        ).format(sql.Literal(code))
+        ).format(sql.Literal(1 if trigger == ONCE else 10**9), sql.Literal(code))
     )
-    observer.execute(
-        sql.SQL(
-            "CREATE CONSTRAINT TRIGGER fails_once AFTER INSERT ON {}"
-            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.fail_once()"
-        ).format(sql.Identifier("progressor", table))
-    )
+    for table in tables:
+        on = sql.SQL(trigger).format(sql.Identifier("progressor", table))
+        env.observer.execute(
+            sql.SQL("CREATE {} FOR EACH ROW EXECUTE FUNCTION public.refuse()").format(on)
+        )
     try:
         yield
     finally:
-        observer.execute("DROP FUNCTION public.fail_once CASCADE")
-        observer.execute("DROP SEQUENCE public.commits")
+        env.observer.execute("DROP FUNCTION public.refuse CASCADE")
+        env.observer.execute("DROP SEQUENCE public.refused")
 
 
-@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
-async def test_a_settlement_whose_commit_failed_is_written_again(ground: Ground, code: str) -> None:
-    process_id = ground.fresh()
-    await ground.env.running(process_id)
-    with failing_commit(ground.observer, "events", code):
-        answer = await ground.client.call(process_id, b"1")
-        events = ground.events(process_id)
-    await ground.at_rest()
+failing_commit = pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+
+
+@failing_commit
+async def test_a_settlement_whose_commit_failed_is_written_again(env: FaultEnv, code: str) -> None:
+    process_id = await env.fresh_running()
+    with refusing(env, ONCE, code, "events"):
+        answer = await env.client.call(process_id, b"1")
+        events = env.events(process_id)
+    await env.at_rest()
 
     assert (answer.response, events) == (b"1", [b"1"])
-    assert [it.task.attempt for it in ground.env.asked_for(process_id)] == [1, 1]
-    ground.judge()
+    assert [it.task.attempt for it in env.asked_for(process_id)] == [1, 1]
+    env.judge()
 
 
-@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+@failing_commit
 async def test_an_admission_whose_commit_failed_is_not_acknowledged_before_it_is_there(
-    ground: Ground, code: str
+    env: FaultEnv, code: str
 ) -> None:
-    process_id = ground.fresh()
-    await ground.env.running(process_id)
-    with failing_commit(ground.observer, "tasks", code):
-        accepted = await insisted(
-            lambda: ground.client.call(
-                process_id, b"1", idempotency_key="k", accept_only=True, timeout=1.9
-            )
+    process_id = await env.fresh_running()
+    with refusing(env, ONCE, code, "tasks"):
+        accepted = await insist(
+            env.client.call, process_id, b"1", idempotency_key="k", accept_only=True
         )
-        tasks = ground.tasks(process_id)
-    await ground.at_rest()
+        tasks = env.tasks(process_id)
+    await env.at_rest()
 
     assert [args for args, _ in tasks] == [b"1"]
-    assert ground.events(process_id) == [b"1"]
-    assert (await ground.client.await_task(process_id, task_id=accepted.task_id)).response == b"1"
-    ground.judge()
+    assert env.events(process_id) == [b"1"]
+    assert (await env.client.await_task(process_id, task_id=accepted.task_id)).response == b"1"
+    env.judge()
 
 
-@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+@failing_commit
 async def test_a_claim_whose_commit_failed_leaves_the_timer_where_it_was(
-    ground: Ground, code: str
+    env: FaultEnv, code: str
 ) -> None:
-    process_id = ground.fresh()
-    await ground.env.timed(process_id, answering(b"fired"), after=0.3)
-    with failing_commit(ground.observer, "running", code):
-        await ground.until(lambda: ground.events(process_id) == [b"fired"])
-    await ground.at_rest()
+    process_id = env.fresh()
+    await env.timed(process_id, answering(b"fired"), after=0.3)
+    with refusing(env, ONCE, code, "running"):
+        await env.until(lambda: env.events(process_id) == [b"fired"])
+    await env.at_rest()
 
-    assert ground.events(process_id) == [b"fired"]
-    ground.judge()
+    assert env.events(process_id) == [b"fired"]
+    env.judge()
 
 
 @pytest.mark.parametrize("fault", ["cut after", "cut in the answer"])
 async def test_a_settlement_whose_answer_was_lost_is_known_to_be_done_and_its_worker_goes_on(
-    ground: Ground, fault: str
+    env: FaultEnv, fault: str
 ) -> None:
-    process_id, points = ground.fresh(), ground.env.points
-    ground.env.processor.on_process(
+    process_id = env.fresh()
+    env.processor.on_process(
         process_id,
         answering(b"1", set_timer=timer()),
         answering(b"2", set_timer=timer()),
         answering(b"3"),
     )
-    before = [points.count(point) for point in ("fenced", "zombie_collected")]
-    async with ground.under(FAULTS[fault], '"settle_tasks"('):
-        await ground.client.start(process_id)
-    await ground.at_rest()
+    before = [env.points.count(point) for point in ("fenced", "zombie_collected")]
+    async with env.under('"settle_tasks"(', FAULTS[fault]):
+        await env.client.start(process_id)
+    await env.at_rest()
 
     # It is neither taken for one that the fence has refused, nor are its next steps left to a scan.
-    assert [points.count(point) for point in ("fenced", "zombie_collected")] == before
-    assert ground.events(process_id) == [b"1", b"2", b"3"]
-    assert [it.task.attempt for it in ground.env.asked_for(process_id)] == [1, 1, 1]
-    ground.judge()
+    assert [env.points.count(point) for point in ("fenced", "zombie_collected")] == before
+    assert env.events(process_id) == [b"1", b"2", b"3"]
+    assert [it.task.attempt for it in env.asked_for(process_id)] == [1, 1, 1]
+    env.judge()
+
+
+@pytest.mark.parametrize("kind", FULL)
+async def test_a_full_disk_is_waited_for_and_everything_is_done_once(
+    env: FaultEnv, kind: str
+) -> None:
+    called = [await env.fresh_running() for _ in range(COUNT)]
+    driven = env.fresh()
+    ticks = [answering(b"tick", set_timer=timer(0.05))] * 4
+    await env.timed(driven, *ticks, answering(b"last"), after=0.1)
+    async with asyncio.TaskGroup() as group:
+        with refusing(env, ALWAYS, DISK_FULL, *FULL[kind]):
+            calls = [
+                group.create_task(insist(env.client.call, name, b"1", idempotency_key="k"))
+                for name in called
+            ]
+            enough = f"SELECT FROM public.refused WHERE last_value >= {DENIED}"
+            await env.until(lambda: bool(env.rows(enough)))
+    await env.at_rest()
+
+    assert [each.result().response for each in calls] == [b"1"] * COUNT
+    assert [env.events(name) for name in called] == [[b"1"]] * COUNT
+    assert env.events(driven)[-1] == b"last"
+    env.judge()

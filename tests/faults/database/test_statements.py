@@ -1,5 +1,9 @@
 """Every statement of the hot path and of the safety nets, with every fault in the middle of it.
 
+An operation brings a process into a state, has a fault happen to the statement that it is about,
+insists as a user does who got no answer, and asserts what the user relies on: what was acknowledged
+happened once.
+
 Each operation meets each fault, over streams and sessions in one half of the cells and over single
 calls in the other, and one of the two stalls, which take long; with FAULTS_ALL=1 all of them over
 both.
@@ -8,98 +12,526 @@ both.
 import asyncio
 import contextlib
 import datetime as dt
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.sdk import RetryPolicy
-from tests.support.engine.replica import Replica, running_replica
-from tests.support.faults.faults import FAULTS
-from tests.support.faults.ground import QUICK, UNHURRIED, Ground, open_ground
-from tests.support.faults.operations import OPERATIONS, Operation
+from progressor import errors
+from progressor.sdk import NewEvent, NewTimer, RejectedError, RetryPolicy
+from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
+from tests.support.engine.replica import (
+    Replica,
+    answering,
+    broken,
+    refusal,
+    timer,
+    unavailable,
+)
+from tests.support.faults.env import (
+    ALL_CELLS,
+    ATTEMPT_SECONDS,
+    UNCACHED,
+    FaultEnv,
+    insist,
+    open_fault_env,
+    was_answered,
+)
+from tests.support.faults.faults import FAULTS, STALLS
 from tests.support.postgres.proxy import Proxy
+from tests.support.processor.scripted import Answer, Hang, Step, reject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CELL_SECONDS = 60
+SETTINGS = UNCACHED
+ADMIT_STARTS, ADMIT_REQUESTS = '"admit_starts"(', '"admit_requests"('
+PUT, REMOVE, SIMPLE_REPAIR = '"put_process"(', '"remove_process"(', '"simple_repair"('
+SETTLE = '"settle_tasks"('
+SOON = 0.1
+INVALID_ARGUMENT = 3
 PATIENT = RetryPolicy(
     initial_interval=dt.timedelta(milliseconds=10), coefficient=1.0, jitter=0.0, attempts_max=100
 )
 """A fault of storage never spends the attempts of a step, but one that strikes often might."""
 
-UNARY = (False, True)
-STALLS = ("stalled before", "stalled after")
+Play = Callable[[FaultEnv], Awaitable[None]]
 
 
-def is_chosen(row: int, name: str, unary: bool) -> bool:
+# Requests.
+
+
+async def start(env: FaultEnv) -> None:
+    """Start a process; the key finds the answer again."""
+    process_id = env.fresh()
+    async with env.under(ADMIT_STARTS):
+        answer = await insist(env.client.start, process_id, b"1", idempotency_key="k")
+    await env.at_rest()
+    again = await env.client.start(process_id, b"1", idempotency_key="k")
+
+    assert (again.task_id, again.response) == (answer.task_id, b"1")
+    assert env.events(process_id) == [b"1"]
+
+
+async def start_without_a_key(env: FaultEnv) -> None:
+    """Start a process once; a caller without an answer asks whether it is there."""
+    process_id = env.fresh()
+    async with env.under(ADMIT_STARTS):
+        answered = await was_answered(env.client.start(process_id, b"1", timeout=ATTEMPT_SECONDS))
+    await env.at_rest()
+
+    assert env.events(process_id) in ([[b"1"]] if answered else [[], [b"1"]])
+
+
+async def start_rejected(env: FaultEnv) -> None:
+    """Start a process whose processor rejects it: its removal is what is lost."""
+    process_id = env.fresh()
+    env.processor.on_process(process_id, reject(INVALID_ARGUMENT, message="no"))
+    async with env.under(SETTLE):
+        with pytest.raises(RejectedError):
+            await insist(env.client.start, process_id, b"1", timeout=10)
+    await env.at_rest()
+
+    assert env.status(process_id) is None
+
+
+async def call(env: FaultEnv) -> None:
+    """Call a process; the key finds the answer again."""
+    process_id = await env.fresh_running()
+    async with env.under(ADMIT_REQUESTS):
+        answer = await insist(env.client.call, process_id, b"1", idempotency_key="k")
+    await env.at_rest()
+    again = await env.client.await_task(process_id, idempotency_key="k")
+
+    assert (again.task_id, again.response) == (answer.task_id, b"1")
+    assert env.tasks(process_id) == [(b"1", "finished")]
+    assert env.events(process_id) == [b"1"]
+
+
+async def call_without_a_key(env: FaultEnv) -> None:
+    """Call a process once; a caller without an answer cannot know, and it happened once at most."""
+    process_id = await env.fresh_running()
+    async with env.under(ADMIT_REQUESTS):
+        answered = await was_answered(env.client.call(process_id, b"1", timeout=ATTEMPT_SECONDS))
+    await env.at_rest()
+    # A statement that was stalled may reach PostgreSQL only now.
+    await env.until(lambda: len(env.tasks(process_id)) == len(env.events(process_id)))
+
+    assert env.events(process_id) in ([[b"1"]] if answered else [[], [b"1"]])
+
+
+async def calls_in_line(env: FaultEnv) -> None:
+    """Call a process that is busy: the line keeps its order, and goes on behind the step."""
+    process_id = env.fresh()
+    hang, _ = await env.busy(process_id)
+    async with env.under(ADMIT_REQUESTS):
+        for number in range(3):
+            await insist(
+                env.client.call,
+                process_id,
+                b"%d" % number,
+                idempotency_key=f"k{number}",
+                accept_only=True,
+            )
+    hang.released.set()
+    await env.at_rest()
+
+    assert env.events(process_id) == [b"busy", b"0", b"1", b"2"]
+
+
+async def notify(env: FaultEnv) -> None:
+    """Notify a process: once acknowledged, it is carried out once."""
+    process_id = await env.fresh_running()
+    async with env.under(ADMIT_REQUESTS):
+        accepted = await insist(env.client.notify, process_id, b"1", idempotency_key="k")
+        notified = [args for args, _ in env.tasks(process_id, "notify")]
+    await env.at_rest()
+
+    again = await env.client.await_task(process_id, idempotency_key="k")
+    assert again.task_id == accepted.task_id
+    assert notified == [b"1"]
+    assert env.tasks(process_id, "notify") == [(b"1", "finished")]
+    assert env.events(process_id) == [b"1"]
+
+
+async def repair(env: FaultEnv) -> None:
+    """Repair a broken process; the key finds the answer again."""
+    process_id = env.fresh()
+    await env.broken(process_id)
+    async with env.under(ADMIT_REQUESTS):
+        await insist(env.client.repair, process_id, b"1", idempotency_key="k")
+    await env.at_rest()
+
+    assert (env.status(process_id), env.events(process_id)) == ("running", [b"1"])
+
+
+async def simple_repair(env: FaultEnv) -> None:
+    """Resume a process that a call broke; a repeated request learns that it runs."""
+    process_id = env.fresh()
+    await env.broken(process_id)
+    async with env.under(SIMPLE_REPAIR):
+        await insist(env.client.simple_repair, process_id, unless=(errors.ProcessIsRunningError,))
+
+    assert env.status(process_id) == "running"
+
+
+async def simple_repair_of_a_timer(env: FaultEnv) -> None:
+    """Resume a process that a timer broke: the timer runs again, once."""
+    process_id = env.fresh()
+    await env.timed(process_id, broken(), answering(b"fired"), after=0)
+    await env.until(lambda: env.status(process_id) == "error")
+    async with env.under(SIMPLE_REPAIR):
+        await insist(env.client.simple_repair, process_id, unless=(errors.ProcessIsRunningError,))
+    await env.until(lambda: env.events(process_id) != [])
+    await env.at_rest()
+
+    assert (env.status(process_id), env.events(process_id)) == ("running", [b"fired"])
+
+
+async def put(env: FaultEnv) -> None:
+    """Import a process with a history and a timer, which fires once."""
+    process_id = env.fresh()
+    env.processor.on_process(process_id, answering(b"fired"))
+    async with env.under(PUT):
+        accepted = await insist(
+            env.client.put,
+            process_id,
+            history=[NewEvent(payload=b"e")],
+            timer=NewTimer(after=SOON),
+            idempotency_key="k",
+        )
+    await env.at_rest()
+
+    again = await env.client.await_task(process_id, idempotency_key="k")
+    assert again.task_id == accepted.task_id
+    assert env.events(process_id) == [b"e", b"fired"]
+
+
+async def put_without_a_key(env: FaultEnv) -> None:
+    """Import a process; a repeated request learns that it exists."""
+    process_id = env.fresh()
+    env.processor.on_process(process_id, answering(b"fired"))
+    async with env.under(PUT):
+        await insist(
+            env.client.put,
+            process_id,
+            timer=NewTimer(after=SOON),
+            unless=(errors.ProcessAlreadyExistsError,),
+        )
+    await env.at_rest()
+
+    assert env.events(process_id) == [b"fired"]
+
+
+async def remove(env: FaultEnv) -> None:
+    """Remove a process with a running step and a waiting caller, who gets an error."""
+    process_id = env.fresh()
+    hang, _ = await env.busy(process_id)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(refusal(env.client.call(process_id, b"2", timeout=20)))
+        await env.points.wait("admitted", 3, key=env.key(process_id))
+        async with env.under(REMOVE):
+            await insist(env.client.remove, process_id, unless=(errors.ProcessNotFoundError,))
+        hang.released.set()
+
+    assert waiting.result().reason == "PROCESS_REMOVED"
+    assert env.status(process_id) is None
+
+
+async def get(env: FaultEnv) -> None:
+    """Read a process with its history."""
+    process_id = await env.fresh_running()
+    await env.client.call(process_id, b"1")
+    async with env.under('"read_processes"('):
+        snapshot = await insist(env.client.get, process_id)
+
+    assert [event.payload for event in snapshot.history] == [b"1"]
+
+
+async def await_task(env: FaultEnv) -> None:
+    """Wait for a task that another client requested."""
+    process_id = env.fresh()
+    hang, task_id = await env.busy(process_id)
+    async with env.under('"await_task"(') as fault, asyncio.TaskGroup() as group:
+        awaited = group.create_task(insist(env.client.await_task, process_id, task_id=task_id))
+        await fault.struck()
+        hang.released.set()
+
+    assert awaited.result().response == b"busy"
+
+
+# Claims and settlements.
+
+
+async def timer_that_fires(env: FaultEnv) -> None:
+    """Claim a timer the moment that it is due."""
+    process_id = env.fresh()
+    async with env.under('"claim_tasks"('):
+        await env.timed(process_id, answering(b"fired"), after=SOON)
+    await env.at_rest()
+
+    assert env.events(process_id) == [b"fired"]
+
+
+async def claim_of_a_backlog(env: FaultEnv) -> None:
+    """Claim what was due while the only worker was busy."""
+    busy, waiting = env.fresh(), await env.fresh_running()
+    hang, _ = await env.busy(busy)
+    async with env.under('"claim_due"('):
+        accepted = await env.client.call(waiting, b"1", accept_only=True)
+        hang.released.set()
+    answer = await env.client.await_task(waiting, task_id=accepted.task_id)
+    await env.at_rest()
+
+    assert (answer.response, env.events(waiting)) == (b"1", [b"1"])
+
+
+def settlement_of(
+    *steps: Step,
+    events: list[bytes],
+    response: bytes = b"1",
+    status: str | None = "running",
+    text: str = SETTLE,
+) -> Play:
+    """Return the operation that settles the first of these steps, which a call asks for."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = await env.fresh_running(*steps)
+        async with env.under(text):
+            answer = await env.client.call(process_id, b"1", timeout=20)
+            at_once = env.events(process_id)
+        await env.at_rest()
+
+        assert answer.response == response
+        # Once answered it is saved, though what follows by itself may come later.
+        assert at_once == events[: len(at_once)]
+        assert bool(at_once) == bool(events)
+        assert (env.status(process_id), env.events(process_id)) == (status, events)
+
+    return play
+
+
+async def step_that_continues(env: FaultEnv) -> None:
+    """Settle a step that the next one follows in the same worker."""
+    process_id = env.fresh()
+    env.processor.on_process(
+        process_id,
+        answering(b"1", set_timer=timer()),
+        answering(b"2", set_timer=timer()),
+        answering(b"3"),
+    )
+    async with env.under(SETTLE):
+        await env.client.start(process_id)
+    await env.at_rest()
+
+    assert env.events(process_id) == [b"1", b"2", b"3"]
+
+
+async def step_with_calls_behind_it(env: FaultEnv) -> None:
+    """Settle a call with others in line, each with a caller."""
+    process_id = env.fresh()
+    hang, _ = await env.busy(process_id)
+    async with asyncio.TaskGroup() as group:
+        callers = []
+        for number in range(3):
+            callers.append(group.create_task(env.client.call(process_id, b"%d" % number)))
+            await env.points.wait("admitted", number + 3, key=env.key(process_id))
+        async with env.under(SETTLE):
+            hang.released.set()
+    await env.at_rest()
+
+    assert [caller.result().response for caller in callers] == [b"0", b"1", b"2"]
+    assert env.events(process_id) == [b"busy", b"0", b"1", b"2"]
+
+
+async def step_that_is_rejected(env: FaultEnv) -> None:
+    """Settle a reject: the caller gets it, and the process is as it was."""
+    process_id = await env.fresh_running(reject(INVALID_ARGUMENT, message="no"), Answer())
+    async with env.under(SETTLE):
+        with pytest.raises(RejectedError):
+            await env.client.call(process_id, b"1")
+    await env.client.call(process_id, b"2")
+
+    assert env.events(process_id) == [b"2"]
+
+
+async def step_that_breaks(env: FaultEnv) -> None:
+    """Settle a failure that breaks the process; the waiting caller gets the error too."""
+    hang = Hang(response=broken().response)
+    process_id = await env.fresh_running(hang, Answer())
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(refusal(env.client.call(process_id, b"1", timeout=20)))
+        await env.asked(process_id, 2)
+        second = group.create_task(refusal(env.client.call(process_id, b"2", timeout=20)))
+        await env.points.wait("admitted", 3, key=env.key(process_id))
+        async with env.under(SETTLE):
+            hang.released.set()
+    await env.at_rest()
+
+    assert [each.result().reason for each in (first, second)] == ["PROCESS_FAILED"] * 2
+    assert (env.status(process_id), env.events(process_id)) == ("error", [])
+
+
+async def history_of_a_step(env: FaultEnv) -> None:
+    """Read the history for a step; the attempt that could not be made is not counted."""
+    process_id = await env.fresh_running()
+    await env.client.call(process_id, b"1")
+    async with env.under("AND event_id > "):
+        answer = await env.client.call(process_id, b"2")
+    await env.at_rest()
+
+    request = env.asked_for(process_id)[-1]
+    assert answer.response == b"2"
+    assert [event.payload for event in request.history] == [b"1"]
+    assert env.events(process_id) == [b"1", b"2"]
+
+
+# What goes on by itself.
+
+
+async def heartbeat(env: FaultEnv) -> None:
+    """Renew the leases; what is in hand goes on, at the latest by another attempt."""
+    process_id = env.fresh()
+    hang, task_id = await env.busy(process_id)
+    async with env.under("INTO progressor.replicas"):
+        pass
+    hang.released.set()
+    await env.client.await_task(process_id, task_id=task_id)
+    await env.at_rest()
+
+    assert env.events(process_id) == [b"busy"]
+
+
+def zombie_under(text: str) -> Play:
+    """Return the operation that collects the lease of a replica that is not there."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = env.fresh()
+        hang, task_id = await env.busy(process_id)
+        async with env.under(text):
+            env.observer.execute(
+                "UPDATE progressor.running SET replica_id = 0 WHERE task_id = %s", [task_id]
+            )
+            await env.asked(process_id, 3)
+        await env.client.await_task(process_id, task_id=task_id)
+        hang.released.set()
+        await env.at_rest()
+
+        assert env.events(process_id) == [b"busy"]
+
+    return play
+
+
+async def retention(env: FaultEnv) -> None:
+    """Delete a finished process with all its rows."""
+    process_id = env.fresh()
+    async with env.under('"delete_finished"('):
+        await env.finished(process_id)
+    await env.until(lambda: env.status(process_id) is None)
+
+
+OPERATIONS: Mapping[str, Play] = {
+    "start": start,
+    "start without a key": start_without_a_key,
+    "start rejected": start_rejected,
+    "call": call,
+    "call without a key": call_without_a_key,
+    "calls in line": calls_in_line,
+    "notify": notify,
+    "repair": repair,
+    "simple repair": simple_repair,
+    "simple repair of a timer": simple_repair_of_a_timer,
+    "put": put,
+    "put without a key": put_without_a_key,
+    "remove": remove,
+    "get": get,
+    "await task": await_task,
+    "timer that fires": timer_that_fires,
+    "claim of a backlog": claim_of_a_backlog,
+    "step that finishes": settlement_of(Answer(), events=[b"1"]),
+    "step that continues": step_that_continues,
+    "step with calls behind it": step_with_calls_behind_it,
+    "step that sets a timer": settlement_of(
+        answering(b"set", set_timer=timer(SOON)),
+        answering(b"fired"),
+        response=b"",
+        events=[b"set", b"fired"],
+    ),
+    "step that is rejected": step_that_is_rejected,
+    "step that is retried": settlement_of(unavailable(), Answer(), events=[b"1"]),
+    "step that breaks": step_that_breaks,
+    "step that completes": settlement_of(
+        answering(b"end", complete=Complete(result=b"r"), response=b"bye"),
+        response=b"bye",
+        status="finished",
+        events=[b"end"],
+    ),
+    "step that removes": settlement_of(
+        answering(response=b"bye", remove=RemoveProcess()),
+        response=b"bye",
+        status=None,
+        events=[],
+    ),
+    "history of a step": history_of_a_step,
+    "heartbeat": heartbeat,
+    "zombie that is found": zombie_under("'overrun'"),
+    "zombie that is settled": zombie_under(SETTLE),
+    "retention": retention,
+}
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "claim of a backlog": {"worker_count_max": 1},
+    "retention": {"finished_process_retention": dt.timedelta(milliseconds=1)},
+}
+"""What of its namespace an operation needs: one worker, so that due tasks have to wait for it, or
+that finished processes are deleted at once."""
+
+
+def is_chosen(row: int, fault: str, *, unary: bool) -> bool:
     """Whether a cell is among those that are always played."""
-    if os.environ.get("FAULTS_ALL"):
-        return True
-    if name in STALLS and name != STALLS[row % 2]:
+    if fault in STALLS and fault != STALLS[row % 2]:
         return False
-    turn = row // 2 if name in STALLS else row + list(FAULTS).index(name)
+    turn = row // 2 if fault in STALLS else row + list(FAULTS).index(fault)
     return unary == bool(turn % 2)
 
 
 CELLS = [
-    pytest.param(operation, name, unary, id=f"{operation.name}, {name}{', unary' * unary}")
+    pytest.param(operation, fault, unary, id=f"{operation}, {fault}{', unary' * unary}")
     for row, operation in enumerate(OPERATIONS)
-    for name in FAULTS
-    for unary in UNARY
-    if is_chosen(row, name, unary)
+    for fault in FAULTS
+    for unary in (False, True)
+    if ALL_CELLS or is_chosen(row, fault, unary=unary)
 ]
 
-GroundOf = Callable[[Operation, bool], Awaitable[Ground]]
+EnvFor = Callable[[str, bool], Awaitable[FaultEnv]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # noqa: ARG001
-    async with running_replica(proxy.conninfo, {**QUICK, **UNHURRIED}) as replica:
-        yield replica
-        proxy.restore()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground_of(
-    proxy: Proxy, replica: Replica, observer: psycopg.Connection[Any]
-) -> AsyncIterator[GroundOf]:
-    """Return what gives an operation its namespace: opened once, for all that want one like it."""
-    opened: dict[tuple[bool, bool, bool], Ground] = {}
+async def env_for(
+    proxy: Proxy, behind: Replica, observer: psycopg.Connection[Any]
+) -> AsyncIterator[EnvFor]:
+    """Return what opens an environment for an operation, once for all that need one like it."""
+    opened: dict[tuple[str, bool], FaultEnv] = {}
     async with contextlib.AsyncExitStack() as stack:
 
-        async def ground_of(operation: Operation, unary: bool) -> Ground:
-            kind = (operation.single_file, operation.mortal, unary)
-            if kind not in opened:
-                options: dict[str, Any] = {"retry_policy": PATIENT}
-                if operation.single_file:
-                    options["worker_count_max"] = 1
-                if operation.mortal:
-                    options["finished_process_retention"] = dt.timedelta(milliseconds=1)
-                opened[kind] = await stack.enter_async_context(
-                    open_ground(
-                        proxy, replica, observer, streaming=not unary, session=not unary, **options
-                    )
+        async def env_for(operation: str, unary: bool) -> FaultEnv:
+            key = (operation if operation in OPTIONS else "", unary)
+            if key not in opened:
+                options = {"retry_policy": PATIENT, **OPTIONS.get(operation, {})}
+                env = open_fault_env(
+                    proxy, behind, observer, streaming=not unary, session=not unary, **options
                 )
-            return opened[kind]
+                opened[key] = await stack.enter_async_context(env)
+            return opened[key]
 
-        yield ground_of
+        yield env_for
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("operation", "fault", "unary"), CELLS)
 async def test_a_fault_in_the_middle_loses_nothing_and_does_nothing_twice(
-    ground_of: GroundOf, operation: Operation, fault: str, unary: bool
+    env_for: EnvFor, operation: str, fault: str, unary: bool
 ) -> None:
-    ground = await ground_of(operation, unary)
-    try:
-        async with asyncio.timeout(CELL_SECONDS):
-            await operation.play(ground, FAULTS[fault])
-            await ground.at_rest()
-    finally:
-        ground.proxy.restore()
-
-    ground.judge()
+    async with (await env_for(operation, unary)).cell(fault) as env:
+        await OPERATIONS[operation](env)

@@ -1,23 +1,18 @@
 """Replicas that die, or freeze past their leases, in the middle of what they do about gates."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.support.engine.gates import Gated, constraints, open_gated
-from tests.support.engine.replica import (
-    Replica,
-    answering,
-    response,
-    running_process,
-    running_replica,
-)
-from tests.support.faults.faults import stalled_after, stalled_before
-from tests.support.faults.gate_watch import watched_gates
-from tests.support.faults.ground import asked_twice
+from tests.support.engine.gates import Gated, constraints, open_gated, watched_gates
+from tests.support.engine.process import ReplicaProcess, running_process
+from tests.support.engine.replica import Replica, answering, response
+from tests.support.faults.env import asked_twice
+from tests.support.faults.faults import Make, stalled_after, stalled_before
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.processor.scripted import Answer, Hang
 
@@ -28,12 +23,10 @@ WAITING = 6
 SETTLE, CLAIM = '"settle_tasks"(', '"claim_tasks"('
 HERE, THERE, ELSEWHERE = 0, 1, 2
 
+Task = tuple[str, int]
+"""A process and its task."""
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
+Places = tuple[int, ...]
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +35,46 @@ def _never_more(database: str) -> Iterator[None]:
         yield
 
 
-async def in_line(gated: Gated, count: int = WAITING) -> list[tuple[str, int]]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Victim:
+    """A replica that will be killed, and an environment there (THERE) and at one that stays."""
+
+    process: ReplicaProcess
+    gated: Gated
+
+    async def holding(self) -> tuple[list[Hang], list[Task]]:
+        """Have two steps in hand there that hold all places of the gate."""
+        hangs, tasks = await self.gated.held("p0", "p1"), []
+        for name in ("p0", "p1"):
+            task_id = await self.gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY))
+            tasks.append((name, task_id))
+            await self.gated.has_begun(name)
+        return hangs, tasks
+
+    async def killed(self) -> None:
+        self.process.kill()
+        await self.process.left()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def victim(
+    second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
+) -> AsyncIterator[Victim]:
+    async with (
+        running_process(proxy.conninfo, tmp_path) as process,
+        open_gated(database, second_replica, process.address, one_at_a_time=False) as gated,
+    ):
+        yield Victim(process, gated)
+
+
+async def in_line(gated: Gated) -> list[Task]:
     """Have processes wait for the gate, asked for at every replica in turn."""
-    names = [f"w{number}" for number in range(count)]
+    names = [f"w{number}" for number in range(WAITING)]
     await gated.running(*names)
     return [(name, await gated.call(name, constraints(GATE, capacity=CAPACITY))) for name in names]
 
 
-async def judge(gated: Gated, *tasks: tuple[str, int]) -> None:
+async def judge(gated: Gated, *tasks: Task) -> None:
     """Assert that all tasks are done, and that no gate exceeded its capacity."""
     await gated.finished(*tasks)
     await gated.at_rest()
@@ -58,118 +83,51 @@ async def judge(gated: Gated, *tasks: tuple[str, int]) -> None:
 
 
 class TestKilled:
-    async def test_between_a_promotion_at_the_door_and_its_claim(
-        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
+    async def test_between_a_promotion_at_the_admission_and_its_claim(
+        self, victim: Victim, proxy: Proxy
     ) -> None:
-        async with (
-            running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
-        ):
-            await gated.running("p")
-            claiming = proxy.arm(stalled_before(CLAIM))
-            task = await gated.at(THERE).call("p", constraints(GATE, capacity=CAPACITY))
-            await claiming.struck()
-            state, holders = gated.state("p"), gated.holders()
-            victim.kill()
-            await victim.left()
-            proxy.restore()
-            await judge(gated, ("p", task))
+        gated = victim.gated
+        await gated.running("p")
+        claiming = proxy.arm(stalled_before(CLAIM))
+        task = await gated.at(THERE).call("p", constraints(GATE, capacity=CAPACITY))
+        await claiming.struck()
+        state, holders = gated.state("p"), gated.holders()
+        await victim.killed()
+        proxy.restore()
+        await judge(gated, ("p", task))
 
         assert (state, holders) == (["available"], {GATE: 1})
 
-    async def test_between_a_promotion_by_a_settlement_and_its_claim(
-        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
-    ) -> None:
-        async with (
-            running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
-        ):
-            hangs = await gated.held("p0", "p1")
-            tasks = [
-                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
-                for name in ("p0", "p1")
-            ]
-            for name, _ in tasks:
-                await gated.has_begun(name)
-            tasks += await in_line(gated)
-            claiming = proxy.arm(stalled_before(CLAIM))
-            for hang in hangs:
-                hang.released.set()
-            await claiming.struck()
-            victim.kill()
-            await victim.left()
-            proxy.restore()
-            await judge(gated, *tasks)
-
-    async def test_when_its_settlement_has_let_others_in_and_nobody_has_heard_of_it(
-        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
-    ) -> None:
-        async with (
-            running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
-        ):
-            hang, other = await gated.held("p0", "p1")
-            tasks = [
-                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
-                for name in ("p0", "p1")
-            ]
-            for name, _ in tasks:
-                await gated.has_begun(name)
-            tasks += await in_line(gated.at(HERE))
-            settling = proxy.arm(stalled_after(SETTLE))
-            hang.released.set()
-            await settling.struck()
-            victim.kill()
-            await victim.left()
-            proxy.restore()
-            await judge(gated, *tasks)
-            other.released.set()
-
-    async def test_when_its_settlement_is_on_the_way(
-        self, second_replica: Replica, database: str, proxy: Proxy, tmp_path: Path
-    ) -> None:
-        async with (
-            running_process(proxy.conninfo, tmp_path) as victim,
-            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
-        ):
-            hang, other = await gated.held("p0", "p1")
-            tasks = [
-                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
-                for name in ("p0", "p1")
-            ]
-            for name, _ in tasks:
-                await gated.has_begun(name)
-            tasks += await in_line(gated)
-            settling = proxy.arm(stalled_before(SETTLE))
-            hang.released.set()
-            await settling.struck()
-            victim.kill()
-            await victim.left()
+    @pytest.mark.parametrize(
+        ("stall", "text", "count", "places"),
+        [
+            pytest.param(stalled_before, CLAIM, 2, (HERE, THERE), id="before its claim of them"),
+            pytest.param(stalled_after, SETTLE, 1, (HERE,), id="when nobody has heard of it"),
             # It arrives while its lease is being lost, or after: either is right, and both at once
             # would not be.
-            proxy.restore()
-            await judge(gated, *tasks)
-            other.released.set()
-
-    async def test_while_its_steps_hold_all_places(
-        self, second_replica: Replica, database: str, tmp_path: Path
+            pytest.param(stalled_before, SETTLE, 1, (HERE, THERE), id="when it is on the way"),
+        ],
+    )
+    async def test_while_its_settlement_lets_others_in(
+        self, victim: Victim, proxy: Proxy, stall: Make, text: str, count: int, places: Places
     ) -> None:
-        async with (
-            running_process(database, tmp_path) as victim,
-            open_gated(database, second_replica, victim.address, one_at_a_time=False) as gated,
-        ):
-            await gated.held("p0", "p1")
-            tasks = [
-                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
-                for name in ("p0", "p1")
-            ]
-            for name, _ in tasks:
-                await gated.has_begun(name)
-            tasks += await in_line(gated)
-            states, begun = gated.states(), len(gated.begun())
-            victim.kill()
-            await victim.left()
-            await judge(gated, *tasks)
+        hangs, tasks = await victim.holding()
+        tasks += await in_line(victim.gated.at(*places))
+        stalled = proxy.arm(stall(text))
+        for hang in hangs[:count]:
+            hang.released.set()
+        await stalled.struck()
+        await victim.killed()
+        proxy.restore()
+        await judge(victim.gated, *tasks)
+
+    async def test_while_its_steps_hold_all_places(self, victim: Victim) -> None:
+        gated = victim.gated
+        _, tasks = await victim.holding()
+        tasks += await in_line(gated)
+        states, begun = gated.states(), len(gated.begun())
+        await victim.killed()
+        await judge(gated, *tasks)
 
         assert states == {"available": CAPACITY, "gates": WAITING}
         assert begun == CAPACITY
@@ -257,7 +215,7 @@ def directory(parent: Path, name: str) -> Path:
     return made
 
 
-async def carried_by_two(gated: Gated, late: Hang, in_time: Hang) -> list[tuple[str, int]]:
+async def carried_by_two(gated: Gated, late: Hang, in_time: Hang) -> list[Task]:
     """Have each of the two replicas there carry a step that holds a place of the gate."""
     tasks = []
     for number, name in ((THERE, "p0"), (ELSEWHERE, "p1")):
@@ -276,7 +234,7 @@ async def answered_at(gated: Gated, number: int) -> bytes:
     return await gated.at(number).answered(name, args=b"other")
 
 
-async def answers_of(gated: Gated, tasks: list[tuple[str, int]]) -> list[bytes]:
+async def answers_of(gated: Gated, tasks: list[Task]) -> list[bytes]:
     """Return the responses of tasks."""
     async with asyncio.TaskGroup() as group:
         asked = [

@@ -18,8 +18,8 @@ from tests.support.engine.replica import (
     timer,
     unavailable,
 )
-from tests.support.faults.crowd import WAYS, crowd_at_work, rows
-from tests.support.faults.ground import asked_twice, until
+from tests.support.faults.crowd import crowd_at_work
+from tests.support.faults.env import asked_twice, rows, until
 from tests.support.processor.scripted import Answer, Hang
 from tests.support.storage.doctor.judge import judged_env
 
@@ -87,11 +87,10 @@ async def test_they_share_processes_timers_and_retries_as_if_they_were_not(
 async def test_a_replica_with_a_wrong_clock_takes_over_when_the_lease_ends_and_no_sooner(
     own_database: str, own_observer: psycopg.Connection[Any], tmp_path: Path, ahead: dt.timedelta
 ) -> None:
-    way = WAYS["streams and client sessions"]
     async with (
         running_replica(own_database, clock=SkewedClock(ahead)) as second_replica,
-        way.env(second_replica) as env,
-        crowd_at_work(env, way, own_observer, tmp_path, count=COUNT) as crowd,
+        judged_env(second_replica) as env,
+        crowd_at_work(env, own_observer, tmp_path, count=COUNT) as crowd,
     ):
         too_early = second_replica.points.count("zombie_collected")
         crowd.victim.kill()

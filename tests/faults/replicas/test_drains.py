@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,19 +16,13 @@ from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
-from progressor.storage.postgres.migrations import migrate
-from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    running_process,
-    running_replica,
-)
-from tests.support.faults.disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Ground
-from tests.support.faults.ground import asked_twice, eventually, until
+from tests.support.engine.points import PATIENCE_SECONDS, eventually
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import Env, Replica
+from tests.support.faults.disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Target
+from tests.support.faults.env import asked_twice, until
 from tests.support.faults.processor import STREAM, UNARY, processor_process
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.proxy import Proxy, running_proxy
@@ -58,23 +51,14 @@ PATIENT = RetryPolicy(
 
 
 @pytest.fixture(scope="module")
-def database(mortal: Cluster) -> str:
+def database(conninfo: str) -> str:
     """Return a database of a server that may be killed."""
-    conninfo = mortal.create_database()
-    migrate(conninfo)
     return conninfo
 
 
 @pytest.fixture
-def ground(mortal: Cluster, database: str, proxy: Proxy) -> Ground:
-    return Ground(cluster=mortal, conninfo=database, proxy=proxy)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and has its own way to the database."""
-    async with running_replica(database, STAYING) as replica:
-        yield replica
+def target(mortal: Cluster, database: str, proxy: Proxy) -> Target:
+    return Target(cluster=mortal, conninfo=database, proxy=proxy)
 
 
 def rows(conninfo: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -130,25 +114,25 @@ class Drained:
     asked_twice: list[tuple[int, int]]
 
 
-async def drained(second_replica: Replica, ground: Ground, directory: Path, name: str) -> Drained:
+async def drained(second_replica: Replica, target: Target, directory: Path, name: str) -> Drained:
     """Have a replica drain in a disaster, and all its work done by the one that stays."""
     hang = Hang()
     async with judged_env(second_replica) as env:
-        async with running_process(ground.proxy.conninfo, directory, LEAVING) as leaving:
+        async with running_process(target.proxy.conninfo, directory, LEAVING) as leaving:
             async with work_in_hand(env, leaving.address, hang) as names:
                 pass
-            async with DISASTERS[name](ground):
+            async with DISASTERS[name](target):
                 begun_at = time.monotonic()
                 leaving.terminate()
                 hang.released.set()
                 code = await leaving.left()
                 took = time.monotonic() - begun_at
         all_done = {each: [b"1", b"2"] for each in names}
-        await until(env.points, lambda: events(ground.conninfo, env.namespace) == all_done)
+        await until(env.points, lambda: events(target.conninfo, env.namespace) == all_done)
         return Drained(
             code=code,
             took=took,
-            attempts=attempts(ground.conninfo, env.namespace, b"1"),
+            attempts=attempts(target.conninfo, env.namespace, b"1"),
             asked=[len(env.asked_for(each)) for each in names],
             asked_twice=list(asked_twice(env)),
         )
@@ -157,9 +141,9 @@ async def drained(second_replica: Replica, ground: Ground, directory: Path, name
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", PASSING)
 async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
-    second_replica: Replica, ground: Ground, tmp_path: Path, name: str
+    second_replica: Replica, target: Target, tmp_path: Path, name: str
 ) -> None:
-    found = await drained(second_replica, ground, tmp_path, name)
+    found = await drained(second_replica, target, tmp_path, name)
 
     assert (found.code, found.asked_twice) == (0, [])
     assert found.took < DRAIN_SECONDS + BOUND_SECONDS
@@ -170,19 +154,19 @@ async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
 
 @pytest.mark.slow
 async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_nothing(
-    second_replica: Replica, ground: Ground, tmp_path: Path
+    second_replica: Replica, target: Target, tmp_path: Path
 ) -> None:
     drains: dict[str, asyncio.Task[Drained]] = {}
     with contextlib.ExitStack() as stack:
         async with asyncio.TaskGroup() as group:
             for name in CUT_OFF:
                 # Each breaks a way of its own, so they need not wait for each other.
-                own_way = stack.enter_context(running_proxy(ground.conninfo))
+                own_way = stack.enter_context(running_proxy(target.conninfo))
                 directory = tmp_path / name
                 directory.mkdir()
                 drains[name] = group.create_task(
                     drained(
-                        second_replica, dataclasses.replace(ground, proxy=own_way), directory, name
+                        second_replica, dataclasses.replace(target, proxy=own_way), directory, name
                     ),
                     name=name,
                 )
@@ -194,9 +178,9 @@ async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_noth
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ABSENT)
 async def test_a_drain_while_the_server_is_away_ends_in_time_and_loses_nothing(
-    second_replica: Replica, ground: Ground, tmp_path: Path, name: str
+    second_replica: Replica, target: Target, tmp_path: Path, name: str
 ) -> None:
-    check_cut_off(await drained(second_replica, ground, tmp_path, name))
+    check_cut_off(await drained(second_replica, target, tmp_path, name))
 
 
 def check_cut_off(found: Drained) -> None:
@@ -209,11 +193,12 @@ def check_cut_off(found: Drained) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("mode", [STREAM, UNARY])
-@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "dead"])
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "dead"])
 async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
-    second_replica: Replica, database: str, tmp_path: Path, mode: str, end: signal.Signals
+    second_replica: Replica, database: str, tmp_path: Path, mode: str, is_frozen: bool
 ) -> None:
-    namespace, address = f"{mode}-{end.name.lower()}", f"unix:{tmp_path}/processor.sock"
+    namespace = f"{mode}-{'frozen' if is_frozen else 'dead'}"
+    address = f"unix:{tmp_path}/processor.sock"
     config = NamespaceConfig(name=namespace, processor_targets=(address,), retry_policy=PATIENT)
     names = [f"p{number}" for number in range(COUNT)]
     async with (
@@ -228,23 +213,23 @@ async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
             await there.call(name, b"hang " + name.encode(), accept_only=True)
             await there.call(name, b"2", accept_only=True)
         await eventually(lambda: all((tmp_path / f"hang {name}").exists() for name in names))
-        processor.send_signal(end)
+        (processor.freeze if is_frozen else processor.kill)()
         begun_at = time.monotonic()
         leaving.terminate()
         code = await leaving.left()
         took = time.monotonic() - begun_at
         async with contextlib.AsyncExitStack() as stack:
-            if end is signal.SIGSTOP:
-                processor.send_signal(signal.SIGCONT)
+            if is_frozen:
+                processor.thaw()
             else:
-                await processor.wait()
+                await processor.left()
                 await stack.enter_async_context(processor_process(address, mode, tmp_path))
             all_done = {name: [b"hang " + name.encode(), b"2"] for name in names}
             await until(second_replica.points, lambda: events(database, namespace) == all_done)
 
     assert code == 0
     assert took < DRAIN_SECONDS + BOUND_SECONDS
-    if end is signal.SIGSTOP:
+    if is_frozen:
         # What is handed back does not count; but the processor that goes on may find the attempt
         # before still running, and say so once.
         for name in names:

@@ -24,9 +24,8 @@ from tests.support.engine.replica import (
     running_replica,
     timer,
 )
-from tests.support.faults.crowd import rows
+from tests.support.faults.env import rows, until
 from tests.support.faults.faults import Fault, stalled_after
-from tests.support.faults.ground import until
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 from tests.support.storage.doctor.judge import judged_env

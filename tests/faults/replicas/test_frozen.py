@@ -7,6 +7,7 @@ way, where the network keeps it until everything is over.
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,20 +15,15 @@ import pytest_asyncio
 
 from progressor.telemetry.metrics.registry import METRICS
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    answering,
-    response,
-    running_process,
-    running_replica,
-)
-from tests.support.faults.crowd import WAYS, Row, Way, every_way, rows
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import Env, Replica, answering, response
+from tests.support.faults.crowd import Way, every_way
+from tests.support.faults.env import asked_twice, rows
 from tests.support.faults.faults import stalled_before
-from tests.support.faults.ground import asked_twice
 from tests.support.postgres.proxy import Proxy
 from tests.support.processor.scripted import Answer, Hang, Step
 from tests.support.storage.doctor.invariants import Past
+from tests.support.storage.doctor.judge import judged_env
 from tests.support.telemetry.collector import Collector, running_collector
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,13 +42,6 @@ EVERYTHING = """
 CALLS = """
     SELECT status::text, attempt_count, response FROM progressor.tasks
     WHERE namespace = %(namespace)s AND task_type = 'call' ORDER BY task_id"""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -81,14 +70,13 @@ async def test_what_was_answered_meanwhile_is_let_go_or_refused(
     collector: Collector,
     tmp_path: Path,
 ) -> None:
-    way = WAYS["streams and client sessions"]
-    async with way.env(second_replica) as env:
+    async with judged_env(second_replica) as env:
         in_time = answering(b"in time", response=b"in time")
         names = await prepared(env, late := late_answer(), in_time)
         settings = {"telemetry.otlp_endpoint": collector.endpoint}
         async with (
             running_process(second_replica.engine.dsn, tmp_path, settings) as frozen,
-            way.client_at(env, frozen.address) as there,
+            env.client_at(frozen.address) as there,
         ):
             for name in names:
                 await there.call(name, b"1", idempotency_key="1", accept_only=True)
@@ -122,13 +110,13 @@ async def test_settlements_that_arrive_late_are_refused_and_counted(
     tmp_path: Path,
     way: Way,
 ) -> None:
-    async with way.env(second_replica) as env:
+    async with judged_env(second_replica, **way) as env:
         late, in_time = late_answer(), Hang(response=response(b"in time", response=b"in time"))
         names = await prepared(env, late, in_time)
         settings = {"telemetry.otlp_endpoint": collector.endpoint}
         async with (
             running_process(proxy.conninfo, tmp_path, settings) as frozen,
-            way.client_at(env, frozen.address) as there,
+            env.client_at(frozen.address) as there,
         ):
             for name in names:
                 await there.call(name, b"1", idempotency_key="1", accept_only=True)
@@ -162,7 +150,7 @@ async def test_settlements_that_arrive_late_are_refused_and_counted(
 
 async def taken_over(
     env: Env, observer: psycopg.Connection[tuple[object, ...]], names: list[str]
-) -> tuple[list[bytes], list[Row], Past]:
+) -> tuple[list[bytes], list[Any], Past]:
     """Wait until all calls were answered by the other replica.
 
     Returns:

@@ -1,20 +1,19 @@
 """kill -9 of one of two replicas, with processes at work and others waiting behind them."""
 
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import EngineUnavailableError, ZombiePolicy
-from tests.support.engine.replica import Replica, running_replica
-from tests.support.faults.crowd import WAYS, Crowd, Way, crowd_at_work, every_way, rows
-from tests.support.faults.ground import asked_twice
+from tests.support.engine.replica import Replica
+from tests.support.faults.crowd import Crowd, Way, crowd_at_work, every_way
+from tests.support.faults.env import asked_twice, rows
 from tests.support.storage.doctor.invariants import Past
+from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,13 +41,6 @@ WAITING = """
 LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespace)s"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
-
-
 async def killed(crowd: Crowd) -> float:
     """Kill the replica that carries a crowd; return when."""
     crowd.victim.kill()
@@ -61,13 +53,13 @@ class TestWhereThePolicySaysFail:
     async def test_all_that_it_carried_ends_as_zombies_and_all_that_waits_is_cancelled(
         self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, way: Way
     ) -> None:
-        async with way.env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
-            async with crowd_at_work(env, way, observer, tmp_path, count=COUNT) as crowd:
+        async with judged_env(second_replica, **way, zombie_policy=ZombiePolicy.FAIL) as env:
+            async with crowd_at_work(env, observer, tmp_path, count=COUNT) as crowd:
                 killed_at = await killed(crowd)
                 here = [await caller for caller in crowd.callers_here]
                 took = time.monotonic() - killed_at
                 there = [await caller for caller in crowd.callers_there]
-                at_work = await crowd.told_at_work()
+                at_work = await crowd.answers_at_work()
 
             assert took < LEASE_AND_SCANS
             assert set(here) == {errors.ProcessFailedError}
@@ -92,9 +84,8 @@ class TestWhereThePolicySaysFail:
     async def test_a_repair_brings_them_back(
         self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path
     ) -> None:
-        way = WAYS["streams and client sessions"]
-        async with way.env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
-            async with crowd_at_work(env, way, observer, tmp_path, count=1) as crowd:
+        async with judged_env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
+            async with crowd_at_work(env, observer, tmp_path, count=1) as crowd:
                 await killed(crowd)
                 [await caller for caller in crowd.callers_here]
             past = Past()
@@ -112,15 +103,15 @@ class TestWhereThePolicySaysRetry:
     async def test_all_goes_on_elsewhere_in_its_order_and_none_is_broken(
         self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, way: Way
     ) -> None:
-        async with way.env(second_replica) as env:
-            async with crowd_at_work(env, way, observer, tmp_path, count=COUNT) as crowd:
+        async with judged_env(second_replica, **way) as env:
+            async with crowd_at_work(env, observer, tmp_path, count=COUNT) as crowd:
                 killed_at = await killed(crowd)
                 for name in crowd.names:
                     await env.asked(name, 3)
                 took = time.monotonic() - killed_at
                 here = [await caller for caller in crowd.callers_here]
                 there = [await caller for caller in crowd.callers_there]
-                at_work = await crowd.told_at_work()
+                at_work = await crowd.answers_at_work()
 
             assert took < LEASE_AND_SCANS
             assert set(here) == {b"4"}

@@ -1,15 +1,13 @@
 """A replica loses its database, and its leases with it: it lets go before others take over."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from tests.support.engine.replica import Replica, running_replica
-from tests.support.faults.crowd import rows
-from tests.support.faults.ground import asked_twice
+from tests.support.faults.env import asked_twice, rows
 from tests.support.postgres.proxy import Proxy
 from tests.support.processor.scripted import Answer, Hang
 from tests.support.storage.doctor.judge import judged_env
@@ -17,7 +15,7 @@ from tests.support.storage.doctor.judge import judged_env
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COUNT = 10
-SETTINGS = {"replica.lease_timeout_seconds": "3"}
+STAYING = {"replica.lease_timeout_seconds": "3"}
 """A tenth of it is more than a busy machine is late."""
 
 BREAKS: Mapping[str, Callable[[Proxy], None]] = {
@@ -29,13 +27,6 @@ CALLS = """
     WHERE namespace = %(namespace)s AND task_type = 'call'"""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database, SETTINGS) as replica:
-        yield replica
-
-
 @pytest.mark.parametrize("name", BREAKS)
 async def test_no_processor_is_asked_by_two_replicas_at_once(
     second_replica: Replica, proxy: Proxy, observer: psycopg.Connection[Any], name: str
@@ -43,7 +34,7 @@ async def test_no_processor_is_asked_by_two_replicas_at_once(
     names = [f"p{number}" for number in range(COUNT)]
     async with (
         judged_env(second_replica) as env,
-        running_replica(proxy.conninfo, SETTINGS) as lonely,
+        running_replica(proxy.conninfo, STAYING) as lonely,
         env.client_at(lonely.address) as there,
     ):
         for each in names:

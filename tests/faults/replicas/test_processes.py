@@ -3,57 +3,30 @@
 import asyncio
 import datetime as dt
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    running_process,
-    running_replica,
-)
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import Replica
+from tests.support.faults.env import rows
 from tests.support.faults.processor import STREAM, UNARY, processor_process
 from tests.support.storage.doctor.judge import judged_env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Row = tuple[Any, ...]
-
 HELD_UP_SECONDS = 2.0
 """Twice the lease timeout. To stand still is what is tested here: nothing is waited for by it."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
-
-
-def rows_of(observer: psycopg.Connection[Any], env: Env, what: str) -> list[Row]:
-    """Return columns of the calls of an environment, with their processes, in order."""
-    return observer.execute(
-        f"SELECT {what} FROM progressor.tasks t"  # noqa: S608  a constant of a test
-        " JOIN progressor.processes p USING (slot, namespace, process_id)"
-        " WHERE t.namespace = %s AND t.task_type = 'call' ORDER BY t.task_id",
-        [env.namespace],
-    ).fetchall()
-
-
-def events_of(observer: psycopg.Connection[Any], env: Env) -> list[bytes]:
-    """Return the events of an environment, in order."""
-    found = observer.execute(
-        "SELECT payload FROM progressor.events WHERE namespace = %s ORDER BY process_id, event_id",
-        [env.namespace],
-    ).fetchall()
-    return [row[0] for row in found]
+CALLS = """
+    SELECT status::text, attempt_count FROM progressor.tasks
+    WHERE namespace = %(namespace)s AND task_type = 'call'"""
+EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s"
 
 
 class TestAProcessorIsKilled:
@@ -80,7 +53,7 @@ class TestAProcessorIsKilled:
                         for number in range(9)
                     ]
                     calls.append(group.create_task(client.call("p9", b"die")))
-                    await dying.wait()
+                    await dying.left()
                     async with processor_process(address, mode, tmp_path):
                         await asyncio.wait(calls)
 
@@ -116,5 +89,5 @@ class TestAnEventLoopIsHeldUp:
 
             assert answer.response == b"1"
             assert len(env.asked_for("p")) == 2
-            assert rows_of(observer, env, "t.status::text, t.attempt_count") == [("finished", 1)]
-            assert events_of(observer, env) == [b"1"]
+            assert rows(observer, env, CALLS) == [("finished", 1)]
+            assert rows(observer, env, EVENTS) == [(b"1",)]

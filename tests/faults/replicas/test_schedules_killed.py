@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import random
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, Remov
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from tests.support.engine.fast_engine import FastClock
 from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.process import ChildProcess
 from tests.support.engine.replica import SETTINGS, serving
 from tests.support.processor.scripted import Answer, ScriptedProcessor
 
@@ -39,48 +39,39 @@ FLAGS = {
 }
 
 
-class Crew:
+class Pair:
     """Two replicas, each of which is killed and replaced again and again."""
 
     def __init__(self, conninfo: str, directory: Path, begun_at: float) -> None:
-        self._conninfo = conninfo
-        self._directory = directory
-        self._begun_at = begun_at
         self.kill_count = 0
-        self.addresses = [f"unix:{directory}/{name}.sock" for name in ("a", "b")]
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self.processes: dict[str, ChildProcess] = {}
+        for address in (f"unix:{directory}/{name}.sock" for name in ("a", "b")):
+            flags = {**FLAGS, "database.dsn": conninfo, "server.bind": address}
+            self.processes[address] = ChildProcess(
+                "tests.support.engine.fast_engine",
+                str(SPEED),
+                str(begun_at),
+                *(f"{key}={value}" for key, value in flags.items()),
+                log=directory / "engines.log",
+            )
 
-    async def start(self, address: str) -> None:
-        flags = {**FLAGS, "database.dsn": self._conninfo, "server.bind": address}
-        self._processes[address] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.engine.fast_engine",
-            str(SPEED), str(self._begun_at),
-            *(f"{key}={value}" for key, value in flags.items()),
-            stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        await serving(address)
-
-    async def kill(self, address: str) -> None:
-        self._processes[address].kill()
-        await self._processes[address].wait()
+    async def replace(self, address: str) -> None:
+        process = self.processes[address]
+        process.kill()
+        await process.left()
         self.kill_count += 1
-
-    async def end(self) -> None:
-        for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await process.start()
+        await serving(address)
 
 
 @contextlib.asynccontextmanager
-async def crew_of(conninfo: str, directory: Path, begun_at: float) -> AsyncIterator[Crew]:
-    crew = Crew(conninfo, directory, begun_at)
-    try:
-        for address in crew.addresses:
-            await crew.start(address)
-        yield crew
-    finally:
-        await crew.end()
+async def pair_of(conninfo: str, directory: Path, begun_at: float) -> AsyncIterator[Pair]:
+    pair = Pair(conninfo, directory, begun_at)
+    async with contextlib.AsyncExitStack() as stack:
+        for address, process in pair.processes.items():
+            await stack.enter_async_context(process.running())
+            await serving(address)
+        yield pair
 
 
 LEAVES = Answer(ProcessResponse(remove=RemoveProcess()))
@@ -95,18 +86,17 @@ async def test_a_minutely_schedule_runs_each_minute_once_while_replicas_are_kill
     clock = FastClock(SPEED, begun_at)
     async with (
         ScriptedProcessor(one_at_a_time=False) as processor,
-        crew_of(own_database, tmp_path, begun_at) as crew,
+        pair_of(own_database, tmp_path, begun_at) as pair,
     ):
-        first = await _made(crew.addresses[0], processor)
+        addresses = list(pair.processes)
+        first = await _made(addresses[0], processor)
         instants = [first + n * MINUTE for n in range(61)]
         for instant in instants:
             step = LEAVES if instant.minute % 2 else STAYS
             processor.on_process(f"minutely/{instant_text(instant)}", step)
         while clock.now() < instants[-1]:
             await asyncio.sleep(chance.uniform(0.1, 1.0))  # how long it lives: by chance
-            address = chance.choice(crew.addresses)
-            await crew.kill(address)
-            await crew.start(address)
+            await pair.replace(chance.choice(addresses))
         await _wait_for_run(own_database, instants[-1])
 
     with psycopg.connect(own_database) as observer:
@@ -115,7 +105,7 @@ async def test_a_minutely_schedule_runs_each_minute_once_while_replicas_are_kill
             " WHERE instant <= %s ORDER BY instant",
             (instants[-1],),
         ).fetchall()
-    assert crew.kill_count >= 5
+    assert pair.kill_count >= 5
     assert [row[0] for row in runs] == instants
     # A second start would have drawn a task of its own.
     tasks: dict[str, set[int]] = {}

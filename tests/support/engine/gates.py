@@ -34,9 +34,8 @@ from progressor.v1.process_service_pb2 import (
     StartRequest,
 )
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.points import PATIENCE_SECONDS, eventually
 from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env, running_replica
-from tests.support.faults.ground import eventually
 from tests.support.processor.script import Step
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 
@@ -245,9 +244,9 @@ class Gated:
         settled = set(self._rows(_SETTLED))
         return at_once(note for note in self.notes if (note.task_id, note.attempt) in settled)
 
-    def at(self, number: int) -> "Gated":
-        """Return this with all its requests to one replica, in the order of their addresses."""
-        return dataclasses.replace(self, turns=itertools.repeat(self.ends[number]))
+    def at(self, *numbers: int) -> "Gated":
+        """Return this with its requests to these replicas, in the order of their addresses."""
+        return dataclasses.replace(self, turns=itertools.cycle([self.ends[it] for it in numbers]))
 
     def state(self, process_id: str) -> list[str]:
         """Return in which states the tasks of a process are that have constraints."""
@@ -374,3 +373,27 @@ async def open_gated(
             # The observer may have been put out with the server.
             with psycopg.connect(conninfo, autocommit=True) as observer:
                 await dataclasses.replace(gated, observer=observer).at_rest()
+
+
+_WATCH = """
+    CREATE TABLE public.overfull (gate text, held integer, capacity integer);
+    CREATE FUNCTION public.note_overfull() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO public.overfull VALUES (NEW.gate, NEW.held, NEW.capacity);
+        RETURN NULL;
+    END; $$;
+    CREATE TRIGGER note_overfull AFTER INSERT OR UPDATE ON progressor.gates
+    FOR EACH ROW WHEN (NEW.held > NEW.capacity) EXECUTE FUNCTION public.note_overfull();"""
+
+
+@contextlib.contextmanager
+def watched_gates(conninfo: str) -> Iterator[None]:
+    """Assert that inside no statement makes more holders than places; PostgreSQL may restart."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(_WATCH)
+    yield
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        found = connection.execute("SELECT * FROM public.overfull").fetchall()
+        connection.execute("DROP FUNCTION public.note_overfull CASCADE")
+        connection.execute("DROP TABLE public.overfull")
+    assert found == []

@@ -18,9 +18,8 @@ from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse
-from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.points import PATIENCE_SECONDS, eventually
 from tests.support.engine.replica import NOW_AND_THEN, Env, Replica, open_env, response
-from tests.support.faults.ground import eventually
 from tests.support.models.jobs.graphs import Graph
 from tests.support.processor.script import Step
 from tests.support.processor.scripted import Hang, fail

@@ -1,12 +1,14 @@
 """Waiting for named points that the engine passes, instead of sleeping."""
 
 import asyncio
-from collections.abc import Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from progressor.runtime.core.observer import Observers
 
 PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.005
 
 Facts = dict[str, Any]
 
@@ -59,6 +61,24 @@ class Points:
         self._passed.setdefault(point, []).append(facts)
         told, self.news = self.news, asyncio.Event()
         told.set()
+
+
+async def eventually(
+    holds: Callable[[], object | Awaitable[object]], *, pause: float = _LOOK_SECONDS
+) -> Any:
+    """Wait until something holds of which no point tells, and return it; read again and again.
+
+    Raises:
+        TimeoutError: It did not, within 30 s.
+    """
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            found = holds()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(pause)
 
 
 def _has(found: Facts, facts: Facts) -> bool:

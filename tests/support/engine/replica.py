@@ -1,4 +1,4 @@
-"""A whole engine: in this process, or in one of its own that can be killed and frozen.
+"""A whole engine in this process; `process.py` runs one in a process of its own.
 
 A `Env` on it is what most system tests play on: a namespace of its own, with a scripted
 processor and a client.
@@ -10,11 +10,8 @@ import dataclasses
 import datetime as dt
 import itertools
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import grpc
 from google.rpc import code_pb2
@@ -121,6 +118,7 @@ class Env:
     replica: Replica
     processor: ScriptedProcessor
     client: Client
+    session: bool = True
 
     @property
     def namespace(self) -> str:
@@ -136,8 +134,14 @@ class Env:
         return process_key(self.namespace, process_id)
 
     def client_at(self, address: str) -> Client:
-        """Return a client for the same namespace at another replica."""
-        return Client(address, namespace=self.namespace, codec=BYTES)
+        """Return a client like its own at another replica."""
+        return Client(
+            address,
+            namespace=self.namespace,
+            codec=BYTES,
+            timeout=PATIENCE_SECONDS,
+            session=self.session,
+        )
 
     async def starting(
         self, process_id: str, *steps: Step, answer: ProcessResponse | None = None
@@ -234,7 +238,7 @@ async def open_env(
     ):
         fields = {"processor_targets": (processor.target,), **options}
         await client.namespaces.create(NamespaceConfig(name=name, **fields))
-        yield Env(replica=replica, processor=processor, client=client)
+        yield Env(replica=replica, processor=processor, client=client, session=session)
         with contextlib.suppress(errors.NamespaceNotFoundError):
             async for process in client.list(page_size=1000):
                 with contextlib.suppress(errors.ProcessNotFoundError):
@@ -281,66 +285,6 @@ async def refusal(request: Awaitable[object]) -> Status:
         return read_status(error.__cause__, "")
     message = f"not refused: {answer}"
     raise AssertionError(message)
-
-
-class ReplicaProcess:
-    """An engine in a process of its own: `progressor serve`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
-        self.process = process
-        self.address = address
-
-    def kill(self) -> None:
-        """Send SIGKILL; the process is reaped by `running_process`."""
-        self.process.kill()
-
-    def freeze(self) -> None:
-        """Send SIGSTOP."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        self.process.send_signal(signal.SIGCONT)
-
-    def terminate(self) -> None:
-        """Send SIGTERM: it drains."""
-        self.process.terminate()
-
-    async def left(self) -> int:
-        """Wait until it has ended, and return its exit code."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self.process.wait()
-
-
-@contextlib.asynccontextmanager
-async def running_process(
-    conninfo: str,
-    directory: Path,
-    settings: Mapping[str, str] = {},
-    *,
-    stderr: IO[bytes] | None = None,
-    environment: Mapping[str, str] = {},
-) -> AsyncIterator[ReplicaProcess]:
-    """Run `progressor serve` on a database, on a unix socket in `directory`.
-
-    Its log goes to `stderr`, or where ours goes. Its environment is ours and `environment`.
-    """
-    address = f"unix:{directory}/engine.sock"
-    chosen = {**SETTINGS, "database.dsn": conninfo, "server.bind": address, **settings}
-    flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "progressor", "serve", *flags,
-        env={**os.environ, "PROGRESSOR_CONFIG": "", **environment}, stderr=stderr,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await serving(address)
-        yield ReplicaProcess(process, address)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        await process.wait()
 
 
 async def health_of(address: str, services: Sequence[str] = SERVICES) -> dict[str, int]:

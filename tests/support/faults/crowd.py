@@ -15,53 +15,26 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.sdk import BYTES, Client, EngineUnavailableError
+from progressor.sdk import EngineUnavailableError
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    ReplicaProcess,
-    answering,
-    running_process,
-    timer,
-)
-from tests.support.faults.ground import until
+from tests.support.engine.process import ReplicaProcess, running_process
+from tests.support.engine.replica import Env, answering, timer
+from tests.support.faults.env import rows, until
 from tests.support.processor.scripted import Answer, Hang
-from tests.support.storage.doctor.judge import judged_env
 
-Row = tuple[Any, ...]
-Told = bytes | type[Exception]
+Answered = bytes | type[Exception]
 
-WAITING_EACH = 4
-"""What waits on each process: its timer, two calls, a notification."""
+_WAITING = "SELECT count(*) FROM progressor.schedule WHERE namespace = %(namespace)s"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Way:
-    """How tasks reach the processor, and callers the engine."""
+Way = Mapping[str, bool]
+"""How tasks reach the processor, and callers the engine: as options of `open_env`."""
 
-    streaming: bool
-    session: bool
-
-    def env(self, replica: Replica, **options: Any) -> contextlib.AbstractAsyncContextManager[Env]:
-        """Make an environment on which all goes this way."""
-        return judged_env(replica, streaming=self.streaming, session=self.session, **options)
-
-    def client_at(self, env: Env, address: str) -> Client:
-        """Return a client of the environment at another replica, this way."""
-        return Client(
-            address,
-            namespace=env.namespace,
-            codec=BYTES,
-            timeout=PATIENCE_SECONDS,
-            session=self.session,
-        )
-
-
+SESSIONS: Way = {"streaming": True, "session": True}
 WAYS: Mapping[str, Way] = {
-    "calls": Way(streaming=False, session=False),
-    "processor streams": Way(streaming=True, session=False),
-    "streams and client sessions": Way(streaming=True, session=True),
+    "calls": {"streaming": False, "session": False},
+    "processor streams": {"streaming": True, "session": False},
+    "streams and client sessions": SESSIONS,
 }
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -74,19 +47,20 @@ class Crowd:
     env: Env
     victim: ReplicaProcess
     names: tuple[str, ...]
-    callers_there: tuple[asyncio.Task[Told], ...]
-    callers_here: tuple[asyncio.Task[Told], ...]
+    callers_there: tuple[asyncio.Task[Answered], ...]
+    callers_here: tuple[asyncio.Task[Answered], ...]
 
-    async def told_at_work(self) -> list[Told]:
+    async def answers_at_work(self) -> list[Answered]:
         """Return the answers here for the steps that were in hand there, in order."""
         return [
-            await told(self.env.client.await_task(name, idempotency_key="1")) for name in self.names
+            await answer_to(self.env.client.await_task(name, idempotency_key="1"))
+            for name in self.names
         ]
 
 
 @contextlib.asynccontextmanager
 async def crowd_at_work(
-    env: Env, way: Way, observer: psycopg.Connection[Any], directory: Path, *, count: int
+    env: Env, observer: psycopg.Connection[Any], directory: Path, *, count: int
 ) -> AsyncIterator[Crowd]:
     """Have a crowd at work in a replica of its own, which is killed when the context is left."""
     names = tuple(f"p{number}" for number in range(count))
@@ -95,18 +69,18 @@ async def crowd_at_work(
         await env.client.start(name)
     async with (
         running_process(env.replica.engine.dsn, directory) as victim,
-        way.client_at(env, victim.address) as there,
+        env.client_at(victim.address) as there,
         asyncio.TaskGroup() as group,
     ):
         for name in names:
             await there.call(name, b"1", idempotency_key="1", accept_only=True)
         await env.processor.received(2 * count, seconds=PATIENCE_SECONDS)
-        callers_there = [group.create_task(told(there.call(name, b"2"))) for name in names]
-        await in_line(env, observer, 2 * count)
+        callers_there = [group.create_task(answer_to(there.call(name, b"2"))) for name in names]
+        await until(env.points, lambda: rows(observer, env, _WAITING) == [(2 * count,)])
         for name in names:
             await env.client.notify(name, b"3")
-        callers_here = [group.create_task(told(env.client.call(name, b"4"))) for name in names]
-        await in_line(env, observer, WAITING_EACH * count)
+        callers_here = [group.create_task(answer_to(env.client.call(name, b"4"))) for name in names]
+        await until(env.points, lambda: rows(observer, env, _WAITING) == [(4 * count,)])
         yield Crowd(
             env=env,
             victim=victim,
@@ -116,27 +90,7 @@ async def crowd_at_work(
         )
 
 
-async def in_line(env: Env, observer: psycopg.Connection[Any], count: int) -> None:
-    """Wait until so many tasks of an environment wait."""
-    await until(
-        env.points,
-        lambda: (
-            rows(
-                observer,
-                env,
-                "SELECT count(*) FROM progressor.schedule WHERE namespace = %(namespace)s",
-            )
-            == [(count,)]
-        ),
-    )
-
-
-def rows(observer: psycopg.Connection[Any], env: Env, query: str) -> list[Row]:
-    """Return what a query finds whose parameter is the namespace of an environment."""
-    return observer.execute(query.encode(), {"namespace": env.namespace}).fetchall()
-
-
-async def told(request: Awaitable[Any]) -> Told:
+async def answer_to(request: Awaitable[Any]) -> Answered:
     """Return a caller's result: the response, or the class of the error."""
     try:
         response: bytes = (await request).response

@@ -17,7 +17,6 @@ from tests.support.faults.faults import terminated
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.proxy import Proxy
 
-_SETTLE = '"settle_tasks"('
 _END_THE_ENGINES = """
     SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
     WHERE application_name LIKE 'progressor%'"""
@@ -27,7 +26,7 @@ _END_ALL = """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ground:
+class Target:
     """A server that may be killed, a database in it, and a way there that may be broken."""
 
     cluster: Cluster
@@ -45,6 +44,14 @@ def kill_and_restart(cluster: Cluster) -> None:
     """End the server as kill -9 does, and start it, which recovers."""
     cluster.kill()
     cluster.restart()
+
+
+ENDS: Mapping[str, Callable[[Cluster, str], None]] = {
+    "restart": lambda cluster, _conninfo: cluster.restart(),
+    "kill -9": lambda cluster, _conninfo: kill_and_restart(cluster),
+    "sessions terminated": lambda _cluster, conninfo: terminate_all(conninfo),
+}
+"""What may end of a cluster and a database in it. They block."""
 
 
 @contextlib.contextmanager
@@ -67,93 +74,60 @@ def without_connections(conninfo: str) -> Iterator[None]:
         yield
 
 
-@contextlib.asynccontextmanager
-async def stalled(ground: Ground) -> AsyncIterator[None]:
-    """Pass nothing on, on the way to the server or back."""
-    ground.proxy.stall()
-    yield
-    ground.proxy.restore()
+Disaster = Callable[[Target], contextlib.AbstractAsyncContextManager[None]]
+
+
+def _of_the_way(break_it: Callable[[Proxy], None]) -> Disaster:
+    @contextlib.asynccontextmanager
+    async def broken(target: Target) -> AsyncIterator[None]:
+        break_it(target.proxy)
+        yield
+        target.proxy.restore()
+
+    return broken
+
+
+def _meanwhile(end: Callable[[Cluster, str], None]) -> Disaster:
+    @contextlib.asynccontextmanager
+    async def ended(target: Target) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(end, target.cluster, target.conninfo))
+            yield
+
+    return ended
 
 
 @contextlib.asynccontextmanager
-async def half_open(ground: Ground) -> AsyncIterator[None]:
-    """Lose all that goes over the connections there are; new ones are as good as ever."""
-    ground.proxy.half_open()
-    yield
-    ground.proxy.restore()
-
-
-@contextlib.asynccontextmanager
-async def refused(ground: Ground) -> AsyncIterator[None]:
-    """Break all connections, and every new one."""
-    ground.proxy.refuse()
-    yield
-    ground.proxy.restore()
-
-
-@contextlib.asynccontextmanager
-async def cut(ground: Ground) -> AsyncIterator[None]:
-    """Break all connections once."""
-    ground.proxy.cut()
-    yield
-
-
-@contextlib.asynccontextmanager
-async def backend_killed(ground: Ground) -> AsyncIterator[None]:
+async def _backend_killed(target: Target) -> AsyncIterator[None]:
     """End the session that is about to carry out the next settlements."""
-    struck = ground.proxy.arm(terminated(_SETTLE))
+    struck = target.proxy.arm(terminated('"settle_tasks"('))
     yield
     await struck.struck()
 
 
 @contextlib.asynccontextmanager
-async def all_backends_killed(ground: Ground) -> AsyncIterator[None]:
-    """End all sessions of the database once."""
-    await asyncio.to_thread(terminate_all, ground.conninfo)
+async def _all_backends_killed(target: Target) -> AsyncIterator[None]:
+    await asyncio.to_thread(terminate_all, target.conninfo)
     yield
 
 
 @contextlib.asynccontextmanager
-async def no_connection_left(ground: Ground) -> AsyncIterator[None]:
-    """Leave no connection to anybody."""
+async def _no_connection_left(target: Target) -> AsyncIterator[None]:
     with contextlib.ExitStack() as stack:
-        await asyncio.to_thread(stack.enter_context, without_connections(ground.conninfo))
+        await asyncio.to_thread(stack.enter_context, without_connections(target.conninfo))
         yield
 
-
-@contextlib.asynccontextmanager
-async def restarted(ground: Ground) -> AsyncIterator[None]:
-    """Restart the server meanwhile."""
-    async with _meanwhile(Cluster.restart, ground.cluster):
-        yield
-
-
-@contextlib.asynccontextmanager
-async def killed(ground: Ground) -> AsyncIterator[None]:
-    """Kill the server (-9) and start it again meanwhile."""
-    async with _meanwhile(kill_and_restart, ground.cluster):
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _meanwhile(end: Callable[[Cluster], None], cluster: Cluster) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(asyncio.to_thread(end, cluster), name="end the server")
-        yield
-
-
-Disaster = Callable[[Ground], contextlib.AbstractAsyncContextManager[None]]
 
 DISASTERS: Mapping[str, Disaster] = {
-    "stalled": stalled,
-    "half-open": half_open,
-    "refused": refused,
-    "cut": cut,
-    "a backend killed": backend_killed,
-    "all backends killed": all_backends_killed,
-    "no connection left": no_connection_left,
-    "restarted": restarted,
-    "killed": killed,
+    "stalled": _of_the_way(Proxy.stall),
+    "half-open": _of_the_way(Proxy.half_open),
+    "refused": _of_the_way(Proxy.refuse),
+    "cut": _of_the_way(Proxy.cut),
+    "a backend killed": _backend_killed,
+    "all backends killed": _all_backends_killed,
+    "no connection left": _no_connection_left,
+    "restarted": _meanwhile(ENDS["restart"]),
+    "killed": _meanwhile(ENDS["kill -9"]),
 }
 
 PASSING = ("cut", "a backend killed", "all backends killed")

@@ -1,18 +1,4 @@
-"""What can happen to a statement on its way to PostgreSQL and back; `proxy` makes it happen.
-
-As of the statement ``settle_tasks``:
-
-==================  ===========================================================================
-`cut_before`        it never reaches the server; the connection breaks
-`cut_after`         it is done; the connection breaks before its answer
-`cut_in`            it is done; the connection breaks in the middle of its answer
-`cut_uncommitted`   its result has come, but not the word that it is committed, and it is not
-`terminated`        the server ends the session when the statement is about to come
-`refused`           the server undoes it with an SQLSTATE; the connection is as good as before
-`stalled_before`    nothing is passed on any more, until `restore`: then it reaches the server, late
-`stalled_after`     it is done, and nothing is passed on any more, until `restore`
-==================  ===========================================================================
-"""
+"""What can happen to a statement on its way to PostgreSQL and back; `proxy` makes it happen."""
 
 import asyncio
 import concurrent.futures
@@ -25,7 +11,19 @@ from tests.support.postgres.wire import Turn
 
 
 class Kind(enum.Enum):
-    """What happens to a statement."""
+    """What happens to a statement.
+
+    ================  ===========================================================================
+    CUT_BEFORE        it never reaches the server; the connection breaks
+    CUT_AFTER         it is executed; the connection breaks before its answer
+    CUT_IN            it is executed; the connection breaks in the middle of its answer
+    CUT_UNCOMMITTED   its result has come, but not the word that it is committed, and it is not
+    TERMINATED        the server ends the session when the statement is about to come
+    REFUSED           the server undoes it with an SQLSTATE; the connection is as good as before
+    STALLED_BEFORE    nothing passes any more, until `restore`: then it reaches the server, late
+    STALLED_AFTER     it is executed, and nothing passes any more, until `restore`
+    ================  ===========================================================================
+    """
 
     CUT_BEFORE = enum.auto()
     CUT_AFTER = enum.auto()
@@ -40,7 +38,7 @@ class Kind(enum.Enum):
 class Fault:
     """What is to happen, once, to the n-th execution of a statement with `text` in it."""
 
-    def __init__(self, kind: Kind, text: str, *, number: int = 1, code: str = "") -> None:
+    def __init__(self, kind: Kind, text: str, code: str = "", *, number: int = 1) -> None:
         self.kind, self.text, self.code = kind, text, code
         self._left = number
         self._struck: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -80,57 +78,27 @@ class Fault:
         self._struck.set_result(None)
 
 
-def cut_before(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a connection that breaks before the statement reaches the server."""
-    return Fault(Kind.CUT_BEFORE, text, number=number)
-
-
-def cut_after(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a connection that breaks after the statement, before its answer."""
-    return Fault(Kind.CUT_AFTER, text, number=number)
-
-
-def cut_in(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a connection that breaks in the middle of the answer."""
-    return Fault(Kind.CUT_IN, text, number=number)
-
-
-def cut_uncommitted(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a server that dies between the result and the commit."""
-    return Fault(Kind.CUT_UNCOMMITTED, text, number=number)
-
-
-def terminated(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a session that is terminated just before the statement."""
-    return Fault(Kind.TERMINATED, text, number=number)
-
-
-def refused(text: str, code: str, *, number: int = 1) -> Fault:
-    """Return the fault of a statement that the server undoes with this SQLSTATE."""
-    return Fault(Kind.REFUSED, text, number=number, code=code)
-
-
-def stalled_before(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a way on which nothing moves, with the statement still on it."""
-    return Fault(Kind.STALLED_BEFORE, text, number=number)
-
-
-def stalled_after(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a way on which nothing moves, with the answer still on it."""
-    return Fault(Kind.STALLED_AFTER, text, number=number)
-
-
 Make = Callable[[str], Fault]
 """Makes a fault of a statement with a text in it."""
 
-FAULTS: Mapping[str, Make] = {
+cut_before = functools.partial(Fault, Kind.CUT_BEFORE)
+cut_after = functools.partial(Fault, Kind.CUT_AFTER)
+terminated = functools.partial(Fault, Kind.TERMINATED)
+refused = functools.partial(Fault, Kind.REFUSED)
+stalled_before = functools.partial(Fault, Kind.STALLED_BEFORE)
+stalled_after = functools.partial(Fault, Kind.STALLED_AFTER)
+
+FAULTS: Mapping[str, Callable[..., Fault]] = {
     "cut before": cut_before,
     "cut after": cut_after,
-    "cut in the answer": cut_in,
-    "cut before the commit": cut_uncommitted,
+    "cut in the answer": functools.partial(Fault, Kind.CUT_IN),
+    "cut before the commit": functools.partial(Fault, Kind.CUT_UNCOMMITTED),
     "backend terminated": terminated,
     "serialisation failure": functools.partial(refused, code="40001"),
     "disk full": functools.partial(refused, code="53100"),
     "stalled before": stalled_before,
     "stalled after": stalled_after,
 }
+
+STALLS = ("stalled before", "stalled after")
+"""Those that take long: a stall lasts until the engine gives its statement up."""

@@ -15,10 +15,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from progressor.sdk import BYTES, Processor, Step, running
 from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.process import ChildProcess
 
-ROOT = Path(__file__).parents[3]
 STREAM, UNARY = "stream", "unary"
 
 
@@ -46,27 +48,17 @@ def processor(directory: Path) -> Processor[Any]:
 @contextlib.asynccontextmanager
 async def processor_process(
     address: str, mode: str, directory: Path
-) -> AsyncIterator[asyncio.subprocess.Process]:
+) -> AsyncIterator[ChildProcess]:
     """Run the processor until the context is left; it is killed then, if it is still there."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, address, mode, str(directory),
-        cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None, "asked for a pipe"
-    try:
+    process = ChildProcess(__name__, address, mode, str(directory))
+    async with process.running(), grpc.aio.insecure_channel(address) as channel:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert await process.stdout.readline() == b"serves\n"
+            await channel.channel_ready()
         yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 async def _main(address: str, mode: str, directory: Path) -> None:
     async with running(processor(directory), bind=address, streaming=mode == STREAM):
-        sys.stdout.write("serves\n")
-        sys.stdout.flush()
         await asyncio.Event().wait()
 
 

@@ -16,7 +16,8 @@ from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.invariants import checks as invariants
 from tests.support.api.scripted_engine import Ended
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import SETTINGS, open_env, running_process, running_replica
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import SETTINGS, open_env, running_replica
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import clocks_told, execute
 from tests.support.storage.store import create_namespace

@@ -16,13 +16,8 @@ from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 from tests.support.api.terminal import ENTER_SCREEN, INTERRUPT, LEAVE_SCREEN, SHOW_CURSOR, Terminal
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    open_env,
-    running_process,
-    running_replica,
-)
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import Env, Replica, open_env, running_replica
 
 OFTEN = ("--interval", "0.2s")
 

@@ -17,6 +17,7 @@ from progressor.sdk.transport.failures import read_status
 from progressor.v1.process_service_pb2 import AwaitTaskRequest, CallRequest
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     SERVICES,
     Env,
@@ -25,7 +26,6 @@ from tests.support.engine.replica import (
     health_of,
     open_env,
     refusal,
-    running_process,
     running_replica,
 )
 from tests.support.processor.scripted import Answer, Hang

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from tests.support.engine.replica import running_process
+from tests.support.engine.process import running_process
 
 DOCKER = Path(__file__).parents[3] / "docker"
 PROBE = DOCKER / "health-probe"

@@ -19,15 +19,14 @@ from progressor.v1 import job_service_pb2
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.engine.process import ReplicaProcess, running_process
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,
     Replica,
-    ReplicaProcess,
     answering,
     broken,
     open_env,
-    running_process,
     timer,
     unavailable,
 )
@@ -310,5 +309,5 @@ async def test_refused_requests_leave_no_memory_behind(database: str, tmp_path: 
 
 def resident_mib(engine: ReplicaProcess) -> float:
     """Return the memory of an engine in a process of its own."""
-    pages = int(Path(f"/proc/{engine.process.pid}/statm").read_text().split()[1])
+    pages = int(Path(f"/proc/{engine.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB

@@ -19,7 +19,7 @@ from progressor import errors
 from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
 from progressor.sdk import BYTES, Client, NamespaceConfig
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.supervised import NAME, Supervised, gone, kill, running_supervisor
+from tests.support.engine.process import NAME, Supervised, gone, kill, running_supervisor
 from tests.support.postgres.cluster import wait_until_no_server
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 
@@ -76,7 +76,7 @@ async def open_scene(database: str) -> AsyncIterator[Scene]:
         ScriptedProcessor(one_at_a_time=False) as processor,
         contextlib.AsyncExitStack() as stack,
     ):
-        address = await supervisor.address()
+        address = await supervisor.serving_address()
         clients = [
             await stack.enter_async_context(
                 Client(address, namespace="n", codec=BYTES, timeout=PATIENCE_SECONDS)
@@ -116,13 +116,13 @@ async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_datab
             for client, process in zip(scene.clients, processes, strict=True)
         ]
         await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
-        scene.supervisor.process.terminate()
+        scene.supervisor.terminate()
         for name in NAMES:
             await scene.supervisor.log_record("draining", replica=name)
         released.set()
         answers = [await start for start in starts]
 
-        assert await scene.supervisor.exit_code() == 0
+        assert await scene.supervisor.left() == 0
         assert {answer.response for answer in answers} == {b"hello"}
         assert await scene.unsettled() == 0
 
@@ -170,7 +170,7 @@ async def test_a_killed_replica_is_replaced_and_costs_no_answer(own_database: st
 async def test_nothing_is_left_of_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running_supervisor({"database.data_directory": str(data)}) as supervisor:
-        address = await supervisor.address()
+        address = await supervisor.serving_address()
         processes = supervisor.replicas()
         # One that is stopped cannot notice anything by itself.
         os.kill(processes[f"{NAME}-2"], signal.SIGSTOP)
@@ -218,10 +218,11 @@ async def test_a_wrong_setting_ends_the_supervisor_with_one_error(
     database: str, settings: dict[str, str], key: str
 ) -> None:
     async with running_supervisor({"database.dsn": database, **settings}) as supervisor:
-        code = await supervisor.exit_code()
+        code = await supervisor.left()
+        printed = supervisor.text.splitlines()
 
     assert code == 2
-    assert [key in line for line in supervisor.lines if line.startswith("error: ")] == [True]
+    assert [key in line for line in printed if line.startswith("error: ")] == [True]
 
 
 async def test_a_port_of_somebody_else_is_refused_by_its_key(database: str) -> None:
@@ -230,8 +231,8 @@ async def test_a_port_of_somebody_else_is_refused_by_its_key(database: str) -> N
         async with running_supervisor(
             {"database.dsn": database, "server.bind": address}
         ) as supervisor:
-            assert await supervisor.exit_code() == 2
-            assert "server.bind" in supervisor.lines[0]
+            assert await supervisor.left() == 2
+            assert "server.bind" in supervisor.text.splitlines()[0]
 
 
 async def test_the_port_is_held_against_everybody_but_those_that_share_it() -> None:

@@ -11,13 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 from progressor.sdk import RetryPolicy
 from tests.support.engine.gates import refused
 from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import (
     Replica,
     answering,
     running_replica,
     timer,
 )
-from tests.support.faults.ground import eventually
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
 from tests.support.processor.scripted import Answer
 from tests.support.storage.doctor.invariants import broken_invariants

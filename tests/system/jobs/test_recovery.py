@@ -20,15 +20,9 @@ from progressor.sdk import Client, ZombiePolicy
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.engine.job_env import JobEnv, done, open_jobs, wire_nodes
-from tests.support.engine.replica import (
-    NOW_AND_THEN,
-    Replica,
-    ReplicaProcess,
-    answering,
-    running_process,
-    running_replica,
-)
-from tests.support.faults.ground import eventually
+from tests.support.engine.points import eventually
+from tests.support.engine.process import ReplicaProcess, running_process
+from tests.support.engine.replica import NOW_AND_THEN, Replica, answering, running_replica
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 from tests.support.storage.doctor.invariants import broken_invariants

@@ -15,8 +15,8 @@ from progressor.v1 import types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.engine.gates import running_pair
 from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import Replica, running_replica
-from tests.support.faults.ground import eventually
 from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, running, states
 from tests.support.processor.scripted import Answer
 from tests.support.storage.doctor.invariants import broken_invariants

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.support.engine.replica import running_process, running_replica
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import running_replica
 from tests.support.processor.scripted import ScriptedProcessor
 
 
@@ -29,4 +30,4 @@ async def test_serve_ends_well_on_sigterm(database: str, tmp_path: Path) -> None
         await client.start("p1", "hello")
         other.terminate()
 
-        assert await other.process.wait() == 0
+        assert await other.left() == 0

@@ -18,13 +18,13 @@ from progressor.runtime.upkeep import scans as retention
 from progressor.sdk import Client, ReplicaState, SyncClient
 from progressor.sdk import Replica as Listed
 from tests.support.clock import SkewedClock
+from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     SETTINGS,
     Env,
     Replica,
     health_becomes,
     open_env,
-    running_process,
     running_replica,
 )
 from tests.support.processor.scripted import Answer, Hang

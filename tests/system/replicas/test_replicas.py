@@ -11,13 +11,13 @@ import pytest_asyncio
 
 from progressor.processor.client import ProcessorClient
 from progressor.sdk import ProcessStatus, RetryPolicy, ZombiePolicy
+from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     Env,
     Replica,
     answering,
     open_env,
     refusal,
-    running_process,
     running_replica,
     timer,
 )

@@ -20,13 +20,8 @@ from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.api.memory import Memory, MemoryRequests
 from tests.support.api.server import build
-from tests.support.engine.replica import (
-    Env,
-    Replica,
-    open_env,
-    running_process,
-    running_replica,
-)
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import Env, Replica, open_env, running_replica
 from tests.support.engine.sessions import RawSession, call_of, error_of
 from tests.support.processor.scripted import Answer, Hang
 

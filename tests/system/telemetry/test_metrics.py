@@ -21,8 +21,8 @@ from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import METRICS, Metrics
 from progressor.telemetry.resource import resource_of
 from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.process import running_supervisor
 from tests.support.engine.replica import answering, open_env, running_replica
-from tests.support.engine.supervised import running_supervisor
 from tests.support.telemetry.collector import running_collector
 from tests.support.telemetry.metrics import (
     families,
@@ -248,7 +248,8 @@ async def test_a_port_in_use_of_a_replica_process_ends_all_with_its_key(database
             "telemetry.metrics_bind": f"127.0.0.1:{taken.getsockname()[1] - 1}",
         }
         async with running_supervisor(settings) as supervisor:
-            code = await supervisor.exit_code()
+            code = await supervisor.left()
+            printed = supervisor.text.splitlines()
 
     assert code == 2
-    assert any(METRICS_KEY in line for line in supervisor.lines if line.startswith("error: "))
+    assert any(METRICS_KEY in line for line in printed if line.startswith("error: "))

@@ -13,6 +13,7 @@ from google.rpc import code_pb2
 from progressor.sdk import Constraints, GateHold
 from progressor.telemetry.instruments import Distribution, Family, Labels
 from progressor.telemetry.metrics.registry import METRICS, Metrics
+from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     QUIET,
@@ -21,7 +22,6 @@ from tests.support.engine.replica import (
     answering,
     open_env,
     refusal,
-    running_process,
     running_replica,
     unavailable,
 )

@@ -15,8 +15,8 @@ from progressor.cli.main import main
 from progressor.sdk import BYTES, Client, LogLevel, NamespaceConfig
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import answering, broken, refusal, running_process, unavailable
-from tests.support.engine.served_log import Line, ServedLog, served
+from tests.support.engine.process import Line, ReplicaProcess, running_process
+from tests.support.engine.replica import answering, broken, refusal, unavailable
 from tests.support.postgres.proxy import running_proxy
 from tests.support.processor.scripted import Answer, ScriptedProcessor, Step
 from tests.support.telemetry.collector import running_collector
@@ -46,9 +46,9 @@ async def processor() -> AsyncIterator[ScriptedProcessor]:
 
 
 @contextlib.asynccontextmanager
-async def client_of(log: ServedLog, processor: ScriptedProcessor) -> AsyncIterator[Client]:
+async def client_of(log: ReplicaProcess, processor: ScriptedProcessor) -> AsyncIterator[Client]:
     """Return a client of a namespace for the processor, on the replica that writes the log."""
-    address, name = log.process.address, f"told-{next(_numbers)}"
+    address, name = log.address, f"told-{next(_numbers)}"
     async with Client(address, namespace=name, codec=BYTES, timeout=PATIENCE_SECONDS) as client:
         config = NamespaceConfig(name=name, processor_targets=(processor.target,))
         await client.namespaces.create(config)
@@ -83,11 +83,11 @@ class TestAChangeOfAProcessesState:
     async def test_is_one_line_with_its_ids_and_the_callers_trace(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
-        async with served(database, tmp_path) as log:
+        async with running_process(database, tmp_path, log=True) as log:
             async with client_of(log, processor) as client:
                 with traced() as trace_id:
                     await lived(client, processor, repair=answering(SECRET))
-            lines = states(await log.whole())
+            lines = states(await log.ended())
 
         assert [line["event"] for line in lines] == list(STATES)
         assert {(it["namespace"], it["process_id"]) for it in lines} == {(client.namespace, "p")}
@@ -102,12 +102,14 @@ class TestAChangeOfAProcessesState:
     ) -> None:
         async with (
             running_collector() as receiver,
-            served(database, tmp_path, {"telemetry.otlp_endpoint": receiver.endpoint}) as log,
+            running_process(
+                database, tmp_path, {"telemetry.otlp_endpoint": receiver.endpoint}, log=True
+            ) as log,
         ):
             async with client_of(log, processor) as client:
                 with traced(sampled=True) as trace_id:
                     await lived(client, processor, repair=answering())
-            lines = states(await log.whole())
+            lines = states(await log.ended())
             told = {it.span_id: it for it in receiver.spans}
 
         assert [line["event"] for line in lines] == list(STATES)
@@ -119,7 +121,7 @@ class TestAChangeOfAProcessesState:
     async def test_by_a_simple_repair_or_a_put_is_told_too(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
-        async with served(database, tmp_path) as log:
+        async with running_process(database, tmp_path, log=True) as log:
             async with client_of(log, processor) as client:
                 processor.on_process("p", Answer(), broken())
                 await client.start("p")
@@ -128,7 +130,7 @@ class TestAChangeOfAProcessesState:
                 await client.put("q")
             told = [
                 (it["event"], it["process_id"])
-                for it in await log.whole()
+                for it in await log.ended()
                 if it["event"] in {"process repaired", "process imported"}
             ]
 
@@ -137,8 +139,8 @@ class TestAChangeOfAProcessesState:
 
 class TestTheForm:
     async def test_is_json_where_nobody_looks_on(self, database: str, tmp_path: Path) -> None:
-        async with served(database, tmp_path, {"log.format": "auto"}) as log:
-            lines = await log.whole()
+        async with running_process(database, tmp_path, {"log.format": "auto"}, log=True) as log:
+            lines = await log.ended()
 
         events = [line["event"] for line in lines]
         order = ["engine listening", "connected to PostgreSQL", "engine serves", "engine stopped"]
@@ -149,8 +151,8 @@ class TestTheForm:
         self, database: str, tmp_path: Path
     ) -> None:
         verbose = {"GRPC_VERBOSITY": "info"}
-        async with served(database, tmp_path, environment=verbose) as log:
-            lines = await log.whole()
+        async with running_process(database, tmp_path, environment=verbose, log=True) as log:
+            lines = await log.ended()
 
         assert "grpc_core" in {line["logger"] for line in lines}
         assert lines[-1]["event"] == "engine stopped"
@@ -158,15 +160,12 @@ class TestTheForm:
     async def test_is_for_people_where_that_is_asked_for(
         self, database: str, tmp_path: Path
     ) -> None:
-        path = tmp_path / "engine.log"
-        with path.open("wb") as stderr:
-            async with running_process(
-                database, tmp_path, {"log.format": "console"}, stderr=stderr
-            ) as process:
-                process.terminate()
-                await process.left()
+        settings = {"log.format": "console"}
+        async with running_process(database, tmp_path, settings, log=True) as log:
+            log.terminate()
+            await log.left()
 
-        [serves] = [it for it in path.read_text().splitlines() if "engine serves" in it]
+        [serves] = [it for it in log.text.splitlines() if "engine serves" in it]
         assert "[info" in serves
         assert not serves.startswith("{")
 
@@ -176,54 +175,54 @@ class TestRepetition:
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
         count = 100
-        async with served(database, tmp_path) as log:
+        async with running_process(database, tmp_path, log=True) as log:
             async with client_of(log, processor) as client, asyncio.TaskGroup() as group:
                 for number in range(count):
                     group.create_task(client.start(f"p{number}"), name=f"start {number}")
-            await log.whole()
+            await log.ended()
 
-        lines = log.of("process runs")
+        lines = log.logged("process runs")
         repeated = [line["repeated"] for line in lines if "repeated" in line]
         assert len(lines) - len(repeated) + sum(repeated) == count
         assert repeated
         # Of no other message were there so many that any was held back.
-        assert {it["event"] for it in log.lines if "repeated" in it} == {"process runs"}
+        assert {it["event"] for it in log.records if "repeated" in it} == {"process runs"}
 
 
 class TestTheLevel:
     async def test_is_changed_on_the_command_line_while_it_runs(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
-        async with served(database, tmp_path) as log:
+        async with running_process(database, tmp_path, log=True) as log:
             async with client_of(log, processor) as client:
                 await set_level(log, "warning")
                 await client.start("unheard")
                 await set_level(log, "info")
                 await client.start("heard")
-                await log.said("process runs")
-            lines = log.of("process runs")
+                await log.log_record("process runs")
+            lines = log.logged("process runs")
 
         assert [line["process_id"] for line in lines] == ["heard"]
-        assert [it["level_set"] for it in log.of("log level changed")] == ["warning", "info"]
+        assert [it["level_set"] for it in log.logged("log level changed")] == ["warning", "info"]
 
     async def test_is_as_before_when_its_time_is_over(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
         async with (
-            served(database, tmp_path) as log,
+            running_process(database, tmp_path, log=True) as log,
             client_of(log, processor) as client,
         ):
             await client.replicas.set_log_level(LogLevel.ERROR, lasting=1)
-            await log.said("log level changed", 2)
+            await log.log_record("log level changed", 2)
             await client.start("heard")
-            await log.said("process runs", process_id="heard")
+            await log.log_record("process runs", process_id="heard")
 
-        assert [it["level_set"] for it in log.of("log level changed")] == ["error", "info"]
+        assert [it["level_set"] for it in log.logged("log level changed")] == ["error", "info"]
 
 
-async def set_level(log: ServedLog, level: str) -> None:
+async def set_level(log: ReplicaProcess, level: str) -> None:
     """Ask the replica for a level, as an operator does."""
-    arguments = ["log-level", level, "--address", log.process.address]
+    arguments = ["log-level", level, "--address", log.address]
     assert await asyncio.to_thread(main, arguments) == 0
 
 
@@ -238,14 +237,14 @@ async def test_a_request_that_storage_fails_is_told_with_the_callers_trace(
 ) -> None:
     with running_proxy(database) as proxy:
         async with (
-            served(proxy.conninfo, tmp_path) as log,
+            running_process(proxy.conninfo, tmp_path, log=True) as log,
             client_of(log, processor) as client,
         ):
             proxy.refuse()
             async with asyncio.TaskGroup() as group:
                 with traced() as trace_id:
                     group.create_task(get(client), name="get")
-                line, *_ = await log.said("storage is unavailable", method="Get")
+                line = await log.log_record("storage is unavailable", method="Get")
                 proxy.restore()
 
     assert (line["method"], line["trace_id"]) == ("Get", trace_id)

@@ -24,11 +24,8 @@ from progressor.sdk import (
 from progressor.telemetry import names
 from tests.support.engine.activities import queue_in, told
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.replica import (
-    NOW_AND_THEN,
-    running_process,
-    running_replica,
-)
+from tests.support.engine.process import running_process
+from tests.support.engine.replica import NOW_AND_THEN, running_replica
 from tests.support.processor.scripted import ScriptedProcessor
 from tests.support.telemetry.collector import (
     Collector,

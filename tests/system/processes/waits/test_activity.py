@@ -20,6 +20,7 @@ from progressor.sdk import (
     rates_by_namespace,
 )
 from tests.support.engine.activities import namespace_in, queue_in, replica_in, tally_in, told
+from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,
@@ -27,7 +28,6 @@ from tests.support.engine.replica import (
     health_becomes,
     open_env,
     refusal,
-    running_process,
     running_replica,
     starting_replica,
     unavailable,

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.load.jobs import (
-    NodeSpan,
-    StoredJob,
-    StoredNode,
-    broken_jobs,
-    journal_of_nodes,
-    read_node_spans,
-    recoveries,
-)
+from tests.chaos.load.jobs import StoredJob, StoredNode, broken_jobs, recoveries
+from tests.chaos.load.journal import Span, read_journals
 
 
 def node(name: str, ordinal: int, *before: int, **fields: Any) -> StoredNode:
@@ -25,8 +18,8 @@ def node(name: str, ordinal: int, *before: int, **fields: Any) -> StoredNode:
     )
 
 
-def span(name: str, task_id: int, begun_at: float, ended_at: float, attempt: int = 1) -> NodeSpan:
-    return NodeSpan(
+def span(name: str, task_id: int, begun_at: float, ended_at: float, attempt: int = 1) -> Span:
+    return Span(
         process_id=f"j/{name}",
         task_id=task_id,
         attempt=attempt,
@@ -120,11 +113,12 @@ def test_what_recovery_has_found_is_found(tmp_path: Path) -> None:
 def test_journals_are_read_with_their_ends(tmp_path: Path) -> None:
     path = tmp_path / "journal-0.jsonl"
     step = {"process_id": "j/a", "task_id": 1, "attempt": 1}
-    lines = [{**step, "begins": True, "at": 1.0}, {**step, "begins": False, "at": 2.0},
-             {**step, "attempt": 2, "begins": True, "at": 3.0}]  # fmt: skip
-    journal_of_nodes(path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    begin = {"deed": "node", "spans": True, "wall": 0.0}
+    lines = [{**step, **begin, "at": 1.0}, {**step, "deed": "end", "at": 2.0},
+             {**step, **begin, "attempt": 2, "at": 3.0}]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    first, second = read_node_spans([path, tmp_path / "missing.jsonl"])
+    first, second = read_journals([path, tmp_path / "missing.jsonl"]).nodes
 
     assert (first.begun_at, first.ended_at) == (1.0, 2.0)
     assert (second.attempt, second.ended_at) == (2, float("inf"))

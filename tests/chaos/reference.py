@@ -13,7 +13,6 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _PAUSE_SECONDS = 0.1
@@ -33,18 +32,18 @@ class Sample:
     at: float
     cpu_seconds: float
     sync_seconds: float | None
-    ticks: tuple[int, int, int] = (0, 0, 0)
+    ticks: tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Speed:
     """Of the machine in a window.
 
-    ``pieces`` of work per millisecond of a CPU, less what was stolen; ``busy`` is the share of all
-    CPUs that anybody had, and was stolen; ``sync_ms`` is the disk's median.
+    ``pieces_per_ms`` of work of a CPU, less what was stolen; ``busy`` is the share of all CPUs
+    that anybody had, and was stolen; ``sync_ms`` is the disk's median.
     """
 
-    pieces: float
+    pieces_per_ms: float
     busy: float
     sync_ms: float
 
@@ -60,17 +59,10 @@ class Reference:
         self._thread = threading.Thread(target=self._run, name="reference", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End, and leave the samples."""
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._thread.join()
         self._path.unlink(missing_ok=True)
@@ -86,9 +78,9 @@ class Reference:
         ticks = zip(inside[0].ticks, inside[-1].ticks, strict=True)
         whole, idle, stolen = (end - begin for begin, end in ticks)
         return Speed(
-            pieces=1e-3 / max(cost, 1e-9) * (1.0 - stolen / max(whole, 1)),
-            busy=1.0 - idle / max(whole, 1),
-            sync_ms=statistics.median(synced) * 1e3,
+            pieces_per_ms=round(1e-3 / max(cost, 1e-9) * (1.0 - stolen / max(whole, 1)), 3),
+            busy=round(1.0 - idle / max(whole, 1), 2),
+            sync_ms=round(statistics.median(synced) * 1e3, 2),
         )
 
     def _run(self) -> None:
