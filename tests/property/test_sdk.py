@@ -26,7 +26,7 @@ from progressor.sdk.client.replicas import (
 )
 from progressor.sdk.testing.rehearsal import STARTS_AT
 from progressor.sdk.testing.simulated_process import Failed, Task, delay_after
-from progressor.sdk.transport.unanswered import Pending, Unanswered
+from progressor.sdk.transport.session import Pending, Unanswered
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.activities import a_namespace, a_replica, an_activity

@@ -27,7 +27,7 @@ from progressor.sdk.client.resource import (
 )
 from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.codec.wire import Seconds, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
 from progressor.sdk.transport.failures import EngineUnavailableError
@@ -42,7 +42,6 @@ from progressor.sdk.values.jobs import (
     read_submitted,
     read_view,
 )
-from progressor.sdk.values.process_wire import metadata_to_wire
 from progressor.sdk.values.processes import Receipt
 from progressor.v1 import job_service_pb2 as pb
 
@@ -98,7 +97,7 @@ class Jobs(Resource[Connection]):
             nodes=nodes_to_wire(graph, self.codec),
             idempotency_key=idempotency_key,
             caller_context=context,
-            metadata=metadata_to_wire(metadata),
+            metadata=optional(object_to_wire, metadata),
             **due_to_wire(deadline),
         )
         return Exchange(request, read_submitted, timeout, repeatable=bool(idempotency_key))

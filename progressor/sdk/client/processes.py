@@ -9,23 +9,10 @@ from typing_extensions import TypeForm
 from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
+from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
-from progressor.sdk.values.process_wire import (
-    event_to_wire,
-    metadata_to_wire,
-    range_to_wire,
-    read_process,
-    read_receipt,
-    read_reply,
-    read_simple_repaired,
-    read_snapshot,
-    read_task_reply,
-    read_trace,
-    timer_to_wire,
-)
 from progressor.sdk.values.processes import (
     HistoryRange,
     NewEvent,
@@ -40,9 +27,18 @@ from progressor.sdk.values.processes import (
     TaskType,
     Trace,
     WaitCause,
+    event_to_wire,
+    range_to_wire,
+    read_process,
+    read_receipt,
+    read_reply,
+    read_simple_repaired,
+    read_snapshot,
+    read_task_reply,
+    read_trace,
+    timer_to_wire,
 )
 from progressor.v1 import process_service_pb2 as pb
-from progressor.v1 import types_pb2 as types
 
 _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
@@ -94,8 +90,8 @@ class Processes(Resource[Connection]):
         """
         request = pb.StartRequest(
             **_task(self, process_id, args, idempotency_key, context, history, namespace),
-            metadata=metadata_to_wire(metadata),
-            constraints=_optional(constraints),
+            metadata=optional(object_to_wire, metadata),
+            constraints=optional(constraints_to_wire, constraints),
             accept_only=accept_only,
         )
         return _asked(request, self.codec, response_type, timeout)
@@ -124,7 +120,7 @@ class Processes(Resource[Connection]):
         """
         request = pb.CallRequest(
             **_task(self, process_id, args, idempotency_key, context, history, namespace),
-            constraints=_optional(constraints),
+            constraints=optional(constraints_to_wire, constraints),
             accept_only=accept_only,
         )
         return _asked(request, self.codec, response_type, timeout)
@@ -145,7 +141,7 @@ class Processes(Resource[Connection]):
         """Send a process a notification, a call without an answer; return once it is durable."""
         request = pb.NotifyRequest(
             **_task(self, process_id, args, idempotency_key, context, history, namespace),
-            constraints=_optional(constraints),
+            constraints=optional(constraints_to_wire, constraints),
         )
         return Exchange(request, read_receipt, timeout, repeatable=bool(idempotency_key))
 
@@ -216,7 +212,7 @@ class Processes(Resource[Connection]):
         request = pb.GetRequest(
             namespace=namespace or self.namespace,
             process_id=process_id,
-            history_range=range_to_wire(history),
+            history_range=optional(range_to_wire, history),
             await_init=await_init,
             without_state=without_state,
         )
@@ -261,10 +257,10 @@ class Processes(Resource[Connection]):
             status=status.number,
             detail=detail,
             aux_state=self.codec.encode(state),
-            metadata=metadata_to_wire(metadata),
+            metadata=optional(object_to_wire, metadata),
             previous_status=previous_status.number,
-            created_at=optional_instant_to_wire(created_at),
-            status_changed_at=optional_instant_to_wire(status_changed_at),
+            created_at=optional(instant_to_wire, created_at),
+            status_changed_at=optional(instant_to_wire, status_changed_at),
             history=[event_to_wire(event, self.codec) for event in history],
             timer=None if timer is None else timer_to_wire(timer, self.codec),
             corrupted_by_type=corrupted_by_type.number,
@@ -365,9 +361,9 @@ class Processes(Resource[Connection]):
             namespace="" if all_namespaces else namespace or self.namespace,
             statuses=[it.number for it in statuses],
             causes=[it.number for it in causes],
-            created_from=optional_instant_to_wire(created_from),
-            created_to=optional_instant_to_wire(created_to),
-            metadata=metadata_to_wire(metadata),
+            created_from=optional(instant_to_wire, created_from),
+            created_to=optional(instant_to_wire, created_to),
+            metadata=optional(object_to_wire, metadata),
             page_size=page_size,
         )
         return Listing(
@@ -421,7 +417,7 @@ def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
         "args": resource.codec.encode(args),
         "caller_context": context,
         "idempotency_key": idempotency_key,
-        "history_range": range_to_wire(history),
+        "history_range": optional(range_to_wire, history),
     }
 
 
@@ -437,10 +433,6 @@ def _asked(
         timeout,
         repeatable=bool(request.idempotency_key),
     )
-
-
-def _optional(constraints: Constraints | None) -> types.Constraints | None:
-    return None if constraints is None else constraints_to_wire(constraints)
 
 
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import datetime as dt
 import enum
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, TypeAlias, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
@@ -13,6 +13,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from progressor.sdk.codec.codecs import Payload
 from progressor.wire import fields
 from progressor.wire.shapes import Field
+
+V = TypeVar("V")
+M = TypeVar("M")
 
 _EXACT_MAX = 2**53
 _DEPTH_MAX = fields.METADATA_DEPTH_MAX
@@ -34,6 +37,11 @@ class WireEnum(enum.StrEnum):
         """Return the member of `number`; the first member if this release does not know it."""
         members = tuple(cls)
         return members[number] if 0 <= number < len(members) else members[0]
+
+
+def optional(convert: Callable[[V], M], value: V | None) -> M | None:
+    """Return a value converted to a message; None: None, which leaves a field out."""
+    return None if value is None else convert(value)
 
 
 def timedelta_of(duration: Seconds) -> dt.timedelta:
@@ -61,11 +69,6 @@ def instant_to_wire(instant: dt.datetime) -> Timestamp:
         message = f"datetimes must have a time zone, got {instant!r}"
         raise ValueError(message)
     return fields.datetime_to_timestamp(instant)
-
-
-def optional_instant_to_wire(instant: dt.datetime | None) -> Timestamp | None:
-    """Return an instant as a message; None: None."""
-    return None if instant is None else instant_to_wire(instant)
 
 
 def instant_from_wire(timestamp: Timestamp) -> dt.datetime:

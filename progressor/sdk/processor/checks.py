@@ -1,13 +1,42 @@
-"""Checks before the first step: the type of the state, handlers, missing awaits."""
+"""Checks before the first step: the type of the state, handlers, missing awaits.
 
+A missing await is found in the source of a handler. A finding is certain: the name resolves without
+running code, and the coroutine is not used where it is created. A coroutine that is passed on,
+stored or returned may be awaited elsewhere.
+"""
+
+import ast
+import builtins
+import dataclasses
 import inspect
+import operator
+import textwrap
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import EllipsisType, FunctionType
+from typing import Any, Self, TypeAlias
 
 from progressor.sdk.codec.codecs import CheckedCodec, Codec
 from progressor.sdk.codec.kinds import name_of
-from progressor.sdk.processor.handler_source import forgotten_await, types_asked
+
+_Chain: TypeAlias = tuple[ast.AST, ...]
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_USELESS = (
+    ast.Expr,
+    ast.If,
+    ast.While,
+    ast.Assert,
+    ast.Compare,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Subscript,
+    ast.FormattedValue,
+    ast.AugAssign,
+)
+_OF_COROUTINES = frozenset({"close", "send", "throw"})
+_ASKING = frozenset({"args_as", "results_as"})
+_UNKNOWN: Any = object()
 
 
 def name_of_handler(handler: object) -> str:
@@ -48,14 +77,14 @@ def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> No
     Raises:
         TypeError: It does not; the message begins with the `owner` and names file and line.
     """
-    call = forgotten_await(handler)
+    call = _forgotten_await(handler)
     if call is not None:
         how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
         message = f"{owner} must await {call}{how}"
         raise TypeError(message)
     if not isinstance(codec, CheckedCodec):
         return
-    for kind, place in types_asked(handler):
+    for kind, place in _types_asked(handler):
         why = codec.unreadable(kind)
         if why is not None:
             message = f"{owner} requests a `{name_of(kind)}` {place}: {why}"
@@ -87,3 +116,164 @@ def _returned_by(handler: Callable[..., object], codec: Codec) -> str | None:
         return None
     found = codec.unwritable(hints.get("return", Any))
     return None if found is None else f"cannot return a `{name_of(found[0])}`: {found[1]}"
+
+
+def _forgotten_await(handler: Callable[..., object]) -> str | None:
+    """Return the first call in a handler that lacks an `await`, with its place; None: none."""
+    source = _Source.of(handler)
+    for call, chain in () if source is None else _calls(source.definition):
+        assert source is not None, "there are calls"
+        if _is_coroutine_function(call.func, source.function) and _is_lost(chain, source.step):
+            return f"{ast.unparse(call.func)}(...) {source.place(call)}"
+    return None
+
+
+def _types_asked(handler: Callable[..., object]) -> Iterator[tuple[object, str]]:
+    """Yield each type that a handler requests of its step, and where."""
+    source = _Source.of(handler)
+    for call, _ in () if source is None else _calls(source.definition):
+        assert source is not None, "there are calls"
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=source.step), attr=name), args=[kind]
+            ) if name in _ASKING:
+                found = _type(kind, source.function)
+                if found is not _UNKNOWN:
+                    yield found, source.place(call)
+            case _:
+                pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A handler that is a function, with its source and the name of its argument."""
+
+    function: FunctionType
+    definition: ast.FunctionDef | ast.AsyncFunctionDef
+    step: str
+
+    @classmethod
+    def of(cls, handler: Callable[..., object]) -> Self | None:
+        """Return the source of a handler; None: it has none."""
+        function = inspect.unwrap(getattr(handler, "__func__", handler))
+        definition = _definition_of(function) if isinstance(function, FunctionType) else None
+        if definition is None or not isinstance(function, FunctionType):
+            return None
+        step = _step_name(definition, is_bound=inspect.ismethod(handler))
+        return cls(function=function, definition=definition, step=step)
+
+    def place(self, call: ast.Call) -> str:
+        """Return the file and line of a call."""
+        code = self.function.__code__
+        return f"({code.co_filename}, line {code.co_firstlineno + call.lineno - 1})"
+
+
+def _definition_of(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the parsed source; None: it has none, or is a lambda."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        definition = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return definition if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _step_name(definition: ast.FunctionDef | ast.AsyncFunctionDef, *, is_bound: bool) -> str:
+    names = [it.arg for it in (*definition.args.posonlyargs, *definition.args.args)]
+    names = names[1:] if is_bound else names
+    return names[0] if names else ""
+
+
+def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, _Chain]]:
+    """Yield each call in the body of a function, with the nodes around it, the innermost first."""
+    stack: list[tuple[ast.AST, _Chain]] = [(it, ()) for it in reversed(definition.body)]
+    while stack:  # ends with the source
+        node, chain = stack.pop()
+        if isinstance(node, _SCOPES):
+            continue
+        if isinstance(node, ast.Call):
+            yield node, chain
+        inner = (node, *chain)
+        stack.extend((it, inner) for it in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _is_lost(chain: _Chain, step: str) -> bool:
+    """Return whether a coroutine inside these nodes is never awaited."""
+    around, *outer = chain
+    match around:
+        case ast.BoolOp() | ast.IfExp():
+            return _is_lost(tuple(outer), step)
+        case ast.Attribute(attr=name):
+            return name not in _OF_COROUTINES
+        case ast.Assign(targets=targets):
+            return any(_is_of_step(it, step) for it in targets)
+        case ast.Call(func=callee):
+            return _is_of_step(callee, step)
+        case _:
+            return isinstance(around, _USELESS)
+
+
+def _is_of_step(expression: ast.expr, step: str) -> bool:
+    """Return whether this is an attribute of the step; none takes a coroutine."""
+    match expression:
+        case ast.Attribute(value=ast.Name(id=name)):
+            return name == step
+        case _:
+            return False
+
+
+def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:
+    found = _resolved(callee, function)
+    return inspect.iscoroutinefunction(getattr(found, "__func__", found))
+
+
+def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # any object of the user's
+    """Return the object of a dotted name, without evaluating properties."""
+    match expression:
+        case ast.Name(id=name):
+            return _named(name, function)
+        case ast.Attribute(value=value, attr=name):
+            owner = _resolved(value, function)
+            return _UNKNOWN if owner is _UNKNOWN else inspect.getattr_static(owner, name, _UNKNOWN)
+        case _:
+            return _UNKNOWN
+
+
+def _named(name: str, function: FunctionType) -> Any:  # noqa: ANN401  # as above
+    code = function.__code__
+    if name in code.co_varnames or name in code.co_cellvars:
+        return _UNKNOWN
+    if name in code.co_freevars:
+        try:
+            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        except ValueError:  # not assigned yet
+            return _UNKNOWN
+    return function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
+
+
+def _type(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # as above
+    """Return the type of an expression of names, unions and parameters."""
+    match expression:
+        case ast.Constant(value=None | EllipsisType() as value):
+            return value
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _made(operator.or_, _type(left, function), _type(right, function))
+        case ast.Subscript(value=value, slice=parameters):
+            items = parameters.elts if isinstance(parameters, ast.Tuple) else [parameters]
+            found = [_type(it, function) for it in items]
+            if any(it is _UNKNOWN for it in found):
+                return _UNKNOWN
+            return _made(operator.getitem, _type(value, function), tuple(found))
+        case _:
+            return _resolved(expression, function)
+
+
+def _made(make: Callable[[Any, Any], object], first: object, second: object) -> object:
+    """Return a type made of two types; anything else could run the user's code."""
+    is_type = isinstance(first, type) or getattr(first, "__module__", "") in {"typing", "types"}
+    if first is _UNKNOWN or second is _UNKNOWN or not (is_type or first is None):
+        return _UNKNOWN
+    try:
+        return make(first, second)
+    except TypeError:
+        return _UNKNOWN

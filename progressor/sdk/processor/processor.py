@@ -14,7 +14,7 @@ import grpc
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import JSON, Codec, Payload
-from progressor.sdk.processor import descriptions, server
+from progressor.sdk.processor import server
 from progressor.sdk.processor.blocking import BlockingWarning, watched
 from progressor.sdk.processor.checks import (
     check_handler,
@@ -23,7 +23,14 @@ from progressor.sdk.processor.checks import (
     name_of_handler,
 )
 from progressor.sdk.processor.step import State, Step
-from progressor.sdk.processor.verdicts import Reject, Verdict, failure
+from progressor.sdk.processor.verdicts import (
+    Reject,
+    Verdict,
+    failure,
+    text_of_error,
+    text_of_failure,
+    text_of_step,
+)
 from progressor.sdk.transport.propagation import under
 from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
@@ -272,8 +279,8 @@ class Processor(Generic[State]):
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
         _log.error(
             "handler raised %s (%s)",
-            descriptions.of_error(error),
-            descriptions.of_step(request),
+            text_of_error(error),
+            text_of_step(request),
             exc_info=error,
             extra={
                 "processor": self._name,
@@ -284,15 +291,13 @@ class Processor(Generic[State]):
                 "attempt": request.task.attempt,
             },
         )
-        return failure(
-            grpc.StatusCode.UNKNOWN, descriptions.of_failure(error), type(error).__name__
-        )
+        return failure(grpc.StatusCode.UNKNOWN, text_of_failure(error), type(error).__name__)
 
 
 def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:
     """Refuse an attempt of a process whose earlier attempt is still running."""
     message = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
-    _log.warning("attempt refused: %s (%s)", message, descriptions.of_step(request))
+    _log.warning("attempt refused: %s (%s)", message, text_of_step(request))
     return failure(grpc.StatusCode.ABORTED, message, STILL_RUNNING)
 
 

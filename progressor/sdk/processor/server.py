@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
 import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,8 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from progressor.sdk.processor.streaming import AnswerStep, Context, StepSlots, Streams
 from progressor.sdk.processor.verdicts import failure
-from progressor.sdk.transport.addresses import check_address
-from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
+from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.v1 import processor_service_pb2 as pb
 
 try:
@@ -50,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Servable(Protocol):
-    """A processor, as the server needs it."""
+    """A processor, as the server needs it. A `Processor` also has ``check`` and ``task_types``."""
 
     @property
     def name(self) -> str:
@@ -58,14 +56,6 @@ class Servable(Protocol):
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return the answer to one step."""
-
-
-@runtime_checkable
-class Checkable(Protocol):
-    """A processor that can be checked before its first step."""
-
-    def check(self) -> None:
-        """Raise ValueError or TypeError if it cannot carry out steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +130,7 @@ async def running(
     check_address(bind)
     answer_step = _router(processors)
     for processor in processors:
-        if isinstance(processor, Checkable):
-            processor.check()
+        getattr(processor, "check", lambda: None)()
     # `slots` counts the steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
@@ -156,7 +145,7 @@ async def running(
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     slots = StepSlots(limits.steps_max)
     streams = Streams(answer_step, threads, slots) if streaming else None
-    server.add_generic_rpc_handlers((_handler(_Servicer(answer_step, threads, slots), streams),))
+    server.add_generic_rpc_handlers((_service(answer_step, threads, slots, streams),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -175,25 +164,6 @@ async def running(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Servicer:
-    """Answers single calls: one look-up and one await between the socket and the handler."""
-
-    def __init__(self, answer_step: AnswerStep, threads: Executor, slots: StepSlots) -> None:
-        self._answer_step, self._threads, self._slots = answer_step, threads, slots
-
-    async def process(
-        self,
-        request: pb.ProcessRequest,
-        context: grpc.aio.ServicerContext[pb.ProcessRequest, pb.ProcessResponse],
-    ) -> pb.ProcessResponse:
-        if not self._slots.take():
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
-        try:
-            return await self._answer_step(request, self._threads)
-        finally:
-            self._slots.release()
-
-
 async def _describe(
     _request: pb.DescribeRequest,
     _context: grpc.aio.ServicerContext[pb.DescribeRequest, pb.DescribeResponse],
@@ -201,15 +171,25 @@ async def _describe(
     return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
 
 
-async def _serve_stream(streams: Streams, _frames: object, context: Context) -> None:
-    await streams.serve(context)
-
-
-def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHandler:
+def _service(
+    answer_step: AnswerStep, threads: Executor, slots: StepSlots, streams: Streams | None
+) -> grpc.GenericRpcHandler:
     """Return the service; without streams, ProcessStream is UNIMPLEMENTED."""
+
+    async def process(
+        request: pb.ProcessRequest,
+        context: grpc.aio.ServicerContext[pb.ProcessRequest, pb.ProcessResponse],
+    ) -> pb.ProcessResponse:
+        if not slots.take():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
+        try:
+            return await answer_step(request, threads)
+        finally:
+            slots.release()
+
     methods: dict[str, Any] = {
         "Process": grpc.unary_unary_rpc_method_handler(
-            servicer.process,
+            process,
             request_deserializer=pb.ProcessRequest.FromString,
             response_serializer=pb.ProcessResponse.SerializeToString,
         ),
@@ -220,10 +200,12 @@ def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHan
         ),
     }
     if streams is not None:
+
+        async def serve_stream(_frames: object, context: Context) -> None:
+            await streams.serve(context)
+
         # Bytes in, bytes out: `streaming` parses and builds the frames.
-        methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(
-            functools.partial(_serve_stream, streams)
-        )
+        methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(serve_stream)
     return grpc.method_handlers_generic_handler(_SERVICE_NAME, methods)
 
 
@@ -283,7 +265,6 @@ def _announce(processors: tuple[Servable, ...], address: str) -> None:
 
 
 def _described(processor: Servable) -> str:
-    # Only a `Processor` has task types; the server accepts anything that answers.
     task_types: tuple[str, ...] = getattr(processor, "task_types", ())
     return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
 

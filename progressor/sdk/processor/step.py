@@ -14,13 +14,21 @@ from progressor.sdk.codec.wire import (
     instant_from_wire,
     object_from_wire,
     object_to_wire,
+    optional,
 )
 from progressor.sdk.processor.verdicts import Reject
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
-from progressor.sdk.values.process_wire import metadata_to_wire, read_event, timer_to_wire
-from progressor.sdk.values.processes import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
+from progressor.sdk.values.processes import (
+    Event,
+    HistoryRange,
+    NewTimer,
+    ProcessStatus,
+    TaskType,
+    read_event,
+    timer_to_wire,
+)
 from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -236,7 +244,7 @@ class Step(Generic[State]):
         message = types.NewEvent(
             payload=self._codec.encode(event),
             format_version=format_version,
-            metadata=metadata_to_wire(metadata),
+            metadata=optional(object_to_wire, metadata),
         )
         self._response.events.append(message)
 

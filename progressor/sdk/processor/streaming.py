@@ -26,8 +26,7 @@ import grpc
 from google.protobuf import message
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk.processor import descriptions
-from progressor.sdk.processor.verdicts import failure
+from progressor.sdk.processor.verdicts import failure, text_of_step
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
@@ -139,12 +138,8 @@ class _Stream:
         self, wire: Context, answer_step: AnswerStep, threads: Executor, slots: StepSlots
     ) -> None:
         self.garbled = False
-        self._wire, self._answer_step, self._threads, self._slots = (
-            wire,
-            answer_step,
-            threads,
-            slots,
-        )
+        self._wire, self._answer_step = wire, answer_step
+        self._threads, self._slots = threads, slots
         # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
@@ -248,9 +243,7 @@ class _Stream:
             self._answer(step_id, _CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a bug ends this step alone
-            _log.exception(
-                "step failed with an unexpected error (%s)", descriptions.of_step(request)
-            )
+            _log.exception("step failed with an unexpected error (%s)", text_of_step(request))
             text = f"Unexpected {type(error)}: {error}"
             answer = failure(grpc.StatusCode.UNKNOWN, text, "").SerializeToString()
         self._answer(step_id, answer)

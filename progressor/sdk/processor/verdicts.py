@@ -1,12 +1,14 @@
-"""Exceptions that a handler raises to end its step without an answer."""
+"""How a step ends without an answer: what a handler raises, and what is said of it."""
 
 import datetime as dt
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import grpc
 
 from progressor.sdk.codec.wire import Seconds, duration_to_wire, timedelta_of
+from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
 
 
@@ -131,6 +133,35 @@ def status_number(code: grpc.StatusCode) -> int:
     """Return the number of a gRPC status."""
     value: tuple[Any, ...] = code.value
     return int(value[0])
+
+
+def text_of_step(request: pb.ProcessRequest) -> str:
+    """Return the process, the task and the attempt of a request, for a log.
+
+    It is in the text of a record since a program's log may show nothing else. Ids and errors are on
+    one line, whatever they contain.
+    """
+    process, task = request.process, request.task
+    return (
+        f"namespace {process.namespace!r}, process {process.process_id!r}, "
+        f"{TaskType.from_number(task.type)} task {task.task_id}, attempt {task.attempt}"
+    )
+
+
+def text_of_error(error: Exception) -> str:
+    """Return an error with its class, as in the last line of its traceback."""
+    text = traceback.format_exception_only(error)[0].strip()
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def text_of_failure(error: Exception) -> str:
+    """Return the message of a failure by an error; the reason of the failure is its class.
+
+    The text of a KeyError is only the key, and some errors have no text: these get their class.
+    """
+    if isinstance(error, KeyError) or not str(error):
+        return traceback.format_exception_only(error)[0].strip()
+    return str(error)
 
 
 def _check_words(verdict: Verdict, message: object, reason: object) -> None:

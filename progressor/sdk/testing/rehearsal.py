@@ -10,14 +10,27 @@ from typing_extensions import TypeForm
 from progressor import errors
 from progressor.sdk.codec.codecs import Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_from_wire, timedelta_of
+from progressor.sdk.codec.wire import (
+    Seconds,
+    instant_to_wire,
+    object_from_wire,
+    object_to_wire,
+    optional,
+    timedelta_of,
+)
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
 from progressor.sdk.testing.simulated_process import EndedTask, Observer, SimulatedProcess, Task
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
-from progressor.sdk.values.process_wire import metadata_to_wire, read_event
-from progressor.sdk.values.processes import Event, ProcessStatus, Reply, TaskError, TaskType
+from progressor.sdk.values.processes import (
+    Event,
+    ProcessStatus,
+    Reply,
+    TaskError,
+    TaskType,
+    read_event,
+)
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -216,7 +229,7 @@ class Rehearsal(Generic[State]):
             status=types_pb2.PROCESS_STATUS_INIT,
             created_at=now,
             status_changed_at=now,
-            metadata=metadata_to_wire(metadata),
+            metadata=optional(object_to_wire, metadata),
         )
         ended = await self._ask(TaskType.INIT, args, context, nodes=tuple(nodes))
         return self._reply_of(ended, response_type)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import datetime as dt
+import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -12,7 +13,6 @@ import grpc
 from google.protobuf.message import Message
 
 from progressor.sdk.codec.wire import timedelta_of
-from progressor.sdk.transport.addresses import check_address
 from progressor.sdk.transport.exchange import (
     Attempts,
     Exchange,
@@ -44,6 +44,28 @@ _CHANNEL_OPTIONS = (
 )
 
 
+_PORT_MAX = 65_535
+_HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]*\]|[^:/\[\]]*):(\d+)", re.ASCII)
+_BARE_HOST = re.compile(r"\[[^\[\]]*\]|[^:/\[\]]*")
+
+
+def check_address(address: str) -> None:
+    """Check the port of ``host:port``; other forms, as unix:/path and dns:///name:1, are gRPC's.
+
+    gRPC uses a port modulo 65,536, and 443 if there is none.
+
+    Raises:
+        ValueError: The port is missing or out of range.
+    """
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is not None and int(match[1][:6]) > _PORT_MAX:
+        message = f"{address!r}: the port must be at most {_PORT_MAX}"
+        raise ValueError(message)
+    if _BARE_HOST.fullmatch(address):
+        message = f"{address!r} has no port: must be host:port or unix:/path"
+        raise ValueError(message)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """The address of the engine and how requests are sent to it.
@@ -60,12 +82,15 @@ class Endpoint:
     repeats: bool = True
 
     def __post_init__(self) -> None:
-        """Check the target.
-
-        Raises:
-            ValueError: The port is missing or out of range.
-        """
+        """Raise ValueError for a target whose port is missing or out of range."""
         check_address(self.target)
+
+    def channel(self, kind: Any, *more: tuple[str, int]) -> Any:  # noqa: ANN401  # grpc, or grpc.aio
+        """Return a new channel of `kind`, a module of gRPC, with more options."""
+        options = (*_CHANNEL_OPTIONS, *more)
+        if self.credentials is None:
+            return kind.insecure_channel(self.target, options=options)
+        return kind.secure_channel(self.target, self.credentials, options=options)
 
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts of an exchange; its timeout starts now."""
@@ -193,18 +218,15 @@ class Connection:
 
     def _opened(self) -> _Rpcs:
         if self._rpcs is None:
-            self._rpcs = _Rpcs(self._new_channel())
+            self._rpcs = _Rpcs(self._endpoint.channel(grpc.aio))
         return self._rpcs
 
     def _session_channel(self) -> grpc.aio.Channel:
         # Channels of one process share connections; a session needs a connection of its own.
-        return self._new_channel(("grpc.use_local_subchannel_pool", 1))
-
-    def _new_channel(self, *more: tuple[str, int]) -> grpc.aio.Channel:
-        endpoint, options = self._endpoint, (*_CHANNEL_OPTIONS, *more)
-        if endpoint.credentials is None:
-            return grpc.aio.insecure_channel(endpoint.target, options=options)
-        return grpc.aio.secure_channel(endpoint.target, endpoint.credentials, options=options)
+        channel: grpc.aio.Channel = self._endpoint.channel(
+            grpc.aio, ("grpc.use_local_subchannel_pool", 1)
+        )
+        return channel
 
 
 class BlockingConnection:
@@ -259,10 +281,5 @@ class BlockingConnection:
     def _opened(self) -> _Rpcs:
         with self._lock:
             if self._rpcs is None:
-                target, credentials = self._endpoint.target, self._endpoint.credentials
-                self._rpcs = _Rpcs(
-                    grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
-                    if credentials is None
-                    else grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-                )
+                self._rpcs = _Rpcs(self._endpoint.channel(grpc))
             return self._rpcs

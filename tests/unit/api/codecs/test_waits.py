@@ -42,7 +42,7 @@ from progressor.domain.views.wait import (
     Wait,
 )
 from progressor.sdk import WaitCause
-from progressor.sdk.values.process_wire import read_wait
+from progressor.sdk.values.processes import read_wait
 from progressor.v1 import types_pb2
 from tests.support.api.memory import trace
 from tests.support.builders import make_process, seconds

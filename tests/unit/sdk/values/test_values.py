@@ -28,7 +28,7 @@ from progressor.sdk.codec.wire import (
     object_to_wire,
 )
 from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
-from progressor.sdk.values.process_wire import timer_to_wire
+from progressor.sdk.values.processes import timer_to_wire
 from progressor.v1 import job_service_pb2 as jobs
 from progressor.v1 import namespace_service_pb2 as namespaces
 from progressor.v1 import nodes_pb2 as nodes
