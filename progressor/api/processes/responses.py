@@ -4,7 +4,7 @@ A wait is a flat message, which any client can read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
@@ -28,15 +28,9 @@ from progressor.domain.views.wait import (
     Cause,
     GatesFull,
     GateWait,
-    NoFreeWorker,
     NoReplica,
     OrderWait,
     Overrun,
-    PresumedDead,
-    RetryNotDue,
-    RunAtNotDue,
-    Running,
-    TimerNotDue,
     Wait,
 )
 from progressor.v1 import process_service_pb2 as pb
@@ -82,17 +76,8 @@ def _fill_version(message: Any, version: Version, _context: object) -> None:  # 
 
 
 _CAUSE_TO_WIRE: Mapping[type[Cause], types_pb2.WaitCause.ValueType] = {
-    Running: types_pb2.WAIT_CAUSE_RUNNING,
-    TimerNotDue: types_pb2.WAIT_CAUSE_TIMER,
-    BehindTask: types_pb2.WAIT_CAUSE_BEHIND_TASK,
-    NoFreeWorker: types_pb2.WAIT_CAUSE_NO_FREE_WORKER,
-    RetryNotDue: types_pb2.WAIT_CAUSE_RETRY,
-    NoReplica: types_pb2.WAIT_CAUSE_NO_REPLICA,
-    PresumedDead: types_pb2.WAIT_CAUSE_PRESUMED_DEAD,
-    Overrun: types_pb2.WAIT_CAUSE_OVERRUN,
-    RunAtNotDue: types_pb2.WAIT_CAUSE_RUN_AT,
-    BehindVersion: types_pb2.WAIT_CAUSE_ORDER,
-    GatesFull: types_pb2.WAIT_CAUSE_GATE,
+    cause: types_pb2.WaitCause.Value(f"WAIT_CAUSE_{cause.NAME.upper()}")
+    for cause in get_args(Cause)
 }
 CAUSE_FROM_WIRE: Mapping[int, type[Cause]] = {
     number: cause for cause, number in _CAUSE_TO_WIRE.items()

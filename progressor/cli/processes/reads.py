@@ -9,6 +9,7 @@ from rich.text import Text
 from progressor.cli.input.inputs import (
     PAGE_MAX,
     HistoryInput,
+    bad_input,
     check_limit,
     first,
     instant,
@@ -72,10 +73,7 @@ _EVENTS: Mapping[str, Column[Event]] = {
 }
 
 Status = Literal["init", "running", "error", "finished"]
-Cause = Literal[
-    "running", "timer", "run_at", "retry", "order", "behind_task", "gate", "no_free_worker",
-    "no_replica", "presumed_dead", "overrun",
-]  # fmt: skip
+_CAUSES = tuple(it for it in WaitCause if it is not WaitCause.UNSPECIFIED)
 
 
 async def get(
@@ -137,8 +135,11 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     *,
     status: Annotated[tuple[Status, ...], option("Only with this status; may be repeated.")] = (),
     cause: Annotated[
-        tuple[Cause, ...],
-        option("Only if their first task waits for this cause (see why); may be repeated."),
+        tuple[str, ...],
+        option(
+            "Only if their first task waits for this cause (see why); may be repeated: "
+            f"{', '.join(_CAUSES)}."
+        ),
     ] = (),
     metadata: Annotated[
         str | None, option("Only if their metadata contains this JSON object.")
@@ -155,7 +156,7 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     async with client_of(scope) as client:
         listing = client.list(
             statuses=[ProcessStatus(it) for it in status],
-            causes=[WaitCause(it) for it in cause],
+            causes=[_cause(it) for it in cause],
             metadata=json_object("--metadata", metadata),
             created_from=instant("--created-from", created_from),
             created_to=instant("--created-to", created_to),
@@ -167,6 +168,12 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     columns = _COLUMNS if scope.namespace is not None else {**_NAMESPACE_COLUMN, **_COLUMNS}
     document = {"processes": found, "more": more}
     show(document, table(columns, found), *more_note(limit, more=more), as_json=scope.json)
+
+
+def _cause(text: str) -> WaitCause:
+    if text not in _CAUSES:
+        raise bad_input("--cause", f"must be one of {', '.join(_CAUSES)}, got {text!r}")
+    return WaitCause(text)
 
 
 def _people(snapshot: Snapshot) -> list[RenderableType]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+from typing import ClassVar
 
 from progressor.domain.gates.constraint import GatedState, Order, Version
 from progressor.domain.gates.gate import GateHolder
@@ -120,6 +121,8 @@ class Running:
     task is collected at ``collected_at``, at the latest.
     """
 
+    NAME: ClassVar = "running"
+
     replica_id: int
     since: dt.datetime
     silent_since: dt.datetime | None = None
@@ -135,6 +138,8 @@ class PresumedDead:
     replica lives that would collect.
     """
 
+    NAME: ClassVar = "presumed_dead"
+
     replica_id: int
     since: dt.datetime
     silent_since: dt.datetime | None
@@ -148,6 +153,8 @@ class Overrun:
     ``collected_at`` is None where no replica lives that would collect.
     """
 
+    NAME: ClassVar = "overrun"
+
     replica_id: int
     since: dt.datetime
     expired_at: dt.datetime
@@ -158,6 +165,8 @@ class Overrun:
 class TimerNotDue:
     """It is a timer, until then."""
 
+    NAME: ClassVar = "timer"
+
     until: dt.datetime
 
 
@@ -165,12 +174,16 @@ class TimerNotDue:
 class RunAtNotDue:
     """Its constraints name this instant."""
 
+    NAME: ClassVar = "run_at"
+
     until: dt.datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryNotDue:
     """Its last attempt failed; the next one is then. ``attempts_max`` counts all attempts."""
+
+    NAME: ClassVar = "retry"
 
     until: dt.datetime
     attempts_max: int
@@ -184,6 +197,8 @@ class BehindTask:
     ``until`` is the instant for which a timer was set.
     """
 
+    NAME: ClassVar = "behind_task"
+
     task_id: int
     task_type: TaskType
     is_running: bool
@@ -195,12 +210,16 @@ class BehindTask:
 class BehindVersion:
     """A smaller version of its order has not ended."""
 
+    NAME: ClassVar = "order"
+
     order: OrderWait
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GatesFull:
     """Gates that it must hold are full; one at least."""
+
+    NAME: ClassVar = "gate"
 
     gates: tuple[GateWait, ...]
 
@@ -213,6 +232,8 @@ class NoFreeWorker:
     heartbeats reported.
     """
 
+    NAME: ClassVar = "no_free_worker"
+
     since: dt.datetime
     busy_count: int
     worker_count: int
@@ -222,6 +243,8 @@ class NoFreeWorker:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoReplica:
     """It has been due ``since`` then, and all replicas drain or are silent."""
+
+    NAME: ClassVar = "no_replica"
 
     since: dt.datetime
     draining_count: int
