@@ -39,9 +39,8 @@ from progressor.storage.postgres.writer import connection_string
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.replicas import Replicas
 from progressor.telemetry.logs.level import LogLevelSwitch
-from progressor.telemetry.metrics.exports import Exports
 from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.setup import set_up
+from progressor.telemetry.setup import ReplicaTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -77,15 +76,9 @@ class Engine:
         self._read_only = asyncio.Event()
         # Two replicas of one name on one machine would push each other's counters back.
         instance = f"{config.replica.name}:{os.getpid()}"
-        self._telemetry = set_up(
-            otlp_endpoint=config.telemetry.otlp_endpoint,
-            service_name=config.telemetry.service_name,
-            instance=instance,
-            sample_ratio=config.telemetry.sample_ratio,
-            chance=random.random,
+        self._telemetry = ReplicaTelemetry(
+            config.telemetry, self.metrics, instance=instance, chance=random.random, clock=clock
         )
-        self.metrics.spans.read_from(self._telemetry.counts)
-        self._exports = Exports(self.metrics, config.telemetry, instance=instance, clock=clock)
         self._wiring: Wiring | None = None
         self._health = _Health()
         tls = None
@@ -123,11 +116,11 @@ class Engine:
         Raises:
             ConfigError: An address cannot be bound.
         """
-        self.metrics_url = await asyncio.to_thread(self._exports.open)
+        self.metrics_url = await asyncio.to_thread(self._telemetry.open)
         try:
             self.addresses = tuple(await self._server.start())
         except errors.ConfigError:
-            await asyncio.to_thread(self._exports.close)
+            await asyncio.to_thread(self._telemetry.close)
             raise
 
     async def run(self) -> None:
@@ -142,8 +135,7 @@ class Engine:
             finally:
                 await self._server.drain(dt.timedelta())
                 watching.cancel()
-                await asyncio.to_thread(self._telemetry.shutdown)
-                await asyncio.to_thread(self._exports.close)
+                await asyncio.to_thread(self._telemetry.close)
 
     def stop(self) -> None:
         """Begin to drain."""

@@ -1,74 +1,109 @@
-"""Sets up OpenTelemetry from the configuration; without an endpoint it costs nothing."""
+"""Sets up OpenTelemetry and the metrics of a replica; what is not configured costs nothing."""
 
-import dataclasses
 from collections.abc import Callable
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from progressor.telemetry.instruments import Read
-from progressor.telemetry.metrics.otlp import LAST_PUSH_SECONDS
-from progressor.telemetry.resource import resource_of
-from progressor.telemetry.traces import tracing
+import progressor
+from progressor.clock import Clock
+from progressor.settings.sections import Telemetry
+from progressor.telemetry.metrics.otlp import LAST_PUSH_SECONDS, Push
+from progressor.telemetry.metrics.prometheus import MetricsEndpoint
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.span_queue import SpanQueue
-from progressor.telemetry.traces.tracing import Tracing
-
-_SCOPE = "progressor"
+from progressor.telemetry.traces.tracing import SILENT, Tracing
 
 # After this time without an answer, a batch is dropped.
 _EXPORT_SECONDS = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaTracing:
-    """The tracing of a replica."""
+class ReplicaTelemetry:
+    """The traces and metrics of a replica, exported between `open` and `close`."""
 
-    tracing: Tracing
-    counts: Read
-    """Returns the counts of spans by fate; see `Metrics.spans`."""
-    shutdown: Callable[[], None]
-    """Pushes the remaining spans, within a few seconds."""
+    def __init__(
+        self,
+        settings: Telemetry,
+        metrics: Metrics,
+        *,
+        instance: str,
+        chance: Callable[[], float],
+        clock: Clock,
+    ) -> None:
+        """Take what is exported.
 
-
-SILENT = ReplicaTracing(tracing=tracing.SILENT, counts=tuple, shutdown=lambda: None)
-"""Without a collector."""
-
-
-def set_up(
-    *,
-    otlp_endpoint: str,
-    service_name: str,
-    sample_ratio: float,
-    chance: Callable[[], float],
-    instance: str,
-) -> ReplicaTracing:
-    """Return telemetry that is pushed to an OTLP endpoint, or SILENT if that is empty.
-
-    Args:
-        otlp_endpoint: As in ``http://localhost:4317``, gRPC.
-        service_name: ``service.name`` of every span.
-        sample_ratio: Share of traces recorded if the caller has not decided, 0 to 1.
-        chance: Returns a random number from 0 to 1.
-        instance: ``service.instance.id``, unique to this process.
-    """
-    if not otlp_endpoint:
-        return SILENT
-    exporter = OTLPSpanExporter(
-        endpoint=otlp_endpoint,
-        insecure=not otlp_endpoint.startswith("https://"),
-        timeout=_EXPORT_SECONDS,
-    )
-    queue = SpanQueue(exporter, last_seconds=LAST_PUSH_SECONDS)
-    provider = TracerProvider(
-        resource=resource_of(service_name=service_name, instance=instance),
+        Args:
+            settings: Where to, if anywhere.
+            metrics: All metrics of the replica; those of spans are added.
+            instance: ``service.instance.id``, unique to this process.
+            chance: Returns a random number from 0 to 1.
+            clock: For the time of each push.
+        """
+        self.tracing = SILENT
+        self._provider: TracerProvider | None = None
+        self._push: Push | None = None
+        self._endpoint: MetricsEndpoint | None = None
+        bind, collector = settings.metrics_at(), settings.otlp_endpoint
+        if bind is not None:
+            self._endpoint = MetricsEndpoint(metrics, bind, clock)
+        if not collector:
+            return
+        resource = resource_of(service_name=settings.service_name, instance=instance)
+        exporter = OTLPSpanExporter(
+            endpoint=collector,
+            insecure=not collector.startswith("https://"),
+            timeout=_EXPORT_SECONDS,
+        )
+        queue = SpanQueue(exporter, last_seconds=LAST_PUSH_SECONDS)
         # `Tracing` decides before it begins a span.
-        sampler=ALWAYS_ON,
-        shutdown_on_exit=False,
-    )
-    provider.add_span_processor(queue)
-    return ReplicaTracing(
-        tracing=Tracing(provider.get_tracer(_SCOPE), ratio=sample_ratio, chance=chance),
-        counts=queue.counts,
-        shutdown=provider.shutdown,
+        self._provider = TracerProvider(
+            resource=resource, sampler=ALWAYS_ON, shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(queue)
+        metrics.spans.read_from(queue.counts)
+        tracer = self._provider.get_tracer("progressor")
+        self.tracing = Tracing(tracer, ratio=settings.sample_ratio, chance=chance)
+        self._push = Push(
+            metrics,
+            endpoint=collector,
+            interval=settings.metrics_interval,
+            resource=resource,
+            clock=clock,
+        )
+
+    def open(self) -> str:
+        """Begin to serve and to push metrics; return the address for scrapes, "" without one.
+
+        Raises:
+            ConfigError: The endpoint cannot listen on its address.
+        """
+        url = "" if self._endpoint is None else self._endpoint.open()
+        if self._push is not None:
+            self._push.start()
+        return url
+
+    def close(self) -> None:
+        """Push the remaining spans and the last values, within a few seconds, and close all."""
+        if self._provider is not None:
+            self._provider.shutdown()
+        if self._push is not None:
+            self._push.stop()
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+
+def resource_of(*, service_name: str, instance: str) -> Resource:
+    """Return the attributes of every span and every pushed metric of a replica.
+
+    ``OTEL_RESOURCE_ATTRIBUTES`` adds to them. ``service.instance.id`` distinguishes the counters of
+    replicas.
+    """
+    return Resource.create(
+        {
+            "service.name": service_name,
+            "service.instance.id": instance,
+            "service.version": progressor.__version__,
+        }
     )

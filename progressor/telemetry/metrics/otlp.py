@@ -15,7 +15,7 @@ import datetime as dt
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -71,7 +71,7 @@ class Push:
             endpoint: As in ``http://localhost:4317``, gRPC; TLS if it is https.
             interval: Between two pushes.
             resource: The attributes of this replica.
-            clock: For the start of this process, which is now, and the time of each push.
+            clock: For the time of each push; counters begin now.
         """
         self._metrics = metrics
         self._interval = interval.total_seconds()
@@ -164,14 +164,14 @@ def metrics_data(
 
 
 def _data(family: Family, since: int, until: int) -> DataT:
-    points, cumulative = _points(family, since, until), AggregationTemporality.CUMULATIVE
+    points: Any = [*_points(family, since, until)]
     match family.metric.kind:
         case MetricKind.COUNTER:
-            return Sum(cast("list[NumberDataPoint]", [*points]), cumulative, is_monotonic=True)
+            return Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
         case MetricKind.GAUGE:
-            return Gauge(cast("list[NumberDataPoint]", [*points]))
+            return Gauge(points)
         case MetricKind.HISTOGRAM:
-            return Histogram(cast("list[HistogramDataPoint]", [*points]), cumulative)
+            return Histogram(points, AggregationTemporality.CUMULATIVE)
 
 
 def _points(

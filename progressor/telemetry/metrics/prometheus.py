@@ -12,8 +12,8 @@ import functools
 import gzip
 import itertools
 import threading
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
@@ -36,6 +36,11 @@ from progressor.telemetry.metrics.scrape_server import PATH, Headers, ScrapeServ
 
 _PORTS_TRIED = 100
 _POLL_SECONDS = 0.1
+_CLASSES: Mapping[MetricKind, Any] = {
+    MetricKind.COUNTER: CounterMetricFamily,
+    MetricKind.GAUGE: GaugeMetricFamily,
+    MetricKind.HISTOGRAM: HistogramMetricFamily,
+}
 _UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
 
 
@@ -43,8 +48,7 @@ class MetricsEndpoint:
     """Answers ``GET /metrics`` between `open` and `close`."""
 
     def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
-        self._bind = bind
-        self._clock = clock or SystemClock()
+        self._bind, self._clock = bind, clock or SystemClock()
         self._registry = CollectorRegistry(support_collectors_without_names=True)
         self._registry.register(Families(metrics))
         # CPU time, memory and open files, by their usual names.
@@ -93,25 +97,21 @@ class MetricsEndpoint:
 
 def exposed(family: Family) -> Exposed:
     """Return a family as prometheus-client writes it."""
-    metric, labels = family.metric, family.metric.labels
-    meaning, unit = f"{metric.meaning} Unit: {metric.unit.strip('{}')}.", _unit(metric)
-    match metric.kind:
-        case MetricKind.COUNTER:
-            counter = CounterMetricFamily(metric.name, meaning, labels=labels, unit=unit)
-            for values, value in family.values.items():
-                counter.add_metric(values, _number(value))
-            return counter
-        case MetricKind.GAUGE:
-            gauge = GaugeMetricFamily(metric.name, meaning, labels=labels, unit=unit)
-            for values, value in family.values.items():
-                gauge.add_metric(values, _number(value))
-            return gauge
-        case MetricKind.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.name, meaning, labels=labels, unit=unit)
-            for values, value in family.values.items():
-                assert isinstance(value, Distribution), f"{metric.name} is a histogram"
-                histogram.add_metric(values, _buckets(metric, value), value.total)
-            return histogram
+    metric = family.metric
+    # prometheus-client appends a unit to names that do not end in it.
+    unit = _UNITS.get(metric.unit, "")
+    found = _CLASSES[metric.kind](
+        metric.name,
+        f"{metric.meaning} Unit: {metric.unit.strip('{}')}.",
+        labels=metric.labels,
+        unit=unit if unit and metric.name.endswith(f"_{unit}") else "",
+    )
+    for labels, value in family.values.items():
+        if isinstance(value, Distribution):
+            found.add_metric(labels, _buckets(metric, value), value.total)
+        else:
+            found.add_metric(labels, value)
+    return cast("Exposed", found)
 
 
 class Families:
@@ -140,17 +140,6 @@ def scrape_of(
     if gzip_accepted(encodings):
         return [*headers, ("Content-Encoding", "gzip")], gzip.compress(body)
     return headers, body
-
-
-def _number(value: float | Distribution) -> float:
-    assert not isinstance(value, Distribution), "only a histogram has a distribution"
-    return value
-
-
-def _unit(metric: Metric) -> str:
-    # prometheus-client appends a unit to names that do not end in it.
-    unit = _UNITS.get(metric.unit, "")
-    return unit if unit and metric.name.endswith(f"_{unit}") else ""
 
 
 def _buckets(metric: Metric, distribution: Distribution) -> list[tuple[str, float]]:

@@ -31,7 +31,8 @@ _BY_TASK = ("namespace", "task_type")
 _CAUSES_MAX = 8
 
 
-def _declared(instrument: Callable[[Metric], Instrument], metric: Metric) -> Any:  # noqa: ANN401  # a field
+def _declared(instrument: Callable[[Metric], Instrument], **fields: Any) -> Any:  # noqa: ANN401  # a field
+    metric = Metric(**fields)
     return dataclasses.field(
         default_factory=functools.partial(instrument, metric), metadata={"metric": metric}
     )
@@ -40,11 +41,10 @@ def _declared(instrument: Callable[[Metric], Instrument], metric: Metric) -> Any
 def _histogram(
     name: str, unit: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
 ) -> Histogram:
-    metric = Metric(
-        kind=MetricKind.HISTOGRAM, name=name, unit=unit, meaning=meaning, labels=labels,
+    return _declared(  # type: ignore[no-any-return]
+        Histogram, kind=MetricKind.HISTOGRAM, name=name, unit=unit, meaning=meaning, labels=labels,
         bounds=bounds,
     )  # fmt: skip
-    return _declared(Histogram, metric)  # type: ignore[no-any-return]
 
 
 def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Histogram:
@@ -52,18 +52,18 @@ def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Hi
 
 
 def _counter(name: str, unit: str, meaning: str, *labels: str) -> Counter:
-    metric = Metric(kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels)
-    return _declared(Counter, metric)  # type: ignore[no-any-return]
+    return _declared(  # type: ignore[no-any-return]
+        Counter, kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels
+    )
 
 
 def _gauge(
     name: str, unit: str, meaning: str, *labels: str, sets_max: int = LABEL_SETS_MAX
 ) -> Gauge:
-    metric = Metric(
-        kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels,
+    return _declared(  # type: ignore[no-any-return]
+        Gauge, kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels,
         sets_max=sets_max,
     )  # fmt: skip
-    return _declared(Gauge, metric)  # type: ignore[no-any-return]
 
 
 def _queue(name: str, unit: str, meaning: str) -> Gauge:

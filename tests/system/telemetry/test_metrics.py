@@ -19,7 +19,7 @@ from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.metrics.otlp import Push
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import METRICS, Metrics
-from progressor.telemetry.resource import resource_of
+from progressor.telemetry.setup import resource_of
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_supervisor
 from tests.support.engine.replica import answering, open_env, running_replica

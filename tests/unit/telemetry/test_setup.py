@@ -4,42 +4,32 @@ import pytest
 
 from progressor.clock import SystemClock
 from progressor.settings.sections import Telemetry
-from progressor.telemetry.metrics.exports import Exports
 from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.resource import resource_of
-from progressor.telemetry.setup import SILENT, ReplicaTracing, set_up
+from progressor.telemetry.setup import ReplicaTelemetry, resource_of
+from progressor.telemetry.traces.tracing import SILENT
 
 
-def traced(endpoint: str) -> ReplicaTracing:
-    return set_up(
-        otlp_endpoint=endpoint,
-        service_name="service",
+def telemetry_to(endpoint: str) -> ReplicaTelemetry:
+    return ReplicaTelemetry(
+        Telemetry(metrics_bind="off", otlp_endpoint=endpoint),
+        Metrics(),
         instance="replica:1",
-        sample_ratio=1.0,
         chance=lambda: 0.0,
+        clock=SystemClock(),
     )
 
 
-def test_nothing_is_traced_without_an_endpoint() -> None:
-    assert traced("") is SILENT
-    assert not SILENT.tracing.is_on
+def test_nothing_is_traced_or_pushed_without_an_endpoint() -> None:
+    telemetry = telemetry_to("")
+
+    assert telemetry.tracing is SILENT
+    assert telemetry.open() == ""
+    telemetry.close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_with_an_endpoint_there_are_traces(scheme: str) -> None:
-    telemetry = traced(f"{scheme}://127.0.0.1:4317")
-
-    assert telemetry.tracing.is_on
-    telemetry.shutdown()
-
-
-def test_without_an_endpoint_metrics_are_not_pushed() -> None:
-    exports = Exports(
-        Metrics(), Telemetry(metrics_bind="off"), instance="replica:1", clock=SystemClock()
-    )
-
-    assert exports.open() == ""
-    exports.close()
+    assert telemetry_to(f"{scheme}://127.0.0.1:4317").tracing.is_on
 
 
 def test_the_resource_has_what_the_environment_adds(monkeypatch: pytest.MonkeyPatch) -> None:

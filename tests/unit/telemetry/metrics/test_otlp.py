@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from progressor.telemetry.instruments import MetricKind
 from progressor.telemetry.metrics.otlp import OnceAMinute, Push
 from progressor.telemetry.metrics.registry import METRICS, Metrics
-from progressor.telemetry.resource import resource_of
+from progressor.telemetry.setup import resource_of
 from tests.support.clock import START, ManualClock
 from tests.support.telemetry.collector import running_collector
 from tests.support.telemetry.metrics import filled_metrics
