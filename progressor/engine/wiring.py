@@ -24,8 +24,7 @@ from progressor.runtime.effects.replies import Replies
 from progressor.runtime.gates import GateCapacities, GateScan, GateWakeUps, LoweredGates
 from progressor.runtime.jobs import JobControl, JobScan
 from progressor.runtime.requests import Requests
-from progressor.runtime.schedules.runs import ScheduleRuns
-from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.step import Steps
@@ -270,12 +269,9 @@ class Wiring:
         lowered_gates = LoweredGates(gates=gates, effects=effects, context=context)
         jobs = JobScan(control=JobControl(jobs=Jobs(self._scan), effects=effects), context=context)
         jobs.observed()
-        runs = StoredRuns(self._scan)
         schedules = ScheduleScan(
-            runs=runs, schedule_runs=self._schedule_runs_on(runs),
-            interval=context.scanner.interval, lease=context.replica.lease_timeout,
-            context=context, changed=self._schedules.changed,
-        )  # fmt: skip
+            schedule_runs=self._schedule_runs_on(StoredRuns(self._scan)), context=context
+        )
         self._scanners = [
             group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),

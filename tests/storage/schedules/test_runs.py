@@ -316,7 +316,7 @@ async def test_two_replicas_start_what_was_queued_once(
 async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
     timetable: ScheduleStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("progressor.runtime.schedules.scan.QUEUED_MAX", 2)
+    monkeypatch.setattr("progressor.runtime.schedules.QUEUED_MAX", 2)
     made = [
         await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE)) for _ in range(5)
     ]

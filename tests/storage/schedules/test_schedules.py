@@ -438,7 +438,7 @@ async def test_the_scan_forgets_some_slots_a_round(
     observer: Observer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("progressor.runtime.schedules.scan.KEPT", 0)
+    monkeypatch.setattr("progressor.runtime.schedules.KEPT", 0)
     await timetable.create()
     clock.advance(MINUTE)
     await timetable.run_due()

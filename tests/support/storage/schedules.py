@@ -23,8 +23,8 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.schedules.runs import ScheduleRuns
-from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
+from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
@@ -124,22 +124,21 @@ def schedule_store(store: Store) -> ScheduleStore:
     observers.add(lambda point, facts: ran.append(facts) if point == "schedule_run" else None)
     schedules = Schedules(storage)
     runs = StoredRuns(storage)
-    context = make_context(observers=observers, metrics=metrics)
+    context = make_context(
+        observers=observers,
+        metrics=metrics,
+        replica=ReplicaSettings(lease_timeout=LEASE_TIMEOUT),
+        scanner=Scanner(interval=dt.timedelta(seconds=1)),
+    )
     schedule_runs = ScheduleRuns(
         runs=runs,
         schedules=schedules,
-        requests=Ender(store=store),
-        jobs=NoJobs(),
+        requests=cast("Any", Ender(store=store)),
+        jobs=cast("Any", NoJobs()),
         effects=cast("EffectDispatcher", store.effects),
         context=context,
     )
-    scan = ScheduleScan(
-        runs=runs,
-        schedule_runs=schedule_runs,
-        interval=dt.timedelta(seconds=1),
-        lease=LEASE_TIMEOUT,
-        context=context,
-    )
+    scan = ScheduleScan(schedule_runs=schedule_runs, context=context)
     return ScheduleStore(
         store=store,
         schedules=schedules,

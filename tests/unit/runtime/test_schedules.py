@@ -1,15 +1,16 @@
-"""ScheduleRuns: what precedes a run, what a trigger finds, and what is reported."""
+"""Schedules: what precedes a run, what a trigger finds, what is reported, and what is run when."""
 
+import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 
 from progressor import errors, job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.process import SLOT_COUNT, ProcessKey, process_key
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
@@ -28,21 +29,27 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
     schedule_key,
 )
+from progressor.runtime import schedules
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.schedules.runs import ATTEMPTS_MAX, ScheduleRuns
+from progressor.runtime.schedules import ATTEMPTS_MAX, ScheduleRuns, ScheduleScan
 from progressor.storage.rows.effects import NO_EFFECTS, Effects
 from progressor.storage.schedules.runs import (
+    FIRST,
+    Deleted,
+    DeletedTo,
     Done,
+    DueSchedule,
     Item,
+    QueuedRun,
     ScheduleTarget,
     StartedWork,
-    StoredRuns,
     schedule_target,
 )
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
-from tests.support.runtime.harness import make_context, make_dispatcher
+from tests.support.runtime.harness import make_context, make_dispatcher, running
+from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.spans import (
     NOT_TRACED,
     TRACED,
@@ -63,17 +70,9 @@ def a_schedule(target: Target | None = None) -> Schedule:
     return Schedule(
         key=KEY,
         spec=ScheduleSpec(timing=timing, target=target or StartTarget()),
-        paused=False,
-        note="",
-        revision=3,
-        created_at=NOON,
-        updated_at=NOON,
-        upcoming=None,
-        started_count=0,
-        skipped_count=0,
-        missed_count=0,
-        refused_count=0,
-    )
+        paused=False, note="", revision=3, created_at=NOON, updated_at=NOON, upcoming=None,
+        started_count=0, skipped_count=0, missed_count=0, refused_count=0,
+    )  # fmt: skip
 
 
 def an_item(policy: OverlapPolicy = OverlapPolicy.CANCEL_PREVIOUS) -> Item:
@@ -112,7 +111,7 @@ class Scene:
         self.metrics = Metrics()
         self.observers = Observers()
         self.schedule_runs = ScheduleRuns(
-            runs=cast("StoredRuns", self),
+            runs=cast("Any", self),
             schedules=cast("Any", self),
             requests=cast("Any", self),
             jobs=cast("Any", Jobs(self)),
@@ -402,3 +401,248 @@ def test_a_schedule_is_run_as_its_columns_say(
     found: ScheduleTarget = schedule_target(a_schedule(target))
 
     assert (found.target, found.target_id, found.kind) == expected
+
+
+AWAY = errors.StorageUnavailableError("gone")
+
+
+def target(name: str = "s", **fields: Any) -> ScheduleTarget:
+    chosen: dict[str, Any] = {
+        "key": schedule_key("clocks", name),
+        "revision": 1,
+        "target": "start",
+        "target_id": "{instant}",
+        "is_gated": False,
+        **fields,
+    }
+    return ScheduleTarget(**chosen)
+
+
+def due(name: str = "s", *, zone: str = "UTC", **fields: Any) -> DueSchedule:
+    return DueSchedule(
+        schedule=target(name, **fields),
+        timing=Timing(times=CronTimes("* * * * *", zone)),
+        upcoming=Upcoming(NOON, NOON),
+        now=NOON,
+    )
+
+
+def queued(name: str, *, is_ready: bool) -> QueuedRun:
+    return QueuedRun(
+        schedule=target(name),
+        upcoming=Upcoming(NOON, NOON),
+        cause=ScheduleRunCause.TIME,
+        policy=OverlapPolicy.QUEUE_ONE,
+        is_ready=is_ready,
+    )
+
+
+class ScriptedRuns:
+    """Gives what it was told to, and notes what is asked."""
+
+    def __init__(self) -> None:
+        self.due: list[Sequence[DueSchedule] | Exception] = []
+        self.queued: list[QueuedRun] = []
+        self.looked_after: list[ScheduleKey] = []
+        self.forgotten: list[int] = []
+        self.windows: dict[int, int] = {}
+        self.seconds: float | None = None
+
+    async def claim_due(self, *, limit: int, lease: dt.timedelta) -> Sequence[DueSchedule]:
+        del limit, lease
+        given = self.due.pop(0) if self.due else ()
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    async def seconds_until_due(self) -> float | None:
+        return self.seconds
+
+    async def find_queued(self, *, after: ScheduleKey, limit: int) -> Sequence[QueuedRun]:
+        self.looked_after.append(after)
+        return self.queued[:limit]
+
+    async def delete_old(
+        self, slot: int, at: DeletedTo, *, kept: int, age: dt.timedelta, limit: int
+    ) -> Deleted:
+        assert (kept, age, limit) == (schedules.KEPT, schedules.KEPT_FOR, schedules.WINDOW)
+        self.forgotten.append(slot)
+        window = int(at.schedule_id or "0") + 1
+        left = window < self.windows.get(slot, 1)
+        return Deleted(1, DeletedTo("clocks", str(window)) if left else None)
+
+
+class Scanning:
+    """A scan over scripted runs, which are started unless a batch is refused."""
+
+    def __init__(self) -> None:
+        self.runs, self.metrics = ScriptedRuns(), Metrics()
+        self.changed = asyncio.Event()
+        self.batches: list[list[str]] = []
+        self.refuse: Callable[[list[str]], Exception | None] = lambda _: None
+        self.scan = ScheduleScan(
+            schedule_runs=cast("Any", self), context=make_context(metrics=self.metrics)
+        )
+
+    @property
+    def schedules(self) -> "Scanning":
+        return self
+
+    async def run(self, items: Sequence[Item]) -> tuple[Done, ...]:
+        names = [item.schedule.key.schedule_id for item in items]
+        self.batches.append(names)
+        if error := self.refuse(names):
+            raise error
+        return ()
+
+
+@pytest.fixture
+def harness() -> Scanning:
+    return Scanning()
+
+
+async def test_schedules_that_start_the_same_kind_run_together(harness: Scanning) -> None:
+    harness.runs.due = [
+        [
+            due("a"),
+            due("b", target="call", target_id="p"),
+            due("c"),
+            due("d", target="job"),
+            due("e", is_gated=True),
+            due("f", target="notify", target_id="p", is_gated=True),
+        ]
+    ]
+
+    assert await harness.scan.run_due() == 6
+    assert harness.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
+
+
+def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() -> None:
+    call = target(target="call", target_id="order-1")
+
+    assert call.process_at(NOON) == process_key("clocks", "order-1")
+    assert target().process_at(NOON) == process_key("clocks", "2026-01-01T12:00:00Z")
+
+
+async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
+    harness: Scanning, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.runs.due = [[due("a", zone="Moon/Base"), due("b")]]
+
+    await harness.scan.run_due()
+
+    assert harness.batches == [["b"]]
+    assert [record.message for record in caplog.records] == ["schedule not run"]
+
+
+async def test_a_batch_that_is_refused_is_run_one_by_one(
+    harness: Scanning, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.runs.due = [[due("a"), due("b"), due("c")]]
+    harness.refuse = lambda names: errors.StorageRefusedError("a value") if "b" in names else None
+
+    await harness.scan.run_due()
+
+    assert harness.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    assert [record.message for record in caplog.records] == ["schedule not run"]
+    assert harness.metrics.scans_failed.value(("schedules",)) == 1
+
+
+async def test_a_locked_schedule_is_skipped(harness: Scanning) -> None:
+    harness.runs.due = [[due("a"), due("b")]]
+    harness.refuse = lambda names: errors.StorageLockedError("b") if "b" in names else None
+
+    await harness.scan.run_due()
+
+    assert harness.batches == [["a", "b"], ["a"], ["b"]]
+
+
+async def test_a_rolled_back_run_is_retried_at_once_a_few_times(
+    harness: Scanning,
+) -> None:
+    harness.runs.due = [[due("a")]]
+    left = [errors.StorageConflictError("deadlock")]
+    harness.refuse = lambda _: left.pop() if left else None
+
+    await harness.scan.run_due()
+    assert harness.batches == [["a"], ["a"]]
+
+    harness.runs.due = [[due("a"), due("b")]]
+    harness.batches.clear()
+    harness.refuse = lambda _: errors.StorageConflictError("deadlock")
+    await harness.scan.run_due()
+    assert harness.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
+
+
+async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
+    harness: Scanning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "QUEUED_MAX", 2)
+    harness.runs.queued = [queued("a", is_ready=True), queued("b", is_ready=False)]
+
+    await harness.scan.scan()
+    await harness.scan.scan()
+    harness.runs.queued = []
+    await harness.scan.scan()
+    await harness.scan.scan()
+
+    b = schedule_key("clocks", "b")
+    assert harness.batches == [["a"], ["a"]]
+    assert harness.runs.looked_after == [FIRST, b, b, FIRST]
+
+
+async def test_old_runs_are_deleted_slot_by_slot(harness: Scanning) -> None:
+    for _ in range(SLOT_COUNT // schedules.SLOTS_PER_ROUND + 1):
+        await harness.scan.forget()
+
+    assert harness.runs.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
+    assert harness.runs.forgotten[SLOT_COUNT] == 0
+
+
+async def test_a_slot_with_many_old_runs_is_gone_on_with_in_the_next_round(
+    harness: Scanning,
+) -> None:
+    harness.runs.windows[1] = schedules.WINDOWS_PER_ROUND + 10
+
+    await harness.scan.forget()
+    first = harness.runs.forgotten[:]
+    await harness.scan.forget()
+
+    assert first == [0, *[1] * (schedules.WINDOWS_PER_ROUND - 1)]
+    second = harness.runs.forgotten[len(first) :]
+    assert second == [*[1] * 11, *range(2, 1 + schedules.SLOTS_PER_ROUND)]
+
+
+@in_virtual_time
+async def test_a_full_batch_is_followed_by_another_at_once() -> None:
+    harness = Scanning()
+    harness.runs.due = [[due(f"s{n}") for n in range(schedules.BATCH_MAX)], [due("last")]]
+
+    async with running(harness.scan.run):
+        pass
+
+    assert [len(batch) for batch in harness.batches] == [schedules.BATCH_MAX, 1]
+
+
+@in_virtual_time
+async def test_it_wakes_for_a_change() -> None:
+    harness = Scanning()
+    harness.runs.seconds = 3600.0
+    async with running(harness.scan.run):
+        harness.runs.due = [[due("a")]]
+        harness.changed.set()
+        await settled()
+
+    assert harness.batches == [["a"]]
+
+
+@pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
+@in_virtual_time
+async def test_an_error_is_counted_and_the_loop_goes_on(error: Exception) -> None:
+    harness = Scanning()
+    harness.runs.due = [error, [due("a")]]
+    async with running(harness.scan.run):
+        await asyncio.sleep(0.5)
+
+    assert harness.batches == [["a"]]
+    assert harness.metrics.scans_failed.value(("schedules",)) == 1
