@@ -13,7 +13,7 @@ import bisect
 import dataclasses
 import enum
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 Labels = tuple[str, ...]
@@ -154,21 +154,6 @@ class Gauge:
 
 
 Instrument = Counter | Histogram | Gauge
-
-
-def quantile(distribution: Distribution, bounds: Sequence[float], share: float) -> float | None:
-    """Estimate the value below which a share of all values lies; None without values.
-
-    Values are assumed to be uniform within a bucket, and those above the last bound equal to it.
-    """
-    wanted, seen, lower = share * distribution.count, 0, 0.0
-    if not distribution.count:
-        return None
-    for count, upper in zip(distribution.bucket_counts, (*bounds, bounds[-1]), strict=True):
-        if seen + count >= wanted and count:
-            return lower + (upper - lower) * (wanted - seen) / count
-        seen, lower = seen + count, upper
-    return bounds[-1]
 
 
 def _exported(values: Mapping[Labels, Value]) -> dict[Labels, Value]:

@@ -23,7 +23,6 @@ from progressor.telemetry.instruments import (
     Histogram,
     Metric,
     MetricKind,
-    quantile,
 )
 from progressor.telemetry.logs.repetition import REPEATED_MAX, WINDOW_SECONDS, Repetition
 from progressor.telemetry.traces.spans import W3C, is_sampled
@@ -90,25 +89,6 @@ def test_the_first_sets_of_labels_are_kept_apart_and_all_others_are_one(
     if rest:
         expected[OVERFLOW,] = sum(rest)
     assert counted(counter) == pytest.approx(expected)
-
-
-@given(records.filter(bool), st.floats(min_value=0, max_value=1))
-def test_a_quantile_is_in_the_bucket_of_the_value_that_is_the_quantile(
-    recorded: list[tuple[tuple[str], float]], share: float
-) -> None:
-    made = histogram()
-    for _, value in recorded:
-        made.record(value, ("a",))
-    [distribution] = distributions(made)
-    ordered = sorted(value for _, value in recorded)
-    real = ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-    found = quantile(distribution, BOUNDS, share)
-
-    edges = (0.0, *BOUNDS, BOUNDS[-1])
-    place = next((n for n, bound in enumerate(BOUNDS) if real <= bound), len(BOUNDS))
-    assert found is not None
-    assert edges[place] <= found <= edges[place + 1]
 
 
 def test_snapshots_of_other_threads_never_go_back_and_never_fail() -> None:

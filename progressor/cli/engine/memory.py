@@ -85,10 +85,8 @@ class Memory:
             trim: Releases free memory; called in a thread.
             collect: Runs a full garbage collection.
         """
+        self._resident, self._trim, self._collect = resident, trim, collect
         self._clock = clock
-        self._resident = resident
-        self._trim = trim
-        self._collect = collect
         self._floor = resident()
         self._collected_at = clock.monotonic()
         self._is_shrinking = False

@@ -22,7 +22,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -116,11 +116,8 @@ class Supervisor:
             "database": database,
             "replicas": count,
         }
-        self._processes = [
-            _ReplicaProcess(config, number, notify=self._notified) for number in range(1, count + 1)
-        ]
-        self._listened = False
-        self._served = False
+        self._processes = [_ReplicaProcess(config, number) for number in range(1, count + 1)]
+        self._listened = self._served = False
         self._code = ExitCode.DONE
         self._reported: ReplicaFailed | None = None
 
@@ -144,7 +141,7 @@ class Supervisor:
             _, late = await asyncio.wait(keeping, timeout=timeout.total_seconds())
             if late:
                 _log.error("killing replicas that have not drained in time")
-                self._note(ExitCode.FAILED)
+                self._code = self._code or ExitCode.FAILED
                 for process in self._processes:
                     process.signal(signal.SIGKILL)
         _log.info("engine stopped")
@@ -152,29 +149,42 @@ class Supervisor:
 
     async def _keep_running(self, process: "_ReplicaProcess") -> None:
         """Run a process, and restart it when it exits, until `leaving` is set."""
+        clock = asyncio.get_running_loop().time
         pause = _PAUSE_MIN_SECONDS
         while not self._leaving.is_set():
-            lasted, code = await process.run(self._leaving)
+            began_at = clock()
+            async for notification in process.run(self._leaving):
+                self._take(process, notification)
+            code = process.exit_code
             if self._leaving.is_set():
-                self._note_end(process, code)
+                # SIGTERM kills a process that does not handle signals yet.
+                if code not in {0, -signal.SIGTERM} and not self._is_reported(process.failed):
+                    facts = {"replica": process.name, "exit_code": code}
+                    _log.error("replica exited with an error", extra=facts)
+                    self._code = self._code or _exit_code(code)
             elif not self._served and code >= 0:
-                self._give_up(process, code)
+                self._give_up(process)
             else:
-                pause = _PAUSE_MIN_SECONDS if lasted > _STEADY_SECONDS else pause
+                is_steady = clock() - began_at > _STEADY_SECONDS
+                pause = _PAUSE_MIN_SECONDS if is_steady else pause
                 facts = {"replica": process.name, "exit_code": code, "restart_in_seconds": pause}
                 _log.error("replica exited; restarting it", extra=facts)
-                await self._sleep(pause)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._leaving.wait()
                 pause = min(2 * pause, _PAUSE_MAX_SECONDS)
 
-    def _notified(self, process: "_ReplicaProcess", notification: Notification) -> None:
+    def _take(self, process: "_ReplicaProcess", notification: Notification) -> None:
         match notification:
-            case ReplicaListens():
+            case ReplicaListens(metrics_url):
+                process.listens, process.metrics_url = True, metrics_url
                 if not self._listened and all(it.listens for it in self._processes):
                     self._listened = True
                     urls = [it.metrics_url for it in self._processes if it.metrics_url]
                     self._where |= {"metrics": urls} if urls else {}
                     _log.info("engine listening", extra=self._where)
             case ReplicaServes():
+                process.serves = True
                 if self._served:
                     facts = {"replica": process.name, "metrics": process.metrics_url}
                     _log.info("replica serves again", extra=facts)
@@ -182,38 +192,28 @@ class Supervisor:
                     self._served = True
                     _log.info("engine serves", extra=self._where)
             case ReplicaFailed():
+                process.failed = notification
                 is_late = self._served or self._leaving.is_set()
                 if is_late and not self._is_reported(notification):
                     why, reason = notification.message, notification.reason
                     facts = {"replica": process.name, "why": why, "reason": reason}
                     _log.error("replica failed", extra=facts)
 
-    def _give_up(self, process: "_ReplicaProcess", code: int) -> None:
+    def _give_up(self, process: "_ReplicaProcess") -> None:
         """End all processes with the error of one that failed at the start."""
-        failed = process.failed
+        code, failed = process.exit_code, process.failed
         if failed is None:
             # The log has its traceback.
-            failed = ReplicaFailed(
-                f"replica {process.name} exited with code {code}", "INTERNAL", {}, code
-            )
+            words = f"replica {process.name} exited with code {code}"
+            failed = ReplicaFailed(words, "INTERNAL", {}, code)
         self._reported = failed
-        self._note(_exit_code(code) if code else ExitCode.FAILED)
+        self._code = self._code or (_exit_code(code) if code else ExitCode.FAILED)
         self._leaving.set()
         report_words(failed.message, failed.reason, failed.fields, code=self._code, as_json=False)
 
     def _is_reported(self, failed: ReplicaFailed | None) -> bool:
         """Return whether this error, of another process, is the one that ended all."""
         return failed is not None and failed == self._reported
-
-    def _note_end(self, process: "_ReplicaProcess", code: int) -> None:
-        # SIGTERM kills a process that does not handle signals yet.
-        if code not in {0, -signal.SIGTERM} and not self._is_reported(process.failed):
-            facts = {"replica": process.name, "exit_code": code}
-            _log.error("replica exited with an error", extra=facts)
-            self._note(_exit_code(code))
-
-    def _note(self, code: ExitCode) -> None:
-        self._code = self._code or code
 
     async def _count_connections(self) -> None:
         """Warn if the replicas may need more connections than PostgreSQL allows."""
@@ -226,29 +226,23 @@ class Supervisor:
             except errors.StorageUnavailableError:
                 await asyncio.sleep(_RECONNECT_SECONDS)
         if wanted > allowed:
-            facts = {
-                "wanted": wanted,
-                "allowed": allowed,
-                "keys": f"{WORKERS_KEY}, database.*_connections_max; max_connections of PostgreSQL",
-            }
+            keys = f"{WORKERS_KEY}, database.*_connections_max; max_connections of PostgreSQL"
+            facts = {"wanted": wanted, "allowed": allowed, "keys": keys}
             _log.warning(
                 "the replicas may need more connections than PostgreSQL allows", extra=facts
             )
-
-    async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._leaving.wait()
 
 
 class _ReplicaProcess:
     """The process of one replica, which may be a new one after an exit."""
 
-    def __init__(self, config: Config, number: int, *, notify: "_Notify") -> None:
+    def __init__(self, config: Config, number: int) -> None:
         self.name = f"{config.replica.name}-{number}"
         self.listens = self.serves = False
         self.metrics_url = ""
         self.failed: ReplicaFailed | None = None
+        self.exit_code = 0
+        """Of the last process that ended; if negative, the number of the signal that ended it."""
         at = config.telemetry.metrics_at(number)
         own = METRICS_OFF if at is None else str(at)
         self._config = dataclasses.replace(
@@ -256,17 +250,11 @@ class _ReplicaProcess:
             replica=dataclasses.replace(config.replica, name=self.name),
             telemetry=dataclasses.replace(config.telemetry, metrics_bind=own),
         )
-        self._notify = notify
         self._process: asyncio.subprocess.Process | None = None
 
-    async def run(self, leaving: asyncio.Event) -> tuple[float, int]:
-        """Run a process to its end; return how many seconds it ran, and its exit code.
-
-        A negative code is the number of the signal that ended it.
-        """
-        clock = asyncio.get_running_loop().time
-        began_at = clock()
-        self.listens, self.serves, self.failed = False, False, None
+    async def run(self, leaving: asyncio.Event) -> AsyncIterator[Notification]:
+        """Run a process to its end, and yield its notifications."""
+        self.failed = None
         self._process = process = await asyncio.create_subprocess_exec(
             *_command(self.name),
             stdin=asyncio.subprocess.PIPE,
@@ -281,11 +269,10 @@ class _ReplicaProcess:
         process.stdin.write(pickle.dumps((os.getpid(), self._config)))
         process.stdin.close()
         async for line in process.stdout:
-            self._take(msgspec.json.decode(line, type=Notification))
-        code = await process.wait()
+            yield msgspec.json.decode(line, type=Notification)
+        self.exit_code = await process.wait()
         self._process = None
         self.listens = self.serves = False
-        return clock() - began_at, code
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it is running."""
@@ -294,19 +281,6 @@ class _ReplicaProcess:
                 # Not `send_signal`, which reaps a process that has just ended; asyncio, which then
                 # cannot, logs "Unknown child process".
                 os.kill(self._process.pid, number)
-
-    def _take(self, notification: Notification) -> None:
-        match notification:
-            case ReplicaListens():
-                self.listens, self.metrics_url = True, notification.metrics_url
-            case ReplicaServes():
-                self.serves = True
-            case ReplicaFailed():
-                self.failed = notification
-        self._notify(self, notification)
-
-
-_Notify = Callable[[_ReplicaProcess, Notification], None]
 
 
 def _command(name: str) -> list[str]:

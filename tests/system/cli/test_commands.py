@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.v1 import process_service_pb2, types_pb2
+from progressor.cli.main import main
+from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
+from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api.scripted_engine import Cli, ScriptedEngine
 
 BORN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -317,3 +319,115 @@ def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -
 def test_remove_names_the_process(engine: ScriptedEngine, cli: Cli) -> None:
     assert cli("remove", "order-1", "--json").document == {"removed": "order-1"}
     assert engine.requests[0].process_id == "order-1"
+
+
+@pytest.fixture
+def two(engine: ScriptedEngine) -> None:
+    """Have the engine tell of a replica that is busy, and of a dead one of another release."""
+    busy = pb.Replica(
+        replica_id=7, name="host-1", version="1.2.3", functions="progressor_1",
+        state=pb.REPLICA_STATE_DRAINING, draining=True, step_count=1200, caller_count=0,
+        lease_count=1199,
+    )  # fmt: skip
+    busy.heartbeat_age.FromMilliseconds(420)
+    busy.lease_timeout.FromSeconds(5)
+    busy.clock_offset.FromMilliseconds(-1234)
+    dead = pb.Replica(replica_id=4, name="host-2", version="1.0", state=pb.REPLICA_STATE_SILENT)
+    dead.heartbeat_age.FromSeconds(3000)
+    engine.answers["ListReplicas"] = pb.ListReplicasResponse(replicas=[dead, busy])
+
+
+@pytest.mark.usefixtures("two")
+def test_a_table_shows_each_with_its_state_and_load(cli: Cli) -> None:
+    ended = cli("replicas")
+
+    heads, dead, busy = (line.split() for line in ended.out.splitlines())
+    assert ended.code == 0
+    assert heads == [
+        "name", "id", "version", "state", "heartbeat", "steps", "callers", "leases", "clock",
+    ]  # fmt: skip
+    assert dead == ["host-2", "4", "1.0", "silent", "3,000.0", "s", "ago", "0"]
+    assert busy == [
+        "host-1", "7", "1.2.3", "draining", "0.4", "s", "ago", "1,200", "0", "1,199", "-1.234", "s",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("two")
+def test_a_document_has_every_field(cli: Cli) -> None:
+    dead, busy = cli("replicas", "--json").document["replicas"]
+
+    assert busy == {
+        "replica_id": 7,
+        "name": "host-1",
+        "version": "1.2.3",
+        "state": "draining",
+        "functions": "progressor_1",
+        "started_at": "1970-01-01T00:00:00+00:00",
+        "heartbeat_at": "1970-01-01T00:00:00+00:00",
+        "heartbeat_age_seconds": 0.42,
+        "lease_timeout_seconds": 5.0,
+        "draining": True,
+        "step_count": 1200,
+        "caller_count": 0,
+        "clock_offset_seconds": -1.234,
+        "lease_count": 1199,
+    }
+    # What is not known is null, a duration under its plain name.
+    assert (dead["step_count"], dead["caller_count"], dead["clock_offset"]) == (None, None, None)
+
+
+def test_an_engine_that_is_not_there_is_an_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    code = main(["replicas", "--json", "--address", "unix:/nonexistent/engine.sock"])
+
+    assert code == 5
+    assert capfd.readouterr().out == ""
+
+
+def test_a_namespace_is_created_from_the_keys_of_the_configuration(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    ended = cli(
+        *("namespace", "create", "orders", "--target", "127.0.0.1:7421"),
+        *("--set", "step_timeout_seconds=5", "--set", "retry_policies.call.attempts_max=3"),
+        *("--set", "history=none"),
+    )
+
+    assert ended.code == 0
+    created = engine.requests[0].namespace
+    assert list(created.processor_targets) == ["127.0.0.1:7421"]
+    assert created.step_timeout.seconds == 5
+    assert created.retry_policies["call"].attempts_max == 3
+    assert created.history.none
+
+
+def test_an_update_of_a_namespace_changes_what_is_given_and_no_more(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    stored = namespace_service_pb2.Namespace(
+        name="orders", processor_targets=["h:1"], worker_count_max=5, payload_bytes_max=10,
+        waiting_callers_max=1, revision=4, zombie_policy=namespace_service_pb2.ZOMBIE_POLICY_FAIL,
+    )  # fmt: skip
+    stored.step_timeout.FromSeconds(30)
+    for policy in (stored.retry_policy, stored.retry_policies["call"]):
+        policy.initial_interval.FromSeconds(1)
+        policy.interval_max.FromSeconds(9)
+        policy.coefficient, policy.attempts_max = 2, 8
+    engine.answers["GetNamespace"] = namespace_service_pb2.GetNamespaceResponse(namespace=stored)
+
+    cli("namespace", "update", "orders", "--set", "retry_policy.attempts_max=3")
+
+    request = engine.requests[-1]
+    assert list(request.update_mask.paths) == ["retry_policy"]
+    assert request.namespace.retry_policy.attempts_max == 3
+    assert request.namespace.retry_policy.interval_max.seconds == 9
+    assert request.expected_revision == 4
+
+
+def test_namespaces_are_read_and_deleted(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["ListNamespaces"] = namespace_service_pb2.ListNamespacesResponse(
+        namespaces=[namespace_service_pb2.Namespace(name="orders")]
+    )
+
+    assert cli("namespace", "list", "--json").document["namespaces"][0]["name"] == "orders"
+    assert cli("namespace", "get", "orders").code == 0
+    assert cli("namespace", "delete", "orders").out == "deleted namespace orders\n"

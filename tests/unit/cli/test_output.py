@@ -14,9 +14,17 @@ from rich.text import Text
 from progressor import errors
 from progressor.cli.dev import reachable
 from progressor.cli.input.inputs import json_object
+from progressor.cli.input.job_documents import duration_of
 from progressor.cli.output.documents import render
 from progressor.cli.output.failures import EPILOGUE, ExitCode, exit_code_for, report
-from progressor.cli.output.output import SafeConsole, one_line, payload_text, show, table
+from progressor.cli.output.output import (
+    SafeConsole,
+    duration_text,
+    one_line,
+    payload_text,
+    show,
+    table,
+)
 from progressor.cli.processes.timeline import timeline
 from progressor.sdk.values.constraints import TimeSpent
 from progressor.sdk.values.processes import TaskStatus, TaskTrace, TaskType
@@ -267,3 +275,30 @@ def test_an_object_is_not_a_list() -> None:
 )
 def test_a_listener_on_every_address_is_reached_by_loopback(bound: str, reached: str) -> None:
     assert reachable(bound) == reached
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (dt.timedelta(), "0s"),
+        (dt.timedelta(microseconds=300), "0s"),
+        (dt.timedelta(milliseconds=20), "20ms"),
+        (dt.timedelta(seconds=1.5), "1.5s"),
+        (dt.timedelta(seconds=60), "1m"),
+        (dt.timedelta(minutes=5), "5m"),
+        (dt.timedelta(minutes=90), "1h30m"),
+        (dt.timedelta(days=1), "1d"),
+        (dt.timedelta(days=366), "366d"),
+        (dt.timedelta(days=1, seconds=1.25), "1d1.25s"),
+        (dt.timedelta(seconds=-90), "-1m30s"),
+    ],
+)
+def test_a_duration_is_printed_in_its_units(duration: dt.timedelta, text: str) -> None:
+    assert duration_text(duration) == text
+
+
+@pytest.mark.parametrize("seconds", [1, 1.5, 90, 5400, 86_400, 90_061.5])
+def test_a_printed_duration_can_be_read_back(seconds: float) -> None:
+    duration = dt.timedelta(seconds=seconds)
+
+    assert duration_of(duration_text(duration)) == duration

@@ -2,19 +2,15 @@
 
 import dataclasses
 
-import pytest
-
 from progressor.telemetry.instruments import (
     LABEL_SETS_MAX,
     OVERFLOW,
     Counter,
-    Distribution,
     Gauge,
     Histogram,
     Labels,
     Metric,
     MetricKind,
-    quantile,
 )
 from progressor.telemetry.metrics.registry import METRICS, Metrics
 from tests.support.telemetry.measured import counted, recorded
@@ -85,20 +81,13 @@ def test_a_histogram_without_labels_is_there_before_its_first_value() -> None:
     assert recorded(Histogram(metric(MetricKind.HISTOGRAM))) == {(): (0, 0)}
 
 
-@pytest.mark.parametrize(
-    ("counts", "share", "expected"),
-    [
-        ((0, 0, 0), 0.5, None),
-        ((4, 0, 0), 0.5, 0.5),
-        ((0, 4, 0), 0.5, 5.5),
-        ((2, 2, 0), 0.5, 1.0),
-        ((0, 0, 4), 0.99, 10.0),
-    ],
-)
-def test_a_quantile_lies_within_its_bucket(
-    counts: tuple[int, ...], share: float, expected: float | None
-) -> None:
-    assert quantile(Distribution(counts, 0.0), BOUNDS, share) == expected
+def test_label_sets_beyond_the_bound_of_a_histogram_are_one() -> None:
+    histogram = Histogram(metric(MetricKind.HISTOGRAM, "id"))
+    for number in range(LABEL_SETS_MAX + 3):
+        histogram.record(1, (str(number),))
+
+    found = recorded(histogram)
+    assert (len(found), found[OVERFLOW,]) == (LABEL_SETS_MAX + 1, (3, 3))
 
 
 def test_every_metric_is_an_instrument_and_the_other_way_round() -> None:

@@ -6,15 +6,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 
 from progressor.telemetry.instruments import (
-    LABEL_SETS_MAX,
-    OVERFLOW,
-    Counter,
-    Gauge,
-    Histogram,
     Metric,
     MetricKind,
 )
-from progressor.telemetry.metrics.prometheus import exposed
 from progressor.telemetry.metrics.registry import METRICS, Metrics
 from tests.support.telemetry.metrics import (
     RECORDED,
@@ -26,9 +20,6 @@ from tests.support.telemetry.metrics import (
     registry_of,
     series,
 )
-
-MANY = 100_000
-WILD = Metric(kind=MetricKind.COUNTER, name="wild", unit="1", meaning="-", labels=("who",))
 
 
 def text_of(metrics: Metrics) -> str:
@@ -91,33 +82,3 @@ def test_no_metric_has_a_label_that_names_a_process_or_a_task() -> None:
     labels = {label for it in METRICS.values() for label in it.labels}
 
     assert [it for it in labels if it.endswith("_id") or it in {"key", "process", "task"}] == []
-
-
-def test_a_label_that_misbehaves_makes_no_more_series_than_allowed() -> None:
-    counter = Counter(WILD)
-    for number in range(MANY):
-        counter.add(labels=(str(number),))
-
-    told = exposed(counter.snapshot()).samples
-
-    assert len(told) == LABEL_SETS_MAX + 1
-    assert sum(it.value for it in told) == MANY
-    assert [it.value for it in told if it.labels["who"] == OVERFLOW] == [MANY - LABEL_SETS_MAX]
-
-
-def test_a_label_of_a_histogram_or_gauge_makes_no_more_series_than_allowed() -> None:
-    histogram = Histogram(
-        Metric(
-            kind=MetricKind.HISTOGRAM, name="w", unit="1", meaning="-", labels=("who",), bounds=(1,)
-        )
-    )
-    gauge = Gauge(Metric(kind=MetricKind.GAUGE, name="w", unit="1", meaning="-", labels=("who",)))
-    for number in range(2 * LABEL_SETS_MAX):
-        histogram.record(1, (str(number),))
-    gauge.read_from(lambda: (((str(number),), 1.0) for number in range(MANY)))
-
-    told = [it for it in exposed(histogram.snapshot()).samples if it.name == "w_count"]
-
-    assert len(told) == LABEL_SETS_MAX + 1
-    assert sum(it.value for it in told) == 2 * LABEL_SETS_MAX
-    assert len(exposed(gauge.snapshot()).samples) == LABEL_SETS_MAX
