@@ -19,7 +19,7 @@ state of a node          job.state_before_start         jobs/nodes              
 overlap of runs          schedule.decide                schedules/run_schedules     5, 6
 queued runs              schedule.decide_queued         schedules/run_schedules     6
 instants and late runs   schedule.Calendar              runtime, api                 7
-passing constraints      constraint (a table)           gates/settle_gates           8
+passing constraints      constraint.waits, rank         gates/settle_gates           8
 why a task waits         why.waits                      queries/read_gated_waits,    9
                                                         queries/read_first_waits
 words of enums           the enums                      types of PostgreSQL          10
@@ -32,7 +32,7 @@ words of enums           the enums                      types of PostgreSQL     
  5. ``tests/storage/schedules/test_runs_triggers.py``
  6. ``tests/model/test_schedules_model.py``
  7. ``tests/unit/domain/schedules``; no SQL takes part
- 8. ``tests/model/test_gates_model.py``, whose model states the rules once more
+ 8. ``tests/model/test_gates_model.py``
  9. ``tests/storage/waits/test_why.py``, ``tests/storage/waits/test_why_gates_model.py``
 10. ``tests/storage/postgres/test_enums.py``
 """

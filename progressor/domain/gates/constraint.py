@@ -18,15 +18,16 @@ waited for longer than the starvation timeout precedes all others, reserves the 
 gates (in the order of their keys, so that two tasks never wait for each other), and takes the next
 place in the queue of its process even while a step of that is running.
 
-``priv/functions/gates/settle_gates.sql`` and the functions that it calls implement this, under the
-locks of process, order and gates.
+`waits`, `rank` and `Order.waits_for` are these rules. ``priv/functions/gates/settle_gates.sql`` and
+the functions that it calls implement them, under the locks of process, order and gates;
+``tests/model/test_gates_model.py`` compares both.
 """
 
 import dataclasses
 import datetime as dt
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 PRIORITY_DEFAULT = 3
 PRIORITY_MAX = 5
@@ -105,6 +106,10 @@ class Order:
     key: str
     version: Version
 
+    def waits_for(self, other: "Order | None") -> bool:
+        """Return whether a task of this order waits for one of the other."""
+        return other is not None and other.key == self.key and other.version < self.version
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
@@ -129,3 +134,51 @@ class Constraints:
         """Return a text that is equal for equal constraints, whatever the order of the gates."""
         gates = sorted(self.gates.items())
         return f"{self.run_at}\0{self.order}\0{gates}\0{self.priority}\0{self.hold}"
+
+
+def waits(
+    places: Mapping[str, int],
+    *,
+    own: Collection[str],
+    is_due: bool,
+    is_ordered: bool,
+    is_next: bool,
+) -> frozenset[GatedState]:
+    """Return all that a task waits for; nothing: it may pass.
+
+    Args:
+        places: By gate of the task: the capacity, less those that hold it or have it reserved.
+        own: Gates that its process holds without using them, or that are reserved for the task.
+            They count only for a task that waits for nothing else.
+        is_due: Its instant has come, or it has none.
+        is_ordered: No task for which its order waits is unended.
+        is_next: Its process runs no step, and the task is the next in its queue.
+    """
+    found = {
+        state
+        for state, passes in (
+            (GatedState.TIME, is_due),
+            (GatedState.ORDER, is_ordered),
+            (GatedState.PROCESS, is_next),
+        )
+        if not passes
+    }
+    if any(places[gate] <= 0 for gate in places.keys() - (() if found else own)):
+        found.add(GatedState.GATES)
+    return frozenset(found)
+
+
+def rank(
+    priority: int, ready_at: dt.datetime, task_id: int, *, starving_since: dt.datetime
+) -> tuple[int, dt.datetime | int, int]:
+    """Return what tasks in the queue of a gate are admitted by, the smallest first.
+
+    Args:
+        priority: Of the task.
+        ready_at: When it could have run without its gates.
+        task_id: Of the task.
+        starving_since: The starvation timeout ago: a task that was ready by then goes first.
+    """
+    if ready_at <= starving_since:
+        return 0, ready_at, task_id
+    return 1, priority, task_id

@@ -25,7 +25,8 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from progressor.domain.gates.constraint import Constraints, GatedState, GateHold, Order
+from progressor.domain.gates import constraint as rules
+from progressor.domain.gates.constraint import Constraints, GatedState, GateHold
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessStatus
@@ -265,21 +266,17 @@ class GatedModel(Model):
 
     def in_the_way(
         self, process: ModelProcess, task: ModelTask, now: dt.datetime
-    ) -> set[GatedState]:
+    ) -> frozenset[GatedState]:
         """Return all that a task waits for."""
-        found = set()
         run_at = self.passages[task].run_at
-        if run_at is not None and run_at > now:
-            found.add(GatedState.TIME)
-        if self.smaller_versions(task):
-            found.add(GatedState.ORDER)
-        if self._is_behind(process, task) or process.running is not None:
-            found.add(GatedState.PROCESS)
-        if self.older_in_line(process, task):
-            found.add(GatedState.PROCESS)
-        if self.full(task, set() if found else self.own(process, task)):
-            found.add(GatedState.GATES)
-        return found
+        is_behind = self._is_behind(process, task) or self.older_in_line(process, task)
+        return rules.waits(
+            {gate: self.capacities[gate] - self.held(gate) for gate in self.wants(task)},
+            own=self.own(process, task),
+            is_due=run_at is None or run_at <= now,
+            is_ordered=not self.smaller_versions(task),
+            is_next=process.running is None and not is_behind,
+        )
 
     def smaller_versions(self, task: ModelTask) -> list[tuple[ModelProcess, ModelTask]]:
         """Return those before which a task must not go by its order."""
@@ -287,7 +284,7 @@ class GatedModel(Model):
         return [
             (process, other)
             for process, other in self.gated()
-            if order is not None and _is_smaller(other.constraints, order)
+            if order is not None and order.waits_for(_constraints(other).order)
         ]
 
     def older_in_line(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
@@ -362,7 +359,8 @@ class GatedModel(Model):
             for other in process.tasks
             if order is not None
             and other.task_id in passage.states
-            and _is_smaller(other.constraints, order)
+            and other.constraints is not None
+            and order.waits_for(other.constraints.order)
         ]
         assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
 
@@ -403,9 +401,8 @@ class GatedModel(Model):
 
     def rank(self, task: ModelTask, now: dt.datetime) -> tuple[Any, ...]:
         """Return what tasks are let pass by: the smaller first."""
-        if self.has_waited_long(task, now):
-            return (0, self.passages[task].ready_at, _id(task))
-        return (1, _constraints(task).priority, _id(task))
+        ready_at, priority = self.passages[task].ready_at, _constraints(task).priority
+        return rules.rank(priority, ready_at, _id(task), starving_since=now - STARVATION_TIMEOUT)
 
     def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
         timer = process.timer
@@ -463,11 +460,6 @@ class GatedModel(Model):
         if task.task_type in TIMER_TYPES:
             return bool(process.line)
         return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
-
-
-def _is_smaller(constraints: Constraints | None, order: Order) -> bool:
-    other = None if constraints is None else constraints.order
-    return other is not None and other.key == order.key and other.version < order.version
 
 
 def _constraints(task: ModelTask) -> Constraints:
