@@ -1,10 +1,9 @@
-"""Jobs by the SDK on a whole engine: in a few lines, and as the rehearsal in memory has them."""
+"""Jobs by the SDK on a whole engine, in a few lines; `test_nested_jobs` explores them."""
 
 import ast
 import asyncio
 import contextlib
 import itertools
-import random
 import re
 import types
 from collections.abc import AsyncIterator
@@ -21,10 +20,7 @@ from progressor.sdk import (
     Graph,
     JobFailedError,
     JobState,
-    JobView,
-    NodeState,
     Processor,
-    ProcessStatus,
     ScheduleRunState,
     Step,
     SyncClient,
@@ -38,33 +34,8 @@ from tests.support.engine.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SEEDS = range(8)
 
 _numbers = itertools.count(1)
-
-
-class Told:
-    """Ends each node when the test says so, and as it says."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, asyncio.Future[bool]] = {}
-        self.processor: Processor[Any] = Processor("told")
-        self.processor.init(self._begin)
-
-    def end(self, name: str, *, succeeds: bool) -> None:
-        self._future(name).set_result(succeeds)
-
-    def forget(self) -> None:
-        """Have nodes that begin again wait to be told."""
-        self._ends.clear()
-
-    async def _begin(self, step: Step[Any]) -> None:
-        if not await asyncio.shield(self._future(step.args)):
-            raise Fail("failed by the test")
-        step.complete([step.args, dict(sorted(step.results.items()))])
-
-    def _future(self, name: str) -> "asyncio.Future[bool]":
-        return self._ends.setdefault(name, asyncio.get_running_loop().create_future())
 
 
 @contextlib.asynccontextmanager
@@ -79,76 +50,6 @@ async def playing(
         replica.namespace(name, target) as client,
     ):
         yield client
-
-
-def drawn(chance: random.Random) -> Graph:
-    """Return a graph of some nodes, each after some of those before it."""
-    graph = Graph()
-    for number in range(chance.randint(2, 12)):
-        before = [it for it in graph if chance.random() < 0.25]
-        name = f"n{number}"
-        graph.node(name, name, after=before, wants_results=chance.random() < 0.5)
-    return graph
-
-
-class Followed:
-    """The nodes of a job on the engine, as its watch tells of them."""
-
-    def __init__(self, changes: AsyncIterator[JobView]) -> None:
-        self._changes = changes
-        self.view: JobView | None = None
-        self.states: dict[str, NodeState] = {}
-        self.causes: dict[str, str] = {}
-
-    async def until(self, name: str, *states: NodeState) -> None:
-        """Follow until a node is in one of these states."""
-        while self.states.get(name) not in states:
-            self.view = await anext(self._changes)
-            self.states |= {it.name: it.state for it in self.view.nodes}
-            self.causes |= {it.name: it.skipped_because_of for it in self.view.nodes}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_a_rehearsal_goes_as_the_engine_does(
-    replica: Replica, tmp_path: Path, seed: int
-) -> None:
-    chance = random.Random(seed)
-    graph, told = drawn(chance), Told()
-    failing = {it.name for it in graph if chance.random() < 0.2}
-    rehearsed = JobRehearsal(graph, processors=[])
-    async with playing(replica, told.processor, tmp_path) as client:
-        await client.jobs.submit("job", graph)
-        for attempt in (1, 2):
-            watching = client.jobs.watch("job")
-            async with contextlib.aclosing(watching) as changes:
-                followed = Followed(changes)
-                while rehearsed.state is JobState.RUNNING:
-                    name = chance.choice(rehearsed.running)
-                    succeeds = attempt == 2 or name not in failing
-                    await followed.until(name, NodeState.RUNNING)
-                    assert followed.states == rehearsed.states
-                    told.end(name, succeeds=succeeds)
-                    if succeeds:
-                        inputs = {it.name: it.result for it in rehearsed.inputs(name)}
-                        await rehearsed.complete(name, [name, dict(sorted(inputs.items()))])
-                    else:
-                        await rehearsed.fail(name)
-                    await followed.until(name, NodeState.DONE, NodeState.FAILED)
-                    assert followed.states == rehearsed.states
-                    assert followed.causes == {
-                        it.name: it.skipped_because_of for it in rehearsed.outcomes.values()
-                    }
-            job = await client.jobs.wait("job")
-            assert (job.state, job.detail) == (rehearsed.state, rehearsed.detail)
-            assert job.counts == rehearsed.counts
-            view = await client.jobs.get("job")
-            assert [it.result for it in view.nodes] == [
-                it.result for it in rehearsed.outcomes.values()
-            ]
-            if rehearsed.state is JobState.DONE:
-                break
-            told.forget()
-            assert (await client.jobs.retry("job")).nodes == await rehearsed.retry()
 
 
 def counting() -> Processor[Any]:
@@ -224,68 +125,6 @@ async def test_the_blocking_client_waits_and_hears_of_failures(
             detail = await asyncio.to_thread(ask, blocking)
 
     assert detail.startswith("1 of 1 nodes are not done: a failed (TypeError: unsupported operand")
-
-
-def fragile(*, completes: bool) -> Processor[Any]:
-    """Return a processor whose first step fails unless it is to succeed, and can be repaired."""
-    processor: Processor[Any] = Processor("fragile")
-
-    @processor.init
-    async def begin(step: Step[Any]) -> None:
-        if step.args == "breaks":
-            step.set_timer(after=0)
-        else:
-            step.complete(step.args)
-
-    @processor.timeout
-    async def tick(_step: Step[Any]) -> None:
-        raise Fail("by the timer")
-
-    @processor.repair
-    async def fix(step: Step[Any]) -> None:
-        if completes:
-            step.complete("fixed")
-        else:
-            step.unset_timer()
-
-    @processor.call
-    async def call(step: Step[Any]) -> None:
-        step.complete("called")
-
-    return processor
-
-
-@pytest.mark.parametrize("completes", [False, True])
-async def test_a_repair_of_a_follower_goes_as_in_the_rehearsal(
-    replica: Replica, tmp_path: Path, *, completes: bool
-) -> None:
-    processor = fragile(completes=completes)
-    graph = Graph()
-    graph.node("b", after=graph.node("a", "breaks"))
-    rehearsed = JobRehearsal(graph, processors=[processor])
-    await rehearsed.run("a")
-    assert rehearsed.state is JobState.FAILED
-    await rehearsed.repair("a")
-    if not completes:
-        await (await rehearsed.process("a")).call()
-    await rehearsed.run_all()
-
-    # The engine carries nodes of the leader's namespace by the same processor.
-    async with playing(replica, processor, tmp_path) as client:
-        await client.jobs.submit("job", graph)
-        assert (await client.jobs.wait("job")).state is JobState.FAILED
-        follower = (await client.jobs.get("job"))["a"].process_id
-        assert (await client.get(follower)).process.status is ProcessStatus.ERROR
-        await client.repair(follower)
-        if not completes:
-            await client.call(follower)
-        job = await client.jobs.wait("job")
-        view = await client.jobs.get("job")
-
-    assert (job.state, job.counts) == (JobState.DONE, rehearsed.counts)
-    assert {it.name: (it.state, it.result) for it in view.nodes} == {
-        it.name: (it.state, it.result) for it in rehearsed.outcomes.values()
-    }
 
 
 def example_in(module: ModuleType) -> str:

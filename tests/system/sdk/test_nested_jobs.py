@@ -31,7 +31,7 @@ from tests.support.processor.rehearsed import comes_to, processor_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SEEDS = range(8)
+SEEDS = range(12)
 DEEDS_MAX = 30
 OUTER, INNER = "job", "job/a"
 
@@ -48,10 +48,13 @@ def drawn(chance: random.Random, names: str) -> dict[str, list[str]]:
 
 
 def graph_of(edges: dict[str, list[str]], leading: dict[str, Any]) -> Graph:
-    """Return a graph; nodes that lead get what they start as their args."""
+    """Return a graph; nodes that lead get what they start as their args.
+
+    Nodes that come after an odd number of others want their results.
+    """
     graph = Graph()
     for name, after in edges.items():
-        graph.node(name, leading.get(name), after=after)
+        graph.node(name, leading.get(name), after=after, wants_results=len(after) % 2 == 1)
     return graph
 
 
@@ -59,14 +62,9 @@ def troupe(*, forgives: bool) -> Processor[Any]:
     """Return a processor that leads what its args say; other processes end when called."""
 
     def begin(step: Step[Any]) -> None:
+        step.state = dict(sorted(step.results.items()))
         if step.args:
             step.start_nodes(graph_of(step.args, {}))
-
-    def called(step: Step[Any]) -> None:
-        if step.args is True:
-            step.complete("called")
-        elif step.args is False:
-            raise Fail("failed by the test")
 
     def join(step: Step[Any]) -> None:
         undone = [it.name for it in step.nodes.values() if not it.is_done]
@@ -74,7 +72,19 @@ def troupe(*, forgives: bool) -> Processor[Any]:
             raise Fail(f"not done: {', '.join(undone)}")
         step.complete(undone)
 
-    return processor_of("troupe", init=begin, call=called, join=join, repair=lambda _: None)
+    return processor_of("troupe", init=begin, call=called, join=join, repair=repaired)
+
+
+def called(step: Step[Any]) -> None:
+    if step.args is True:
+        step.complete([step.process_id, step.state])
+    elif step.args is False:
+        raise Fail("failed by the test")
+
+
+def repaired(step: Step[Any]) -> None:
+    if step.args:
+        step.complete("fixed")
 
 
 class Duet:
@@ -134,9 +144,10 @@ class Duet:
         return f"end {job.job_id}/{name}, succeeds: {succeeds}"
 
     async def _repair(self, job: JobRehearsal, name: str) -> str:
-        await job.repair(name)
-        await self._client.repair(f"{job.job_id}/{name}")
-        return f"repair {job.job_id}/{name}"
+        completes = self._chance.random() < 0.4
+        await job.repair(name, completes)
+        await self._client.repair(f"{job.job_id}/{name}", completes)
+        return f"repair {job.job_id}/{name}, completes: {completes}"
 
     async def _retry(self, job: JobRehearsal) -> str:
         names = await job.retry()

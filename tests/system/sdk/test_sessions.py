@@ -18,6 +18,7 @@ from progressor.sdk import EngineUnavailableError
 from progressor.sdk.transport import sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.api import told_errors
 from tests.support.api.memory import Memory, MemoryRequests
 from tests.support.api.server import build
 from tests.support.engine.process import running_process
@@ -32,35 +33,22 @@ MANY = 10_000
 SOON = dt.timedelta(milliseconds=200)
 FIELD = errors.FieldViolation("process_id", "is empty")
 
-FAILURE = errors.StepFailure(broken_by=8, code=13, reason="NO_STOCK")
+ELSEWHERE = {
+    *(kind for kind in CODES if kind.__module__ == job_errors.__name__),
+    errors.GateInUseError,
+    errors.GateChangedError,
+    errors.TaskIsRunningError,
+    errors.TaskHasEndedError,
+    errors.NamespaceAlreadyExistsError,
+    errors.NamespaceNotEmptyError,
+    errors.NamespaceChangedError,
+}
+"""Of namespaces, gates, jobs, schedules and Cancel, which have no place in a session."""
 
 TOLD: list[errors.ProgressorError] = [
     errors.InvalidRequestError(FIELD),
-    errors.NamespaceNotFoundError("orders"),
-    errors.ProcessNotFoundError("orders", "1"),
-    errors.EventNotFoundError("1", 7),
-    errors.TaskNotFoundError("1", 7),
-    errors.GateNotFoundError("orders", "db-1"),
-    errors.ProcessAlreadyExistsError("orders", "1"),
-    errors.IdempotencyKeyReusedError("1", "k"),
-    errors.ProcessFailedError("1", "why", own=True, task_id=9, failure=FAILURE),
-    errors.ProcessIsRunningError("1"),
-    errors.ProcessFinishedError("1"),
-    errors.RepairFailedError("1", "why", 9, FAILURE),
-    errors.TaskFailedError("1", "why", 9),
-    errors.ProcessRemovedError("1"),
-    errors.TaskCancelledError("1", 9),
     errors.RejectedError("no", code=3, processor_reason="NO_MONEY", metadata={"left": "3"}),
-    errors.OverloadedError("callers", SOON),
-    errors.ShuttingDownError(SOON),
-    errors.ReplicaStoppedError(SOON),
-    errors.DeadlineExceededError(77),
-    errors.StorageUnavailableError("host=db"),
-    errors.StorageConflictError("deadlock"),
-    errors.StorageLockedError("its process is locked"),
-    errors.StorageReadOnlyError("it stands by"),
-    errors.StorageSchemaError("no such function"),
-    errors.StorageOverloadedError("5,000 wait"),
+    *(error for error, _, _ in told_errors.TOLD if type(error) not in ELSEWHERE),
 ]
 
 
@@ -121,19 +109,7 @@ async def test_every_error_that_a_session_can_tell_was_told() -> None:
     abstract = {
         errors.RequestError, errors.NotFoundError, errors.StateError, errors.StepFailedError,
     }  # fmt: skip
-    # Namespaces, gates, jobs, schedules and Cancel have no place in a session.
-    elsewhere = {
-        *(kind for kind in CODES if kind.__module__ == job_errors.__name__),
-        errors.GateInUseError,
-        errors.GateChangedError,
-        errors.TaskIsRunningError,
-        errors.TaskHasEndedError,
-        errors.NamespaceAlreadyExistsError,
-        errors.NamespaceNotEmptyError,
-        errors.NamespaceChangedError,
-    }
-
-    assert set(CODES) - internal - abstract - elsewhere == {type(error) for error in TOLD}
+    assert set(CODES) - internal - abstract - ELSEWHERE == {type(error) for error in TOLD}
 
 
 async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(api: Api) -> None:
