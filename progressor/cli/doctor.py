@@ -21,7 +21,7 @@ from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding, State
 from progressor.storage.doctor.invariants import checks as invariants
 from progressor.storage.doctor.run import open_run, run
-from progressor.storage.embedded.address import running_conninfo
+from progressor.storage.embedded.server import running_conninfo
 
 _TIMEOUT_MAX = 86_400
 _RUNBOOK = "docs/how-to/operate/runbook/index.md"

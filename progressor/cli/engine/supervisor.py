@@ -41,7 +41,7 @@ from progressor.cli.output.failures import ExitCode, report_words
 from progressor.engine import engine as app
 from progressor.settings.config import Config
 from progressor.settings.sections import METRICS_OFF
-from progressor.storage.embedded.capacity import connections_allowed
+from progressor.storage.postgres.pools import connections_allowed
 from progressor.telemetry.logs.setup import set_up_logs
 
 WORKERS_KEY = "server.workers"

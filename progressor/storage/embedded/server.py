@@ -49,7 +49,8 @@ _SOCKET_BYTES_MAX = 107  # sockaddr_un.sun_path without its final zero
 _LOG_TAIL_BYTES = 4096
 _LOG_TAIL_LINES = 4
 _NOBODY = 65534
-_READY_LINE = 7  # of postmaster.pid; what pg_ctl waits for
+# The lines of postmaster.pid, by pidfile.h of PostgreSQL; pg_ctl waits for the last.
+_PORT_LINE, _SOCKET_LINE, _READY_LINE = 3, 4, 7
 
 
 class EmbeddedPostgres:
@@ -389,6 +390,31 @@ class EmbeddedPostgres:
             lines = log.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").split("\n")
         said = [" ".join(line.split()) for line in lines if line.strip()]
         return f"{'; '.join(said[-_LOG_TAIL_LINES:])} (see {self._log})"
+
+
+def running_conninfo(data_directory: Path) -> str:
+    """Return the conninfo of the embedded PostgreSQL that runs in a directory.
+
+    Raises:
+        StorageUnavailableError: None runs there, or its directory belongs to another user.
+    """
+    described = f"embedded PostgreSQL in {data_directory}"
+    try:
+        text = (data_directory / "postgres" / "postmaster.pid").read_text("utf-8")
+    except PermissionError as error:
+        raise errors.StorageUnavailableError(
+            f"the {described} belongs to another user: run this as its owner"
+        ) from error
+    except OSError as error:
+        raise errors.StorageUnavailableError(
+            f"no {described} is running: start its engine, or name a server by database.dsn"
+        ) from error
+    lines = [line.strip() for line in text.splitlines()]
+    if len(lines) <= _READY_LINE or lines[_READY_LINE] != "ready":
+        raise errors.StorageUnavailableError(f"the {described} is starting or stopping")
+    return make_conninfo(
+        host=lines[_SOCKET_LINE], port=lines[_PORT_LINE], user="postgres", dbname="postgres"
+    )
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -45,6 +45,9 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_OTHERS = 13
+"""Connections besides the pools': superusers' own 3, the tools, a person with psql."""
+
 _DURABLE = frozenset({"fsync", "synchronous_commit", "full_page_writes"})
 _TRUE = frozenset({"on", "true", "yes", "1"})
 
@@ -85,3 +88,10 @@ def checked_settings(settings: Mapping[str, str], *, durable: bool) -> Mapping[s
             )
         checked[name] = value
     return MappingProxyType(checked)
+
+
+def room_for(connections: int) -> Mapping[str, str]:
+    """Return the settings by which an embedded PostgreSQL has room for so many connections."""
+    if connections + _OTHERS <= int(SETTINGS["max_connections"]):
+        return {}
+    return {"max_connections": str(connections + _OTHERS)}

@@ -50,13 +50,13 @@ import psycopg_pool
 
 from progressor import errors
 from progressor.settings.sections import Database
-from progressor.storage.postgres import arrays
 from progressor.storage.postgres.writer import (
     bound_idle,
     connection_string,
     insists_on_writes,
     refuse_read_only,
 )
+from progressor.storage.rows import arrays
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 
@@ -106,6 +106,12 @@ _REFUSED_CONNECTION = re.compile(
     r"|role \".*\" is not permitted to log in"
     r"|server does not support SSL|certificate verify failed|root certificate file"
 )
+
+_ALLOWED = """
+    SELECT current_setting('max_connections')::integer
+         - current_setting('superuser_reserved_connections')::integer
+         - coalesce(current_setting('reserved_connections', true)::integer, 0)
+"""
 
 _COMMITTING = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'"
 
@@ -440,3 +446,16 @@ def heed_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def connections_allowed(database: Database, dsn: str) -> int:
+    """Return how many connections PostgreSQL gives to ordinary roles in all. Blocks.
+
+    Raises:
+        StorageUnavailableError: PostgreSQL cannot be reached.
+    """
+    conninfo = connection_string(database, dsn, application="progressor capacity")
+    with translated(), psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute(_ALLOWED).fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    return int(row[0])

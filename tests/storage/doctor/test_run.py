@@ -15,7 +15,7 @@ from progressor.storage.doctor import run as doctor_run
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import State, bytes_of, count_of, ok, span_of
 from progressor.storage.doctor.run import Check, DoctorRun
-from progressor.storage.embedded.address import running_conninfo
+from progressor.storage.embedded.server import running_conninfo
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find, looking, role
 
