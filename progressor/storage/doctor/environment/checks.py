@@ -1,20 +1,53 @@
 """The environment of an engine: all checks besides the invariants, in the order of reading.
 
-Each subject is a file: the server, our schema in it, the configured namespaces, replicas and their
-work, other sessions.
-``thresholds`` says from when on something is worth a warning.
+Each subject is a file: the server and its sessions, our schema in it, replicas and their work; here
+is the configuration. ``thresholds`` says from when on something is worth a warning.
 """
 
-from progressor.storage.doctor.environment import configuration as environment_config
-from progressor.storage.doctor.environment import schema as environment_schema
-from progressor.storage.doctor.environment import server as environment_server
-from progressor.storage.doctor.environment import sessions as environment_sessions
-from progressor.storage.doctor.environment import work as environment_work
+from progressor.settings.namespaces import differing_keys
+from progressor.storage.doctor import findings
+from progressor.storage.doctor.environment import schema, server, work
+from progressor.storage.doctor.findings import Verdict, count_of
+from progressor.storage.doctor.run import DoctorRun, checks
+from progressor.storage.namespaces.namespaces import namespace_of
+from progressor.storage.postgres import statements
+
+_SQL = statements.load("namespaces/namespaces")
+
+
+def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Report the configured namespaces that are missing or differ in the database."""
+    configured = doctor_run.namespaces
+    if not configured:
+        return findings.ok("the configuration has no namespaces")
+    rows = doctor_run.rows(
+        _SQL["read_namespaces"], names=[it.name for it in configured], after="", limit=None
+    )
+    stored = {row["name"]: namespace_of(**row) for row in rows}
+    named = []
+    for namespace in configured:
+        if namespace.name not in stored:
+            named.append(f"{namespace.name}: missing")
+        elif keys := differing_keys(namespace, stored[namespace.name]):
+            named.append(f"{namespace.name}: {', '.join(keys)}")
+    if not named:
+        return findings.ok(f"{count_of(len(configured), 'namespace')} as configured")
+    return findings.warning(
+        f"{len(named)} of {count_of(len(configured), 'configured namespace')} differ from the "
+        "database",
+        advice=(
+            "The database takes precedence: an engine that starts creates missing namespaces and "
+            "changes nothing else. Apply the change with `progressor namespace update`, or correct "
+            "the configuration."
+        ),
+        offenders=named,
+    )
+
 
 CHECKS = (
-    *environment_server.CHECKS,
-    *environment_schema.CHECKS,
-    *environment_config.CHECKS,
-    *environment_work.CHECKS,
-    *environment_sessions.CHECKS,
+    *server.CHECKS,
+    *schema.CHECKS,
+    *checks("configuration", namespaces=namespaces_verdict),
+    *work.CHECKS,
+    *server.SESSION_CHECKS,
 )

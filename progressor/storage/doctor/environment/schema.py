@@ -1,5 +1,7 @@
 """Our schema as it is in the database: is it that of this release, whole, and in good shape?"""
 
+import re
+
 from psycopg.rows import DictRow
 
 from progressor.storage.doctor import findings
@@ -14,64 +16,7 @@ from progressor.storage.doctor.thresholds import (
 from progressor.storage.postgres import migrations, statements
 from progressor.storage.postgres.functions import Functions
 
-INDEXES = (
-    "events_pkey",
-    "gate_holders_by_gate",
-    "gate_holders_pkey",
-    "gate_queues_by_age",
-    "gate_queues_by_head",
-    "gate_queues_pkey",
-    "gated_by_age",
-    "gated_by_cause",
-    "gated_by_head",
-    "gated_by_instant",
-    "gated_by_order",
-    "gated_by_state",
-    "gated_by_time",
-    "gated_inits",
-    "gated_pkey",
-    "gated_timers",
-    "gates_lowered",
-    "gates_pkey",
-    "job_nodes_pkey",
-    "job_nodes_ready",
-    "jobs_by_creation",
-    "jobs_by_deadline",
-    "jobs_pkey",
-    "jobs_running",
-    "jobs_upkeep_due",
-    "migrations_pkey",
-    "namespaces_pkey",
-    "orders_pkey",
-    "orphans_pkey",
-    "processes_by_creation",
-    "processes_by_metadata",
-    "processes_finished",
-    "processes_in_error",
-    "processes_pkey",
-    "replicas_pkey",
-    "replies_by_creation",
-    "replies_by_idempotency_key",
-    "replies_pkey",
-    "running_pkey",
-    "schedule_due",
-    "schedule_due_requests",
-    "schedule_pkey",
-    "schedule_retries",
-    "schedule_runs_by_key",
-    "schedule_runs_pkey",
-    "schedule_runs_queued",
-    "schedule_runs_running",
-    "schedule_timer",
-    "schedules_by_id",
-    "schedules_due",
-    "schedules_pkey",
-    "tasks_by_idempotency_key",
-    "tasks_pkey",
-    "upkeep_rounds_pkey",
-)
-"""Every index of the schema, as the migrations of this release come to it."""
-
+_INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)|CONSTRAINT (\w+) PRIMARY KEY", re.MULTILINE)
 _SQL = statements.load("doctor/environment/schema")
 _MIGRATE = "Run `progressor migrate` of this release."
 
@@ -125,10 +70,17 @@ def functions_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.ok(f"{schema} is deployed")
 
 
+def index_names() -> list[str]:
+    """Return every index of the schema, as the migrations of this release come to it."""
+    schema = (statements.priv() / "migrations" / "schema.sql").read_text("utf-8")
+    return sorted(index or key for index, key in _INDEX.findall(schema))
+
+
 def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
     """Compare the indexes that are there with those that must be."""
     there = {row["name"]: row for row in doctor_run.rows(_SQL["read_indexes"])}
-    missing = [f"{name} is missing" for name in INDEXES if name not in there]
+    names = index_names()
+    missing = [f"{name} is missing" for name in names if name not in there]
     invalid = [
         f"{name} on {row['on_table']} is invalid"
         for name, row in there.items()
@@ -145,7 +97,7 @@ def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
             ),
             offenders=missing + invalid,
         )
-    return findings.ok(f"all {len(INDEXES)} are there and valid")
+    return findings.ok(f"all {len(names)} are there and valid")
 
 
 def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:

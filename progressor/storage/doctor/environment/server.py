@@ -1,11 +1,22 @@
-"""The server itself: can it be written to, and does it keep what it has acknowledged?"""
+"""The server: does it take writes and keep what it acknowledged, and who else is at work in it?"""
+
+from psycopg.rows import DictRow
 
 from progressor.storage.doctor import findings
-from progressor.storage.doctor.findings import Verdict, span_of
+from progressor.storage.doctor.findings import Verdict, bytes_of, count_of, span_of
 from progressor.storage.doctor.run import DoctorRun, checks
+from progressor.storage.doctor.thresholds import (
+    HELD_BACK,
+    IDLE_IN_TRANSACTION,
+    LONG_TRANSACTION,
+    SLOT_WAL_BYTES,
+    SNAPSHOT_AGE,
+    SPARE_CONNECTIONS,
+)
 from progressor.storage.postgres import statements
 
-_SQL = statements.load("doctor/environment/sessions")
+_SQL = statements.load("doctor/environment/server")
+_IDLE, _OPEN = IDLE_IN_TRANSACTION.total_seconds(), LONG_TRANSACTION.total_seconds()
 _OLDEST = 150_000
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -65,3 +76,129 @@ def _settings(doctor_run: DoctorRun) -> dict[str, str]:
     """Return the settings that a replica has to live with."""
     rows = doctor_run.rows(_SQL["read_settings"])
     return {row["name"]: row["setting"] for row in rows if not row["is_own"]}
+
+
+def transactions_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Look for transactions that hold back vacuum."""
+    rows = doctor_run.rows(
+        _SQL["read_holders"],
+        idle=IDLE_IN_TRANSACTION,
+        open=LONG_TRANSACTION,
+        snapshot_age=SNAPSHOT_AGE,
+    )
+    if not rows:
+        return _nobody_seen(doctor_run)
+    words = f"{count_of(len(rows), 'transaction')} open for long: vacuum takes no dead row away"
+    advice = (
+        "End them by SELECT pg_terminate_backend(pid); then fix who holds them, or set "
+        "idle_in_transaction_session_timeout for that role."
+    )
+    offenders = [_holder(row) for row in rows]
+    if max(row["open_for"] or 0 for row in rows) > HELD_BACK.total_seconds():
+        return findings.failed(words, advice=advice, offenders=offenders)
+    return findings.warning(words, advice=advice, offenders=offenders)
+
+
+def prepared_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Look for abandoned prepared transactions."""
+    rows = doctor_run.rows(_SQL["read_prepared"], open=LONG_TRANSACTION)
+    if not rows:
+        return findings.ok(f"none is older than {span_of(_OPEN)}")
+    return findings.failed(
+        f"{count_of(len(rows), 'prepared transaction')}, the oldest for "
+        f"{span_of(rows[0]['open_for'])}: they hold their locks and vacuum back, over restarts too",
+        advice="COMMIT PREPARED or ROLLBACK PREPARED each; the engine never makes one.",
+        offenders=[f"{row['name']} of {row['role']}: {span_of(row['open_for'])}" for row in rows],
+    )
+
+
+def slots_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Look for replication slots that hold back vacuum, or fill the disk."""
+    slots = doctor_run.rows(_SQL["read_slots"])
+    heavy = [
+        row
+        for row in slots
+        if (row["snapshot_age"] or 0) > SNAPSHOT_AGE
+        or (row["wal_bytes"] > SLOT_WAL_BYTES and row["wal_status"] != "lost")
+    ]
+    if not heavy:
+        return findings.ok(f"{count_of(len(slots), 'slot')}, none of them far behind")
+    return findings.warning(
+        f"{count_of(len(heavy), 'replication slot')} far behind: WAL or dead rows pile up for it",
+        advice="Bring its consumer back, or SELECT pg_drop_replication_slot(name).",
+        offenders=[
+            f"{row['name']} ({'active' if row['is_active'] else 'inactive'}): "
+            f"{bytes_of(row['wal_bytes'])} of WAL, snapshot {row['snapshot_age'] or 0:,} "
+            "transactions old"
+            for row in heavy
+        ],
+    )
+
+
+def connections_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Look whether another replica could connect."""
+    row = doctor_run.row(_SQL["count_connections"])
+    free = row["allowed"] - row["used"]
+    wanted = doctor_run.database.connections_max
+    words = (
+        f"{row['used']} of {row['allowed']} connections taken, {row['ours']} of them by progressor"
+    )
+    advice = (
+        f"Raise max_connections: each replica may open {wanted} by this configuration; or put a "
+        "pooler in between, or end who has too many."
+    )
+    if free < SPARE_CONNECTIONS:
+        return findings.failed(words, advice=advice)
+    if free < wanted:
+        return findings.warning(f"{words}: too few left for another replica", advice=advice)
+    return findings.ok(words)
+
+
+def pooler_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Check whether the process that accepted the connection is the backend that answers."""
+    backend = doctor_run.row(_SQL["read_backend"])["backend"]
+    if backend == doctor_run.told_backend:
+        return findings.ok("connected to PostgreSQL without a pooler")
+    return findings.warning(
+        "connections go through a pooler; in transaction mode LISTEN does not work through it, so "
+        "a caller may learn one or two seconds late of an answer that another replica gave",
+        advice=(
+            "Nothing is lost. Send the requests for one process to one replica, or give the "
+            "replicas a DSN past the pooler."
+        ),
+    )
+
+
+SESSION_CHECKS = checks(
+    "sessions",
+    transactions=transactions_verdict,
+    prepared_transactions=prepared_verdict,
+    replication_slots=slots_verdict,
+    connections=connections_verdict,
+    pooler=pooler_verdict,
+)
+
+
+def _nobody_seen(doctor_run: DoctorRun) -> Verdict:
+    hidden = doctor_run.row(_SQL["count_hidden_sessions"])
+    if hidden["count"]:
+        return findings.not_done(
+            f"role {hidden['role']} does not see the transactions of "
+            f"{count_of(hidden['count'], 'session')} of other roles",
+            advice=f"GRANT pg_read_all_stats TO {hidden['role']}.",
+        )
+    return findings.ok(
+        f"none is idle in a transaction for {span_of(_IDLE)}, or open for {span_of(_OPEN)}"
+    )
+
+
+def _holder(row: DictRow) -> str:
+    who = row["application_name"] or row["backend_type"] or "unknown"
+    parts = [f"pid {row['pid']} ({who}, role {row['role'] or 'unknown'})"]
+    if row["state"] is not None:
+        parts.append(f"{row['state']} for {span_of(row['state_for'] or 0)}")
+    if row["open_for"] is not None:
+        parts.append(f"transaction open for {span_of(row['open_for'])}")
+    if row["snapshot_age"] is not None:
+        parts.append(f"snapshot {count_of(row['snapshot_age'], 'transaction')} old")
+    return ", ".join(parts)

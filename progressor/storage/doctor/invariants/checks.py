@@ -1,14 +1,17 @@
 """The invariants of storage: what holds for the tables at all times, despite crashes and losses.
 
-Each invariant is one statement of ``*.sql``, so it sees one snapshot of a living system; what it
-returns breaks it: namespace, the id of a process or schedule (empty where it is about none), and a
-detail in words. An invariant that is not deep costs what is at work and what waits; a
-deep one reads whole tables. What some invariants forbid may be there for a moment, while a replica
-is at it: they are asked again and again, and only what is found each time breaks them.
+Each invariant is one statement of ``*.sql``, so it sees one snapshot of a living system. Comments
+there say what it means, and whether it is deep or *lasting*. What it returns breaks it: namespace,
+the id of a process or schedule (empty where it is about none), and a detail in words. An invariant
+that is not deep costs what is at work and what waits; a deep one reads whole tables. What lasting
+ones forbid may be there for a moment, while a replica is at it: they are asked again and again, and
+only what is found each time breaks them.
 """
 
 import dataclasses
+import re
 import time
+from collections.abc import Iterator
 from typing import Final, LiteralString
 
 from psycopg import sql
@@ -30,12 +33,7 @@ two scans, 2 s with the defaults."""
 PAUSE_SECONDS: Final = 0.5
 SUSPECTS_MAX: Final = 1000
 
-_SQL = (
-    statements.load("doctor/invariants/processes")
-    | statements.load("doctor/invariants/gates")
-    | statements.load("doctor/invariants/jobs")
-    | statements.load("doctor/invariants/schedules")
-)
+_FACT = re.compile(r"^-- (says|deep|lasting)(?:: (.*))?$", re.MULTILINE)
 # The offenders are counted where they are: they may be millions.
 _COUNTED = sql.SQL(
     "SELECT l.namespace, l.process_id, l.detail, count(*) OVER () AS count"
@@ -50,26 +48,21 @@ _ORDERED = sql.SQL(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """One invariant: its statement's name, and what it says in a sentence.
+    """One invariant: its statement, whose rows break it, and what it says in a sentence.
 
-    ``lasting``: what it forbids may be there for a moment, while a replica is at it; ``logged`` is
-    what such a replica logs that cannot see to it.
+    ``logged``: what it forbids may be there for a moment, while a replica is at it, and a replica
+    that cannot see to it logs this; else it is empty.
     """
 
     name: str
+    query: LiteralString
     says: str
     deep: bool = False
-    lasting: bool = False
-    logged: str = "gates not promoted; retrying"
-
-    @property
-    def query(self) -> LiteralString:
-        """Return the statement whose rows break the invariant."""
-        return _SQL[self.name]
+    logged: str = ""
 
     def examine(self, doctor_run: DoctorRun) -> Verdict:
         """Count what breaks the invariant, and name the first of it. May block for LOOKS pauses."""
-        if self.lasting:
+        if self.logged:
             return self._examine_for_long(doctor_run)
         query = _COUNTED.format(invariant=sql.SQL(self.query), limit=sql.Literal(OFFENDERS_MAX))
         broken = doctor_run.rows(query)
@@ -118,249 +111,21 @@ class Invariant:
         )
 
 
-INVARIANTS = (
-    Invariant(
-        name="leases_have_their_task",
-        says="what is leased is a running task of the same token, attempt and type",
-    ),
-    Invariant(
-        name="scheduled_tasks_are_recorded",
-        says="what is scheduled is a waiting task of the same type and attempt",
-    ),
-    Invariant(
-        name="work_suits_its_process",
-        says="what waits or runs is of a process that is there, not finished, "
-        "and in init for its init task alone",
-    ),
-    Invariant(
-        name="broken_processes_wait_for_repair",
-        says="a broken process waits for repairs, or for its timer run again, alone",
-    ),
-    Invariant(
-        name="broken_processes_name_their_breaker",
-        says="the task that broke a process ended in error",
-    ),
-    Invariant(
-        name="what_waits_has_one_way_on",
-        says="of what waits on a process the first in line is due, unless one is leased, "
-        "and nothing else is",
-    ),
-    Invariant(
-        name="work_has_drawn_its_numbers",
-        says="no task and no lease has a number that the sequences have yet to give",
-    ),
-    Invariant(
-        name="histories_end_where_the_process_says",
-        says="the last event of a process at work is the one that the process names",
-    ),
-    Invariant(
-        name="gates_count_their_holders",
-        says="a gate counts as many holders as it has",
-    ),
-    Invariant(
-        name="gates_have_room_for_their_holders",
-        says="a gate has no more holders than places, but from before its capacity was lowered",
-    ),
-    Invariant(
-        name="gated_tasks_are_recorded",
-        says="what waits for its constraints is a task that has some, and has not ended",
-    ),
-    Invariant(
-        name="available_tasks_are_in_line",
-        says="a task with constraints is scheduled or leased exactly while it is available",
-    ),
-    Invariant(
-        name="available_tasks_hold_their_gates",
-        says="an available task holds all its gates",
-    ),
-    Invariant(
-        name="gates_are_held_by_whom_they_let_in",
-        says="a gate is held by an available task or a process at work, or reserved by one in line",
-    ),
-    Invariant(
-        name="gate_queues_know_who_is_in_them",
-        says="a line knows who is next and who is oldest in it, and waits for one of its gates",
-    ),
-    Invariant(
-        name="gated_processes_say_so",
-        says="a process says that it is gated where gates are to be looked at with it",
-    ),
-    Invariant(
-        name="what_waits_for_its_process_is_in_its_way",
-        says="a task that waits for its process could not run there now",
-    ),
-    Invariant(
-        name="gate_queues_wait_for_full_gates",
-        says="a line waits for a gate that is full",
-        lasting=True,
-    ),
-    Invariant(
-        name="orders_wait_for_smaller_versions",
-        says="a task that waits for its order has a smaller version before it",
-        lasting=True,
-    ),
-    Invariant(
-        name="instants_that_have_come_are_noticed",
-        says="no task waits for an instant that has passed",
-        lasting=True,
-    ),
-    Invariant(
-        name="jobs_count_their_nodes",
-        says="a job that runs counts its nodes by their states as they are",
-    ),
-    Invariant(
-        name="nodes_wait_for_their_predecessors",
-        says="a node counts the predecessors that are not done, and waits while there are any",
-    ),
-    Invariant(
-        name="nodes_are_skipped_for_a_cause",
-        says="a node is skipped exactly if one that it depends on has failed, which it names",
-    ),
-    Invariant(
-        name="nodes_say_what_their_followers_do",
-        says="a node runs while its follower does, and has ended as that has",
-    ),
-    Invariant(
-        name="ready_nodes_wait_for_room",
-        says="a node that is ready is started, as long as there is room for it",
-    ),
-    Invariant(
-        name="jobs_that_come_to_their_end_are_joined",
-        says="the leader of a job has a join exactly once no node is unfinished",
-    ),
-    Invariant(
-        name="jobs_are_joined_once",
-        says="a join that waits or runs is that of its job, which runs",
-    ),
-    Invariant(
-        name="jobs_run_as_long_as_their_leaders",
-        says="a job that runs has a leader that has not ended",
-    ),
-    Invariant(
-        name="jobs_are_tended",
-        says="the upkeep of every job is done in time",
-        lasting=True,
-        logged="job upkeep failed; retrying",
-    ),
-    Invariant(
-        name="deadlines_of_jobs_are_noticed",
-        says="no job runs whose deadline has passed",
-        lasting=True,
-        logged="job upkeep failed; retrying",
-    ),
-    Invariant(
-        name="schedules_run_in_time",
-        says="no schedule has been due for 10 s",
-        lasting=True,
-        logged="schedules not run",
-    ),
-    Invariant(
-        name="queued_runs_are_looked_at",
-        says="a run is queued only while another one of its schedule is at work",
-        lasting=True,
-        logged="scan failed",
-    ),
-    Invariant(
-        name="schedule_runs_come_before_the_next_one",
-        says="the runs of a schedule come before its next one",
-        deep=True,
-    ),
-    Invariant(
-        name="unfinished_tasks_have_their_place",
-        says="a task that waits is scheduled or kept by its constraints, one that runs is leased",
-        deep=True,
-    ),
-    Invariant(
-        name="rows_have_their_process",
-        says="every task and event is of a process, and every process of a namespace",
-        deep=True,
-    ),
-    Invariant(
-        name="event_ids_run_without_gaps",
-        says="the event ids of a process run from 1 to its last",
-        deep=True,
-    ),
-    Invariant(
-        name="tasks_own_the_events_they_name",
-        says="a task owns the events that its record names, and only a success has any",
-        deep=True,
-    ),
-    Invariant(
-        name="processes_leave_init_with_their_task",
-        says="a process is in init for as long as its init task has not ended",
-        deep=True,
-    ),
-    Invariant(
-        name="keys_name_one_task",
-        says="an idempotency key names one task of its process",
-        deep=True,
-    ),
-    Invariant(
-        name="successes_were_tried",
-        says="a task succeeds only after it was begun",
-        deep=True,
-    ),
-    Invariant(
-        name="processes_are_gated_for_a_reason",
-        says="a process that says that it is gated has to do with gates",
-        deep=True,
-    ),
-    Invariant(
-        name="times_spent_add_up_to_a_life",
-        says="what a task with constraints has spent on each cause adds up to its life",
-        deep=True,
-    ),
-    Invariant(
-        name="ended_jobs_say_how_their_leaders_ended",
-        says="a job has ended as its leader has, and every leader has a job",
-        deep=True,
-    ),
-    Invariant(
-        name="job_rows_have_their_leader",
-        says="every job is of a leader, and every node of a job",
-        deep=True,
-    ),
-    Invariant(
-        name="ended_jobs_leave_nothing_to_begin",
-        says="a job that has ended has nothing left to begin, and counts its nodes as they are",
-        deep=True,
-    ),
-    Invariant(
-        name="node_ordinals_run_without_gaps",
-        says="the nodes of a job are numbered from 1 without gaps, and no two have one name",
-        deep=True,
-    ),
-    Invariant(
-        name="edges_are_known_at_both_ends",
-        says="an edge of a job is known to both its nodes, once",
-        deep=True,
-    ),
-    Invariant(
-        name="followers_at_work_are_nodes_that_run",
-        says="each unfinished follower of a running job is one of its running nodes",
-        deep=True,
-    ),
-    Invariant(
-        name="schedule_runs_start_one_task_each",
-        says="what a run of a schedule starts was started by it alone",
-        deep=True,
-    ),
-    Invariant(
-        name="schedule_runs_name_the_tasks_they_started",
-        says="the task that a run names bears the schedule's id in its key",
-        deep=True,
-    ),
-    Invariant(
-        name="schedule_runs_have_their_schedule",
-        says="every run is of a schedule, which counts it",
-        deep=True,
-    ),
-    Invariant(
-        name="schedules_have_their_namespace",
-        says="every schedule is of a namespace",
-        deep=True,
-    ),
-)
+def _invariants() -> Iterator[Invariant]:
+    for subject in ("processes", "gates", "jobs", "schedules"):
+        for name, query in statements.load(f"doctor/invariants/{subject}").items():
+            facts = dict(_FACT.findall(query))
+            yield Invariant(
+                name=name,
+                query=query,
+                says=facts["says"],
+                deep="deep" in facts,
+                logged=facts.get("lasting", ""),
+            )
+
+
+INVARIANTS = tuple(sorted(_invariants(), key=lambda it: it.deep))
+"""Those of each subject in turn, the deep ones last."""
 
 
 def checks(*, deep: bool) -> tuple[Check, ...]:

@@ -4,6 +4,7 @@
 -- in a separate transaction. The statements start from unfinished tasks with constraints, and from gates.
 
 -- name: gates_count_their_holders
+-- says: a gate counts as many holders as it has
 -- Inserting or deleting a holder changes the count, under the lock of the gate.
 SELECT n.namespace, '' AS process_id,
     concat('gate ', n.gate,
@@ -21,6 +22,7 @@ FROM (
 WHERE n.held IS DISTINCT FROM coalesce(n.count, 0)
 
 -- name: gates_have_room_for_their_holders
+-- says: a gate has no more holders than places, but from before its capacity was lowered
 -- A capacity may be lowered below what is held; then no task enters until the holders fit again. Lowering
 -- it reads the clock under the gate's lock; entering reads it before taking the lock.
 SELECT h.namespace, h.process_id,
@@ -32,6 +34,7 @@ JOIN progressor.gate_holders h USING (namespace, gate)
 WHERE g.held > g.capacity AND h.held_at > g.updated_at
 
 -- name: gated_tasks_are_recorded
+-- says: what waits for its constraints is a task that has some, and has not ended
 -- A task gets its constraints with its record, and loses the row in gated when it ends: settle_gates.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits, ', g.state, ', ',
@@ -53,6 +56,7 @@ WHERE t.task_type IS DISTINCT FROM g.task_type
     OR NOT (t.status = 'waiting' OR (t.status = 'running' AND g.state = 'available'))
 
 -- name: available_tasks_are_in_line
+-- says: a task with constraints is scheduled or leased exactly while it is available
 -- enqueue_task puts a task into the queue of its process and makes it available; dequeue_task takes it out.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' is ',
@@ -69,6 +73,7 @@ LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
 WHERE (g.state = 'available') <> (s.task_id IS NOT NULL OR r.task_id IS NOT NULL)
 
 -- name: available_tasks_hold_their_gates
+-- says: an available task holds all its gates
 -- All or none: try_gate_queue takes them at once. Who takes one away takes the task out of its queue as well.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' is available, and its gate ', w.gate, ' is ',
@@ -85,6 +90,7 @@ LEFT JOIN LATERAL (
 WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
 
 -- name: gates_are_held_by_whom_they_let_in
+-- says: a gate is held by an available task or a process at work, or reserved by one in line
 -- By an available task, which may run; by a process that is neither finished nor in error, until it is; or
 -- reserved, for a queued task. The settlement that ends any of these gives the gates back.
 SELECT h.namespace, h.process_id,
@@ -113,6 +119,7 @@ WHERE CASE
 END
 
 -- name: gate_queues_know_who_is_in_them
+-- says: a line knows who is next and who is oldest in it, and waits for one of its gates
 -- Who comes into a queue or leaves it notes in it who is next and who is oldest (move_gated,
 -- refresh_gate_queue), under the lock of its first gate; the last one deletes it.
 SELECT g.namespace, g.process_id,
@@ -149,6 +156,7 @@ WHERE (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
     OR NOT l.waits_on = ANY (l.gates)
 
 -- name: gated_processes_say_so
+-- says: a process says that it is gated where gates are to be looked at with it
 -- The settlement of a process that does not say so leaves its gates and its waiting tasks alone. settle_gates
 -- has the last word about it in every transaction that has to do with gates.
 SELECT w.namespace, w.process_id, concat(w.what, ', and the process is not gated') AS detail
@@ -180,6 +188,7 @@ LEFT JOIN LATERAL (
 WHERE p.is_gated IS NOT TRUE
 
 -- name: what_waits_for_its_process_is_in_its_way
+-- says: a task that waits for its process could not run there now
 -- A transaction that frees a process checks the tasks waiting for it, under its lock.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for its process, which has nothing before it') AS detail
@@ -222,6 +231,8 @@ WHERE g.state = 'process'
     )
 
 -- name: processes_are_gated_for_a_reason
+-- says: a process that says that it is gated has to do with gates
+-- deep
 -- Deep. The other direction of gated_processes_say_so: such a one pays for gates that it has nothing to do
 -- with.
 SELECT p.namespace, p.process_id, 'it is gated, and has nothing to do with gates' AS detail
@@ -247,6 +258,8 @@ WHERE p.is_gated
     )
 
 -- name: times_spent_add_up_to_a_life
+-- says: what a task with constraints has spent on each cause adds up to its life
+-- deep
 -- Deep. What a task with constraints has spent waiting for each cause, and running, is its life to the
 -- microsecond: spent_us counts from one change of state to the next, by the clock of their transactions.
 SELECT t.namespace, t.process_id,
@@ -266,6 +279,8 @@ WHERE t.constraints IS NOT NULL
     OR s.us <> l.us
 
 -- name: gate_queues_wait_for_full_gates
+-- says: a line waits for a gate that is full
+-- lasting: gates not promoted; retrying
 -- A transaction that frees a slot promotes from the queues waiting for it while slots remain.
 SELECT l.namespace, '' AS process_id,
     concat('queue ', l.queue, ' waits for ',
@@ -280,6 +295,8 @@ LEFT JOIN progressor.gates g ON (g.namespace, g.gate) = (l.namespace, l.waits_on
 WHERE (g.held >= g.capacity) IS NOT TRUE
 
 -- name: orders_wait_for_smaller_versions
+-- says: a task that waits for its order has a smaller version before it
+-- lasting: gates not promoted; retrying
 -- A transaction that ends a task checks the next tasks of its order.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for its order ', g.order_key, ', in which no version is',
@@ -294,6 +311,8 @@ WHERE g.state = 'order'
     )
 
 -- name: instants_that_have_come_are_noticed
+-- says: no task waits for an instant that has passed
+-- lasting: gates not promoted; retrying
 -- The replica that knows of an instant looks at the task then; the scan finds it where that is gone.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for ', g.run_at, ', which has passed') AS detail

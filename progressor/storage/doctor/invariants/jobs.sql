@@ -7,6 +7,7 @@
 -- taken the key since it was removed.
 
 -- name: jobs_count_their_nodes
+-- says: a job that runs counts its nodes by their states as they are
 -- A transaction that changes the state of a node also changes the counts of its job.
 SELECT j.namespace, j.process_id,
     concat('the job counts ', j.node_count, ' nodes: ', j.waiting, ' waiting, ', j.ready, ' ready, ',
@@ -33,6 +34,7 @@ WHERE j.state = 'running'
         (c.nodes, c.waiting, c.ready, c.running, c.beginning, c.failed, c.skipped, c.cancelled)
 
 -- name: nodes_wait_for_their_predecessors
+-- says: a node counts the predecessors that are not done, and waits while there are any
 -- The settlement that ends a node as done counts down its successors, and makes ready those that have no
 -- predecessors left to wait for; until then they stay waiting. A node that is done stays done.
 SELECT n.namespace, n.process_id,
@@ -63,6 +65,7 @@ WHERE j.state = 'running'
         ELSE w.undone > 0 END
 
 -- name: nodes_are_skipped_for_a_cause
+-- says: a node is skipped exactly if one that it depends on has failed, which it names
 -- The settlement that breaks a follower skips all that depends on it, directly or not; so a node of a job
 -- that runs is skipped exactly where one of its predecessors has failed or is skipped itself, and names
 -- what this one names. What was cancelled before its job was brought back by a repair counts as failed.
@@ -109,6 +112,7 @@ WHERE j.state = 'running'
     END
 
 -- name: nodes_say_what_their_followers_do
+-- says: a node runs while its follower does, and has ended as that has
 -- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
 -- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
 -- and run with one in error whose timer is run again. One whose follower leads a job that was brought back
@@ -173,6 +177,7 @@ WHERE j.state = 'running'
     END
 
 -- name: ready_nodes_wait_for_room
+-- says: a node that is ready is started, as long as there is room for it
 -- The settlement that makes a node ready starts it, if fewer than a window (domain/jobs/job.py) are beginning;
 -- the one that makes room starts others. What has constraints is left to maintain_job, and noted as that.
 SELECT j.namespace, j.process_id,
@@ -182,6 +187,7 @@ WHERE j.state = 'running'
     AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.upkeep_due_at IS NULL))
 
 -- name: jobs_that_come_to_their_end_are_joined
+-- says: the leader of a job has a join exactly once no node is unfinished
 -- The settlement that ends the last node gives its leader a join; what adds nodes, or begins one again,
 -- takes it back. The engine decides then; a processor may take its time, and is asked again.
 SELECT j.namespace, j.process_id,
@@ -218,6 +224,7 @@ WHERE j.state = 'running'
     END
 
 -- name: jobs_are_joined_once
+-- says: a join that waits or runs is that of its job, which runs
 -- A join is of a job that runs, and the one that it names.
 SELECT w.namespace, w.process_id,
     concat('join ', w.task_id, ' is ', w.place, ', and ',
@@ -243,6 +250,7 @@ LEFT JOIN LATERAL (
 WHERE j.state IS DISTINCT FROM 'running' OR j.join_task_id IS DISTINCT FROM w.task_id
 
 -- name: jobs_run_as_long_as_their_leaders
+-- says: a job that runs has a leader that has not ended
 -- The settlement that ends a leader ends its job, and what brings it back brings its job back.
 SELECT j.namespace, j.process_id,
     concat('the job runs, and its leader, led by ', coalesce(p.led_by, 'nobody'), ', is ',
@@ -257,6 +265,8 @@ LEFT JOIN LATERAL (
 WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS NOT NULL) IS NOT TRUE
 
 -- name: ended_jobs_say_how_their_leaders_ended
+-- says: a job has ended as its leader has, and every leader has a job
+-- deep
 -- Deep. The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
 SELECT p.namespace, p.process_id,
     concat('the leader is ', p.status, ', and its job ', coalesce(j.state::text, 'not there')) AS detail
@@ -271,6 +281,8 @@ WHERE p.led_by IS NOT NULL
     END
 
 -- name: job_rows_have_their_leader
+-- says: every job is of a leader, and every node of a job
+-- deep
 -- Deep. Job and nodes go with their leader, and never without it.
 SELECT r.namespace, r.process_id, concat(r.what, ' is there without ', r.lacks) AS detail
 FROM (
@@ -286,6 +298,8 @@ FROM (
 ) r
 
 -- name: ended_jobs_leave_nothing_to_begin
+-- says: a job that has ended has nothing left to begin, and counts its nodes as they are
+-- deep
 -- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
 -- by maintain_job, which is noted.
 SELECT j.namespace, j.process_id,
@@ -319,6 +333,8 @@ WHERE j.state <> 'running'
         OR (c.idle > 0 AND j.upkeep_due_at IS NULL))
 
 -- name: node_ordinals_run_without_gaps
+-- says: the nodes of a job are numbered from 1 without gaps, and no two have one name
+-- deep
 -- Deep. Nodes get the next ordinals when they are added, and are never taken away alone.
 SELECT j.namespace, j.process_id,
     concat('of ', j.node_count, ' nodes the first is ', coalesce(c.first::text, 'none'), ', the last ',
@@ -335,6 +351,8 @@ WHERE (c.first, c.last, c.names, c.nodes)
     IS DISTINCT FROM (1, j.node_count, j.node_count::bigint, j.node_count::bigint)
 
 -- name: edges_are_known_at_both_ends
+-- says: an edge of a job is known to both its nodes, once
+-- deep
 -- Deep. Who adds a node enters its edges at both ends, each once.
 SELECT e.namespace, e.process_id,
     concat('the edge from node ', e.source, ' to ', e.target, ' is known ', e.before,
@@ -357,6 +375,8 @@ FROM (
 WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 
 -- name: followers_at_work_are_nodes_that_run
+-- says: each unfinished follower of a running job is one of its running nodes
+-- deep
 -- Deep. Each unfinished follower of a running job is one of its running nodes. A follower of a job that
 -- was deleted or has ended is stopped when it ends its step; one that leads a job which one of its own
 -- nodes revived is reported when that job's upkeep runs.
@@ -390,6 +410,8 @@ WHERE p.leader_id IS NOT NULL
     )
 
 -- name: jobs_are_tended
+-- says: the upkeep of every job is done in time
+-- lasting: job upkeep failed; retrying
 -- The replica that leaves something to maintain_job carries it out at once, and the scan where that has died.
 SELECT j.namespace, j.process_id,
     concat('the job, ', j.state, ', has needed upkeep since ', j.upkeep_due_at) AS detail
@@ -397,6 +419,8 @@ FROM progressor.jobs j
 WHERE j.upkeep_due_at IS NOT NULL
 
 -- name: deadlines_of_jobs_are_noticed
+-- says: no job runs whose deadline has passed
+-- lasting: job upkeep failed; retrying
 -- The scan fails a job whose deadline has passed.
 SELECT j.namespace, j.process_id, concat('the job runs, and its deadline was ', j.deadline_at) AS detail
 FROM progressor.jobs j

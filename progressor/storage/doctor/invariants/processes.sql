@@ -10,6 +10,7 @@
 -- to 17 us (100,000 timers of 200,000 processes, 2 cores, 2026-11-21), so a million timers some seconds.
 
 -- name: leases_have_their_task
+-- says: what is leased is a running task of the same token, attempt and type
 -- A lease is taken with its task by admission, claim_locked and settle_tasks, and given back by
 -- settle_tasks and delete_process: always both rows at once.
 SELECT r.namespace, r.process_id,
@@ -34,6 +35,7 @@ WHERE t.status IS DISTINCT FROM 'running'
     OR t.task_type IS DISTINCT FROM r.task_type
 
 -- name: scheduled_tasks_are_recorded
+-- says: what is scheduled is a waiting task of the same type and attempt
 -- A task enters the schedule with its record (admission, set_timer, put) or when its attempt ends, and
 -- leaves it when it begins, is cancelled or deleted: both rows at once. tasks.status says waiting for
 -- a blocked timer too.
@@ -57,6 +59,7 @@ WHERE t.status IS DISTINCT FROM 'waiting'
     OR t.attempt_count IS DISTINCT FROM s.attempt
 
 -- name: work_suits_its_process
+-- says: what waits or runs is of a process that is there, not finished, and in init for its init task alone
 -- The settlement that finishes a process, and the removal that deletes it, take all that waits away in
 -- the same transaction; admission looks at the status under the lock. While a process is in init,
 -- what else waits has no due time, so that nothing but its init task is ever leased. What its constraints
@@ -92,6 +95,7 @@ WHERE p.status IS NULL
     OR (w.place = 'leased' AND p.status = 'init' AND w.task_type <> 'init')
 
 -- name: broken_processes_wait_for_repair
+-- says: a broken process waits for repairs, or for its timer run again, alone
 -- The settlement that breaks a process cancels what waits on it. A repair is admitted while it is in
 -- error; simple_repair, and a repair that succeeded, run the timer again that broke it, under a new
 -- id. The transaction that recovers it also clears the error.
@@ -126,6 +130,7 @@ WHERE p.detail IS NOT NULL
         AND w.task_type = b.task_type AND w.task_id > b.task_id) IS NOT TRUE
 
 -- name: broken_processes_name_their_breaker
+-- says: the task that broke a process ended in error
 -- The task that breaks a process ends in error with it; retention keeps that task. An imported process
 -- may name none.
 SELECT p.namespace, p.process_id,
@@ -147,6 +152,7 @@ WHERE p.detail IS NOT NULL
     AND b.status IS DISTINCT FROM 'error'
 
 -- name: what_waits_has_one_way_on
+-- says: of what waits on a process the first in line is due, unless one is leased, and nothing else is
 -- On a process without a running step, only the first waiting task is due: calls by id, then the timer.
 -- The transaction that removes the first task also makes the next one due, or continues with it. An init
 -- task that is held back by its constraints comes before all others, outside the queue.
@@ -178,6 +184,7 @@ FROM (
 WHERE (NOT s.is_busy AND s.place = 1) <> (s.status = 'waiting' AND s.due_at IS NOT NULL)
 
 -- name: work_has_drawn_its_numbers
+-- says: no task and no lease has a number that the sequences have yet to give
 -- Ids and tokens are drawn from the sequences before they are written, and a sequence is read after the
 -- snapshot is taken. Behind its tables it is where a copy of the database forgot the sequences: then
 -- ids are given twice, and the fence is gone.
@@ -198,6 +205,7 @@ WHERE w.task_id > (SELECT last_value FROM progressor.task_ids)
     OR w.token > (SELECT last_value FROM progressor.lease_tokens)
 
 -- name: histories_end_where_the_process_says
+-- says: the last event of a process at work is the one that the process names
 -- Of the processes at work. settle_tasks writes the events and the count at once.
 SELECT r.namespace, r.process_id,
     concat('its last event is ', coalesce(e.event_id, 0), ', and the process says ',
@@ -219,6 +227,8 @@ LEFT JOIN LATERAL (
 WHERE coalesce(e.event_id, 0) <> p.last_event_id
 
 -- name: unfinished_tasks_have_their_place
+-- says: a task that waits is scheduled or kept by its constraints, one that runs is leased
+-- deep
 -- Deep. The other direction of leases_have_their_task and scheduled_tasks_are_recorded.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
@@ -234,6 +244,8 @@ WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
     OR (t.status = 'running' AND r.task_id IS NULL)
 
 -- name: rows_have_their_process
+-- says: every task and event is of a process, and every process of a namespace
+-- deep
 -- Deep. A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
 -- it has no processes, under a lock that starts wait for.
 SELECT o.namespace, o.process_id, concat(o.what, ' of a process that is not there') AS detail
@@ -251,6 +263,8 @@ LEFT JOIN progressor.namespaces n ON n.name = p.namespace
 WHERE n.name IS NULL
 
 -- name: event_ids_run_without_gaps
+-- says: the event ids of a process run from 1 to its last
+-- deep
 -- Deep. settle_tasks and put_process number events from last_event_id on, under the lock, and write both.
 SELECT p.namespace, p.process_id,
     concat('it has ', count(e.event_id), ' events, the last is ', coalesce(max(e.event_id), 0),
@@ -263,6 +277,8 @@ HAVING count(e.event_id) <> p.last_event_id
     OR coalesce(max(e.event_id), 0) <> p.last_event_id
 
 -- name: tasks_own_the_events_they_name
+-- says: a task owns the events that its record names, and only a success has any
+-- deep
 -- Deep. The settlement that succeeds writes the events and their numbers into the record of the task;
 -- only a task that succeeded has any. Records may be deleted before their events.
 SELECT t.namespace, t.process_id,
@@ -277,6 +293,8 @@ HAVING count(e.event_id) <> t.event_count
     OR (t.event_count > 0 AND t.status <> 'finished')
 
 -- name: processes_leave_init_with_their_task
+-- says: a process is in init for as long as its init task has not ended
+-- deep
 -- Deep. The settlement of the init task is what brings a process out of init; an import has an init task
 -- that finished before it was written.
 SELECT p.namespace, p.process_id,
@@ -293,6 +311,8 @@ WHERE t.task_type IS DISTINCT FROM 'init'
     OR (p.status = 'init') <> (t.status IN ('waiting', 'running'))
 
 -- name: keys_name_one_task
+-- says: an idempotency key names one task of its process
+-- deep
 -- Deep. tasks_by_idempotency_key refuses a second one, as long as it is there and whole.
 SELECT t.namespace, t.process_id,
     concat('key ', t.idempotency_key, ' names ', count(*), ' tasks') AS detail
@@ -302,6 +322,8 @@ GROUP BY t.slot, t.namespace, t.process_id, t.idempotency_key
 HAVING count(*) > 1
 
 -- name: successes_were_tried
+-- says: a task succeeds only after it was begun
+-- deep
 -- Deep. Only a settlement finishes a task, and only of an attempt that a lease began; but for the init
 -- task of an import, which never ran.
 SELECT t.namespace, t.process_id,

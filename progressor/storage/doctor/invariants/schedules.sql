@@ -3,6 +3,8 @@
 -- any moment, but for the first two, which are about what replicas do in time.
 
 -- name: schedules_run_in_time
+-- says: no schedule has been due for 10 s
+-- lasting: schedules not run
 -- Each replica looks at least each second for what is due; a claim on it keeps the others away for as long
 -- as a lease.
 SELECT s.namespace, s.schedule_id AS process_id,
@@ -12,6 +14,8 @@ FROM progressor.schedules s
 WHERE s.next_at <= (SELECT now()) - interval '10 seconds'
 
 -- name: queued_runs_are_looked_at
+-- says: a run is queued only while another one of its schedule is at work
+-- lasting: scan failed
 -- A run that waits for another starts within a scan once that has ended.
 SELECT q.namespace, q.schedule_id AS process_id,
     concat('the run of ', q.instant, ' is queued, and nothing of its schedule is at work') AS detail
@@ -25,6 +29,8 @@ WHERE q.state = 'queued'
     )
 
 -- name: schedule_runs_come_before_the_next_one
+-- says: the runs of a schedule come before its next one
+-- deep
 -- A run and the step to the next instant are one transaction: no instant with a run is still ahead.
 SELECT s.namespace, s.schedule_id AS process_id,
     concat('the run of ', f.instant, ' has happened, and the next one is that of ', s.next_instant)
@@ -41,6 +47,8 @@ CROSS JOIN LATERAL (
 WHERE s.next_instant IS NOT NULL
 
 -- name: schedule_runs_start_one_task_each
+-- says: what a run of a schedule starts was started by it alone
+-- deep
 -- What a run starts has a task of its own.
 SELECT f.namespace, min(f.schedule_id) AS process_id,
     concat('task ', f.task_id, ' of process ', f.process_id, ' was started by ', count(*), ' runs')
@@ -51,6 +59,8 @@ GROUP BY f.namespace, f.process_slot, f.process_id, f.task_id
 HAVING count(*) > 1
 
 -- name: schedule_runs_name_the_tasks_they_started
+-- says: the task that a run names bears the schedule's id in its key
+-- deep
 -- The key of the task that a run has started is made of the schedule and the instant.
 SELECT f.namespace, f.schedule_id AS process_id,
     concat('the run of ', f.instant, ' names task ', f.task_id, ', which is ', t.task_type,
@@ -63,6 +73,8 @@ WHERE t.task_type <> f.task_type
     OR NOT starts_with(coalesce(t.idempotency_key, ''), concat('schedule/', f.schedule_id, '/'))
 
 -- name: schedule_runs_have_their_schedule
+-- says: every run is of a schedule, which counts it
+-- deep
 -- The record of runs goes with the schedule, and counts no more than that.
 SELECT f.namespace, f.schedule_id AS process_id,
     concat(f.count, ' runs have started something, of a schedule that ',
@@ -76,6 +88,8 @@ LEFT JOIN progressor.schedules s USING (slot, namespace, schedule_id)
 WHERE s.schedule_id IS NULL OR f.count > s.started_count
 
 -- name: schedules_have_their_namespace
+-- says: every schedule is of a namespace
+-- deep
 -- A namespace takes its schedules with it.
 SELECT s.namespace, s.schedule_id AS process_id, 'its namespace is not there' AS detail
 FROM progressor.schedules s

@@ -60,7 +60,7 @@ _OF_GATES = _all_of(
     for invariant in INVARIANTS
     if invariant.name in statements.load("doctor/invariants/gates")
 ).as_bytes()
-_ALWAYS = _all_of(invariant for invariant in INVARIANTS if not invariant.lasting).as_bytes()
+_ALWAYS = _all_of(invariant for invariant in INVARIANTS if not invariant.logged).as_bytes()
 
 
 class Past:
