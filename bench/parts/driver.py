@@ -13,7 +13,7 @@ from psycopg import sql
 from bench.parts import orders, plans
 from bench.parts.raw_writes import Functions, calls, settlements
 from progressor.domain.processes.process import process_key
-from progressor.storage.postgres import arrays
+from progressor.storage.rows import arrays
 
 _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 _TABLE = "bench_commits"

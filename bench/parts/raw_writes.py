@@ -13,12 +13,12 @@ from psycopg import sql
 
 from bench.parts import plans
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.postgres.arrays import COLUMNS, Column
+from progressor.storage.rows.arrays import COLUMNS, Column
 
 _REPLICA_ID = 0
 """The id of no replica. Leases last milliseconds; a scan acts only if it sees one twice."""
 _LEASE_SECONDS = 60.0
-_COLUMN_BY_OID = {column.array_oid: column for column in COLUMNS}
+_COLUMN_BY_OID = {column.array_oid: column for column in COLUMNS.values()}
 
 _FIND = """
 SELECT p.pronamespace::regnamespace::text, p.proargnames[:p.pronargs], p.proargtypes::oid[]

@@ -30,14 +30,14 @@ from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.config import Config
 from progressor.settings.namespaces import differing_keys
 from progressor.settings.sections import Database
-from progressor.storage.embedded.capacity import room_for
+from progressor.storage.embedded.settings import room_for
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.postgres.backoff import Backoff
 from progressor.storage.postgres.migrations import migrate_configured
 from progressor.storage.postgres.pools import open_pools
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
-from progressor.storage.replicas.replicas import Replicas
+from progressor.storage.replicas.replicas import draw_replica_id
 from progressor.telemetry.logs.level import LogLevelSwitch
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.setup import ReplicaTelemetry
@@ -167,8 +167,8 @@ class Engine:
             _log.info("migration applied", extra={"migration": name})
         pools = await open_pools(database, dsn)
         stack.push_async_callback(pools.close)
-        replicas = Replicas(pool=pools.scan, clock=self._clock)
-        self.replica_id = await _until_there(replicas.draw_id, database=self.database)
+        draw = functools.partial(draw_replica_id, pools.scan)
+        self.replica_id = await _until_there(draw, database=self.database)
         _log.info(
             "connected to PostgreSQL",
             extra={"database": self.database, "replica_id": self.replica_id},
@@ -179,7 +179,7 @@ class Engine:
             replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
         replies_dsn = connection_string(database, dsn, application="progressor replies")
-        wiring = Wiring(self._config, replies_dsn, pools, replicas, context)
+        wiring = Wiring(self._config, replies_dsn, pools, context)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         self.dsn = dsn

@@ -47,13 +47,12 @@ from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.processes import Processes
-from progressor.storage.processes.reads.histories import Histories
+from progressor.storage.processes.histories import Histories
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.retention import Retention
 from progressor.storage.processes.settlements import Settlements
-from progressor.storage.replicas.activities import Activities
-from progressor.storage.replicas.queues import Queues, QueueWatch
-from progressor.storage.replicas.replicas import Replicas, Roster
+from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
+from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
@@ -66,10 +65,7 @@ _TO_PROCESSORS: Labels = ("processor",)
 class Wiring:
     """All that there is once connected to PostgreSQL."""
 
-    def __init__(
-        self, config: Config, dsn: str, pools: Pools, replicas: Replicas, context: Context
-    ) -> None:
-        self.replicas = replicas
+    def __init__(self, config: Config, dsn: str, pools: Pools, context: Context) -> None:
         self.functions = Functions()
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
         self._front, self._worker, self._scan = map(
@@ -101,17 +97,16 @@ class Wiring:
         self.context.observers.tell("batch", write=name, size=size)
 
     def _build_storage(self) -> None:
-        config, pools, clock = self._config, self._pools, self.context.clock
-        timeout = config.database.statement_timeout
-        self.namespaces = Namespaces(pool=pools.front, functions=self.functions)
+        config, lease_timeout = self._config, self._config.replica.lease_timeout
+        self.namespaces = Namespaces(self._front)
+        self.replicas = Replicas(self._scan, lease_timeout=lease_timeout)
         self._status = Watch(
-            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout,
-            collecting=config.scanner.interval * (1 + JITTER), statement_timeout=timeout,
-        )  # fmt: skip
+            self._front,
+            lease_timeout=lease_timeout,
+            collecting=config.scanner.interval * (1 + JITTER),
+        )
         self._queues = QueueWatch(
-            queues=Queues(pool=pools.scan, clock=clock, statement_timeout=timeout),
-            namespaces=self.namespaces,
-            clock=clock,
+            queues=Queues(self._scan), namespaces=self.namespaces, clock=self.context.clock
         )
         self._processes = Processes(self._front, namespaces=self.namespaces, watch=self._status)
         commit = CommitContext(
@@ -188,11 +183,7 @@ class Wiring:
             job_control=self._job_control,
             schedules=self._schedules,
             schedule_runs=self._schedule_runs_on(StoredRuns(self._front)),
-            roster=Roster(
-                pool=self._pools.front,
-                clock=self.context.clock,
-                lease_timeout=self._config.replica.lease_timeout,
-            ),
+            roster=Replicas(self._front, lease_timeout=self._config.replica.lease_timeout),
             activities=Activities(watch=self._status, queues=self._queues),
         )
 

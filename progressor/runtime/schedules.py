@@ -366,7 +366,7 @@ def _queued_item(queued: QueuedRun) -> Item:
         schedule=queued.schedule,
         what=queued.upcoming,
         cause=queued.cause,
-        policy=queued.policy,
+        policy=queued.overlap_policy,
         was_queued=True,
     )
 

@@ -1,9 +1,11 @@
 """Makes decisions durable: the only room that speaks to PostgreSQL.
 
-Imported by ``runtime`` and ``engine``. A folder is a feature; ``postgres`` and ``rows`` are beneath
+Imported by ``runtime`` and ``engine``. A folder is a feature; ``rows`` and ``postgres`` are beneath
 all of them. A method is one round trip; the writes of the hot path are gathered by ``commit`` into
-one set-based function call per batch (``priv/functions``). Start with ``commit/group_commit.py``,
-then ``processes/settlements.py``; ``priv/README.md`` explains the tables.
+one set-based function call per batch (``priv/functions``). While PostgreSQL is unreachable, each
+raises StorageUnavailableError; docstrings name what else they raise. Start with
+``commit/group_commit.py``, then ``processes/settlements.py``; ``priv/README.md`` explains the
+tables.
 
 What retries while PostgreSQL is unreachable. Pauses double, with a jitter of a quarter
 (``postgres/backoff.py``), unless the table says otherwise; ``postgres/pools.py`` says which error

@@ -25,7 +25,7 @@ from progressor.domain.jobs.job import Job, Node
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
 from progressor.sdk.values.constraints import constraints_from_wire, constraints_to_wire
-from progressor.storage.rows.job_membership import options_of, options_text, part_of
+from progressor.storage.rows.documents import options_text, part_of
 from progressor.v1 import namespace_service_pb2, nodes_pb2, process_service_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
@@ -360,9 +360,4 @@ def test_a_job_membership_is_read_as_it_was_stored(
     found = part_of([led_by and led_by.value, *key, node, column])
 
     assert found == Part(led_by=led_by, leader=leader, node=node, options=options)
-    assert options_of(column) == options
     assert (text is None) == (options == JobOptions())
-
-
-def test_a_process_outside_jobs_has_no_membership() -> None:
-    assert part_of(None) is None

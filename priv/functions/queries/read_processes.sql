@@ -25,7 +25,7 @@ RETURNS TABLE (
     number bigint, is_whole boolean, process_status process_status, previous_status process_status,
     detail text, aux_state bytea, metadata jsonb, corrupted_by bigint, created_at timestamptz,
     status_changed_at timestamptz, last_event_id bigint, init_task_id bigint, result bytea,
-    timer_task_id bigint, timer_type task_type, timer_status task_status, timer_due_at timestamptz,
+    timer_task_id bigint, timer_task_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
     job_role json

@@ -29,6 +29,6 @@ CREATE TYPE claimed AS (
     status_changed_at timestamptz,
     last_event_id     bigint,
     init_task_id      bigint,
-    spent_us          bigint[],
+    spent             bigint[],
     part              json
 );

@@ -98,5 +98,5 @@ class Process:
     status_changed_at: dt.datetime
     last_event_id: int
     init_task_id: int
-    result: bytes | None
+    result: bytes | None = None
     part: Part | None = None

@@ -86,7 +86,7 @@ class TaskTrace:
     idempotency_key: str | None
     response: bytes
     error: TaskError | None
-    events: tuple[Event, ...]
+    events: tuple[Event, ...] = ()
     constraints: Constraints | None = None
     spent: TimeSpent | None = None
     replica_id: int | None = None

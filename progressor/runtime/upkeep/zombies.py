@@ -66,8 +66,6 @@ class ZombieScan:
         jump = self._guard.jump
         answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
-            replica_id=self.context.replica_id,
-            lease_timeout=self.context.replica.lease_timeout,
             limit=self.context.scanner.zombie_batch_max,
             known=self.leases.tokens(),
             jumped_at=None if jump is None else jump.at,

@@ -44,6 +44,7 @@ from progressor.storage.commit.shard import (
     Shard,
 )
 from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.locks import FindBlocked, FindLocked, Reason
 from progressor.storage.postgres.pools import (
     Connection,
@@ -551,6 +552,44 @@ class GroupCommit(Generic[Item, Result]):
         """Fail what waits while PostgreSQL is unreachable, except what has to be written."""
         if self._kind.insistence is Insistence.GIVE_UP:
             _fail(shard.take_all(), error)
+
+
+class GroupCommits(Generic[Item, Result]):
+    """The group commits of one subject, on one pool."""
+
+    def __init__(self, context: StorageContext, *, settings: Commit, commit: CommitContext) -> None:
+        self._context, self._settings, self._commit = context, settings, commit
+        self._groups: list[GroupCommit[Item, Result]] = []
+
+    def _group(self, kind: WriteKind[Item, Result]) -> GroupCommit[Item, Result]:
+        group = GroupCommit(
+            kind,
+            pool=self._context.pool,
+            settings=self._settings,
+            statement_timeout=self._context.statement_timeout,
+            context=self._commit,
+        )
+        self._groups.append(group)
+        return group
+
+    def waiting(self) -> Sequence[Waiting]:
+        """Return what waits to be written; from any thread."""
+        return [group.waiting for group in self._groups]
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether any item of a process is queued or in flight."""
+        return any(group.is_waiting(key) for group in self._groups)
+
+    async def run(self) -> None:
+        """Write until `close`, and then until nothing is left."""
+        async with asyncio.TaskGroup() as tasks:
+            for group in self._groups:
+                tasks.create_task(group.run(), name=group.name)
+
+    def close(self) -> None:
+        """Take no more items."""
+        for group in self._groups:
+            group.close()
 
 
 def _fail(entries: Iterable[Entry[Item, Result]], error: errors.StorageError) -> None:

@@ -3,11 +3,10 @@
 import builtins
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from progressor import errors
-from progressor.domain.gates.constraint import GateHold
 from progressor.domain.gates.gate import (
     COUNTED_MAX,
     HOLDERS_MAX,
@@ -17,10 +16,8 @@ from progressor.domain.gates.gate import (
     GateView,
     GateWaiter,
 )
-from progressor.domain.processes.process import ProcessKey
-from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.effects import (
     BATCH_MAX,
     Again,
@@ -30,6 +27,8 @@ from progressor.storage.rows.effects import (
     LoweredGate,
     gate_effects,
 )
+
+R = TypeVar("R")
 
 _SQL = statements.load("gates/gates")
 
@@ -44,7 +43,7 @@ LEFT_ALONE = dt.timedelta(seconds=2)
 
 
 IDLE_WINDOW = 1000
-"""Lines, and orders, that one scan looks at: some 6 ms. The next one goes on behind them."""
+"""Queues, and orders, that one scan looks at: some 6 ms. The next one goes on behind them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,16 +65,6 @@ class GaveWay:
 
     count: int
     is_done: bool
-
-
-class _GateRow(NamedTuple):
-    gate: str
-    capacity: int
-    held: int
-    waiting_count: int
-    revision: int
-    created_at: dt.datetime
-    updated_at: dt.datetime
 
 
 class _SetRow(NamedTuple):
@@ -124,51 +113,43 @@ class Gates:
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
         """Read at most `limit` gates of a namespace with keys above `after`, in their order."""
-        named = {"namespace": namespace, "after": after, "limit": limit}
-        return await self._gates("list_gates", named)
+        return await self._read(
+            Gate, "list_gates", namespace, None, after=after, limit=limit, counted_max=COUNTED_MAX
+        )
 
-    async def get(self, namespace: str, gate: str) -> GateView:
-        """Read a gate with who holds it and who waits for it.
+    async def read(self, namespace: str, gate: str) -> Gate:
+        """Read a gate.
 
         Raises:
             GateNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        named = {"namespace": namespace, "gate": gate}
-        found = await self.read(namespace, gate)
-        holders = await self._read("gate_holders", named | {"limit": HOLDERS_MAX})
-        queue = await self._read(
-            "read_gate_queue",
-            named
-            | {
-                "limit": LINE_MAX,
-                "now": self._context.clock.pinned(),
-                "starvation_timeout": self._context.starvation_timeout,
-            },
+        found = await self._read(
+            Gate, "list_gates", namespace, gate, after="", limit=1, counted_max=COUNTED_MAX
         )
+        if not found:
+            raise errors.GateNotFoundError(namespace, gate)
+        return found[0]
+
+    async def get(self, namespace: str, gate: str) -> GateView:
+        """Read a gate with who holds it and who waits for it; raises as `read`."""
         return GateView(
-            gate=found,
-            holders=tuple(
-                GateHolder(
-                    process_id=row[0],
-                    task_id=row[1],
-                    held_at=row[2],
-                    hold=GateHold(row[3]),
-                    is_reserved=row[4],
-                )
-                for row in holders
+            gate=await self.read(namespace, gate),
+            holders=await self._read(
+                GateHolder, "gate_holders", namespace, gate, limit=HOLDERS_MAX
             ),
-            line=tuple(
-                GateWaiter(
-                    process_id=row[0],
-                    task_id=row[1],
-                    priority=row[2],
-                    since=row[3],
-                    gates=tuple(row[4]),
-                    is_aged=row[5],
-                )
-                for row in queue
-            ),
+            line=await self._read(GateWaiter, "read_gate_queue", namespace, gate, limit=LINE_MAX),
+        )
+
+    async def _read(
+        self,
+        row: type[R],
+        statement: str,
+        namespace: str,
+        gate: str | None,
+        **named: Any,  # noqa: ANN401  of any type
+    ) -> tuple[R, ...]:
+        return await self._context.read(
+            row, _SQL[statement], namespace=namespace, gate=gate, **named
         )
 
     async def set(
@@ -182,11 +163,9 @@ class Gates:
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
             GateChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(
             self._set_gate,
-            **self._context.own_arguments(),
             limit=BATCH_MAX,
             namespace=namespace,
             gate=gate,
@@ -206,7 +185,6 @@ class Gates:
         Raises:
             GateNotFoundError: There is none.
             GateInUseError: It is held, or named.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(self._delete_gate, namespace=namespace, gate=gate)
         if found.verdict == "not_found":
@@ -219,19 +197,15 @@ class Gates:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         return gate_effects(
             await self._context.call(
                 self._promote_again,
-                **self._context.own_arguments(),
                 limit=BATCH_MAX,
                 namespace=namespace,
-                gate=arrays.TextColumn(it.gate for it in again if it.gate is not None),
-                queue=arrays.TextColumn(it.queue for it in again if it.queue is not None),
-                order_key=arrays.TextColumn(
-                    it.order_key for it in again if it.order_key is not None
-                ),
+                gate=[it.gate for it in again if it.gate is not None],
+                queue=[it.queue for it in again if it.queue is not None],
+                order_key=[it.order_key for it in again if it.order_key is not None],
             )
         )
 
@@ -242,11 +216,9 @@ class Gates:
 
         Raises:
             StorageLockedError: Another transaction keeps one of their gates locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         [found] = await self._context.call(
             self._give_way,
-            **self._context.own_arguments(),
             limit=BATCH_MAX,
             count=GIVE_WAY_MAX,
             window=GIVE_WAY_WINDOW,
@@ -256,34 +228,21 @@ class Gates:
         return GaveWay(found.sent_count, found.is_done), gate_effects(found.effects)
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
-        """Find gates with holders that have to give way, and that no replica is at.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
-        named = {
-            "now": self._context.clock.pinned(),
-            "age": LEFT_ALONE,
-            "namespace": arrays.TextColumn(namespaces),
-            "limit": BATCH_MAX,
-        }
-        return tuple(LoweredGate(*row) for row in await self._read("find_lowered", named))
+        """Find gates with holders that have to give way, and that no replica is at."""
+        return await self._context.read(
+            LoweredGate, _SQL["find_lowered"], age=LEFT_ALONE, namespace=namespaces, limit=BATCH_MAX
+        )
 
     async def promote_due(
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()
     ) -> Effects:
-        """Look at tasks whose instant has come, at least `overdue` ago.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
+        """Look at tasks whose instant has come, at least `overdue` ago."""
         return gate_effects(
             await self._context.call(
                 self._promote_due,
-                **self._context.own_arguments(),
                 limit=BATCH_MAX,
                 overdue=overdue.total_seconds(),
-                namespace=arrays.TextColumn(namespaces),
+                namespace=namespaces,
             )
         )
 
@@ -291,18 +250,10 @@ class Gates:
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
     ) -> Effects:
         """Find tasks whose instant comes within `horizon`, at most `limit` of each namespace."""
-        found = await self._read(
-            "find_upcoming",
-            {
-                "now": self._context.clock.pinned(),
-                "horizon": horizon,
-                "limit": limit,
-                "namespace": arrays.TextColumn(namespaces),
-            },
+        later = await self._context.read(
+            Later, _SQL["find_upcoming"], horizon=horizon, limit=limit, namespace=namespaces
         )
-        return Effects(
-            later=tuple(Later(ProcessKey(*row[:3]), row[3], max(0.0, row[4])) for row in found)
-        )
+        return Effects(later=later)
 
     async def find_idle(
         self, namespaces: Sequence[str], after: IdleUntil = BEFORE_ALL
@@ -310,16 +261,13 @@ class Gates:
         """Find what should have been looked at, and was not: nothing in a healthy engine.
 
         It looks at IDLE_WINDOW queues and orders behind `after`, and returns up to where.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         found = await self._context.call(
             self._find_idle_gates,
+            after,
             limit=BATCH_MAX,
             window=IDLE_WINDOW,
-            namespace=arrays.TextColumn(namespaces),
-            **dataclasses.asdict(after),
+            namespace=namespaces,
         )
         idle = tuple(
             Again(namespace=row.namespace, gate=row.gate, queue=row.queue, order_key=row.order_key)
@@ -333,24 +281,3 @@ class Gates:
             order_namespace=end.order_namespace or "",
             order_key=end.order_until or "",
         )
-
-    async def read(self, namespace: str, gate: str) -> Gate:
-        """Read a gate.
-
-        Raises:
-            GateNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
-        found = await self._gates("get_gate", {"namespace": namespace, "gate": gate})
-        if not found:
-            raise errors.GateNotFoundError(namespace, gate)
-        return found[0]
-
-    async def _gates(self, name: str, named: Mapping[str, Any]) -> tuple[Gate, ...]:
-        found = await self._context.named_rows(
-            _GateRow, _SQL[name], {**named, "counted_max": COUNTED_MAX}
-        )
-        return tuple(Gate(namespace=named["namespace"], **row._asdict()) for row in found)
-
-    async def _read(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        return await self._context.rows(_SQL[name], named)

@@ -1,6 +1,6 @@
 -- name: list_gates
--- One page of gates, in the order of their keys, and how many wait for each.
-SELECT g.gate, g.capacity, g.held, w.waiting_count, g.revision, g.created_at, g.updated_at
+-- One page of gates, in the order of their keys, or one gate; and how many wait for each.
+SELECT g.namespace, g.gate, g.capacity, g.held, w.waiting_count, g.revision, g.created_at, g.updated_at
 FROM progressor.gates g
 CROSS JOIN LATERAL (
     SELECT count(*)::integer AS waiting_count
@@ -12,29 +12,15 @@ CROSS JOIN LATERAL (
         LIMIT %(counted_max)s
     ) t
 ) w
-WHERE g.namespace = %(namespace)s AND g.gate > %(after)s
+WHERE g.namespace = %(namespace)s
+    AND g.gate > %(after)s
+    AND (%(gate)s::text IS NULL OR g.gate = %(gate)s)
 ORDER BY g.namespace, g.gate
 LIMIT %(limit)s;
 
--- name: get_gate
--- One gate, as list_gates tells it.
-SELECT g.gate, g.capacity, g.held, w.waiting_count, g.revision, g.created_at, g.updated_at
-FROM progressor.gates g
-CROSS JOIN LATERAL (
-    SELECT count(*)::integer AS waiting_count
-    FROM (
-        SELECT
-        FROM progressor.gate_queues l
-        JOIN progressor.gated t ON (t.namespace, t.queue) = (l.namespace, l.queue)
-        WHERE (l.namespace, l.waits_on) = (g.namespace, g.gate)
-        LIMIT %(counted_max)s
-    ) t
-) w
-WHERE (g.namespace, g.gate) = (%(namespace)s, %(gate)s);
-
 -- name: gate_holders
 -- Who holds a gate, the longest first.
-SELECT h.process_id, h.task_id, h.held_at, h.hold::text, h.is_reserved
+SELECT h.process_id, h.task_id, h.held_at, h.hold, h.is_reserved
 FROM progressor.gate_holders h
 WHERE (h.namespace, h.gate) = (%(namespace)s, %(gate)s)
 ORDER BY h.namespace, h.gate, h.held_at, h.task_id
@@ -43,8 +29,8 @@ LIMIT %(limit)s;
 -- name: read_gate_queue
 -- Who comes next through a gate, in order: who has waited for longer than the starvation timeout, then by
 -- priority and age.
-SELECT t.process_id, t.task_id, t.priority, t.ready_at, t.gates,
-    t.ready_at <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval AS is_aged
+SELECT t.process_id, t.task_id, t.priority, t.ready_at AS since, t.gates,
+    t.ready_at <= coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(starvation_timeout)s) AS is_aged
 FROM progressor.gate_queues l
 CROSS JOIN LATERAL (
     (
@@ -59,21 +45,22 @@ CROSS JOIN LATERAL (
         SELECT b.*
         FROM progressor.gated b
         WHERE (b.namespace, b.queue) = (l.namespace, l.queue)
-            AND b.ready_at <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval
+            AND b.ready_at <= coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(starvation_timeout)s)
         ORDER BY b.namespace, b.queue, b.ready_at, b.task_id
         LIMIT %(limit)s
     )
 ) t
 WHERE (l.namespace, l.waits_on) = (%(namespace)s, %(gate)s)
 ORDER BY is_aged DESC, CASE WHEN t.ready_at
-    <= coalesce(%(now)s::timestamptz, now()) - %(starvation_timeout)s::interval THEN t.ready_at END,
+    <= coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(starvation_timeout)s) THEN t.ready_at END,
     t.priority, t.task_id
 LIMIT %(limit)s;
 
 -- name: find_upcoming
 -- Tasks with constraints that wait for an instant which comes soon, and in how many seconds.
 SELECT t.slot, t.namespace, t.process_id, t.task_id,
-    extract(epoch FROM t.run_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
+    greatest(0, extract(epoch FROM
+        t.run_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision) AS seconds
 FROM unnest(%(namespace)s::text[]) AS n (namespace)
 CROSS JOIN LATERAL (
     SELECT g.slot, g.namespace, g.process_id, g.task_id, g.run_at

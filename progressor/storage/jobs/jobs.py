@@ -15,12 +15,10 @@ from progressor.domain.jobs.job import Job, JobState, Node
 from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.task import NodeOutcome, TaskError
-from progressor.storage.postgres import arrays, statements
+from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
-from progressor.storage.rows import jobs as job_rows
-from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.effects import (
     FAILED_PRECONDITION,
     JOB_HAS_ENDED,
@@ -30,9 +28,9 @@ from progressor.storage.rows.effects import (
     gate_effects,
     keys_of,
 )
-from progressor.storage.rows.jobs import NodeRow, OutcomeRow
+from progressor.storage.rows.records import reader
 
-R = TypeVar("R", bound=tuple[Any, ...])
+R = TypeVar("R")
 
 _SQL = statements.load("jobs/jobs")
 _ROUND = "recover_jobs"
@@ -54,6 +52,8 @@ RECOVERY_AGE = dt.timedelta(minutes=1)
 """How long a job has been quiet before recovery looks at it."""
 
 _RETRIES_MAX = 20
+_UNFINISHED = frozenset({NodeState.WAITING, NodeState.READY, NodeState.RUNNING})
+_COUNTED = frozenset(NodeState) - {NodeState.DONE}
 BEFORE_ALL = ProcessKey(-1, "", "")
 _RETRIED = "a retry of its job begins it again"  # as halt_busy_processes says it
 
@@ -108,6 +108,34 @@ class Recovered:
 
     found: tuple[Found, ...]
     next_after: ProcessKey | None
+
+
+class _NodeRow(NamedTuple):
+    """A node, and what is in the first row: the job, or counts of its nodes.
+
+    ``bytes`` are those of payloads up to this node, or of all together.
+    """
+
+    ordinal: int | None
+    name: str
+    row: builtins.list[Any]
+    bytes: int = 0
+    job: dict[str, Any] | None = None
+    led_by: str = ""
+    predecessors: Sequence[int] = ()
+    skipped_because_of: int | None = None
+    node_count: int = 0
+    missing_count: int = 0
+
+
+class _JobRow(NamedTuple):
+    job: dict[str, Any]
+    led_by: str
+
+
+class _NameRow(NamedTuple):
+    name: str
+    ordinal: int
 
 
 class _CancelledRow(NamedTuple):
@@ -186,28 +214,24 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._nodes("read_job", key, bytes_max=bytes_max if payloads else -1)
-        job, nodes = _job(key, found)
-        names = {row.ordinal: row.name for row in nodes}
-        return JobPage(
-            job=job,
-            nodes=tuple(job_rows.node(row, names) for row in nodes),
-            payloads_left_out=payloads and bool(nodes) and nodes[-1].bytes > bytes_max,
+        columns, rows = await self._nodes(
+            "read_job", key, after=-1, bytes_max=bytes_max if payloads else -1
         )
+        job, names = _job(key, rows), {row.ordinal: row.name for row in rows}
+        left_out = payloads and bool(rows) and rows[-1].bytes > bytes_max
+        return JobPage(job=job, nodes=_made(columns, rows, names), payloads_left_out=left_out)
 
     async def counts(self, key: ProcessKey) -> Job:
         """Read a job without its nodes.
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._read("read_counts", key)
+        found = await self._context.read(_JobRow, _SQL["read_counts"], key)
         if not found:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-        return job_rows.job(*found[0])
+        return _job_of(*found[0])
 
     async def changes(self, key: ProcessKey, after_revision: int) -> tuple[Job, tuple[Node, ...]]:
         """Read a job, and its nodes that have changed after a revision, without payloads.
@@ -216,12 +240,17 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._nodes("read_changes", key, after=after_revision)
-        job, nodes = _job(key, found)
-        names = await self._names(key, nodes)
-        return job, tuple(job_rows.node(row, names) for row in nodes)
+        columns, rows = await self._nodes("read_job", key, after=after_revision, bytes_max=-1)
+        job, names = _job(key, rows), {row.ordinal: row.name for row in rows}
+        missing = {it for row in rows for it in row.predecessors}
+        missing |= {row.skipped_because_of for row in rows if row.skipped_because_of}
+        if missing := missing - names.keys():
+            for row in await self._context.read(
+                _NameRow, _SQL["known_nodes"], key, after=0, ordinals=list(missing)
+            ):
+                names[row.ordinal] = row.name
+        return job, _made(columns, rows, names)
 
     async def list(
         self,
@@ -234,37 +263,30 @@ class Jobs:
         """Read at most `limit` jobs of a namespace, the youngest first.
 
         ``after``: the (created_at, process_id) of the last one seen.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         before_at, before_id = after or (None, None)
-        found = await self._rows_of(
-            "list_jobs",
-            {
-                "namespace": namespace,
-                "states": f"{{{','.join(wanted.states)}}}" if wanted.states else None,
-                "schedule_id": wanted.schedule_id,
-                "before_at": before_at,
-                "before_id": before_id,
-                "limit": limit,
-            },
+        found = await self._context.read(
+            _JobRow,
+            _SQL["list_jobs"],
+            namespace=namespace,
+            states=f"{{{','.join(wanted.states)}}}" if wanted.states else None,
+            schedule_id=wanted.schedule_id,
+            before_at=before_at,
+            before_id=before_id,
+            limit=limit,
         )
-        return tuple(job_rows.job(*row) for row in found)
+        return tuple(_job_of(*row) for row in found)
 
     async def count_running(self) -> tuple[RunningJobs, ...]:
-        """Count jobs that run, over all replicas; of more than COUNTED_MAX, that many.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
-        found = await self._rows_of("count_running", {"counted_max": COUNTED_MAX})
-        return tuple(RunningJobs(*row) for row in found)
+        """Count jobs that run, over all replicas; of more than COUNTED_MAX, that many."""
+        return await self._context.read(RunningJobs, _SQL["count_running"], counted_max=COUNTED_MAX)
 
     async def known_nodes(self, key: ProcessKey, *, after: int = 0) -> Mapping[str, int]:
         """Read the names of a job's nodes above an ordinal, with their ordinals; none: no job."""
-        found = await self._read("known_nodes", key, after=after)
-        return {row[0]: row[1] for row in found}
+        found = await self._context.read(
+            _NameRow, _SQL["known_nodes"], key, after=after, ordinals=None
+        )
+        return dict(found)
 
     async def outcomes(self, key: ProcessKey, bytes_max: int) -> tuple[NodeOutcome, ...] | None:
         """Read how the nodes of a job have ended, by their ordinals.
@@ -272,13 +294,13 @@ class Jobs:
         Returns:
             Those that have; None: names, results and messages are more than `bytes_max` together.
         """
-        return await self._outcomes("read_outcomes", key, bytes_max=bytes_max)
+        return await self._outcomes(key, None, bytes_max)
 
     async def inputs(
         self, leader: ProcessKey, node: int, bytes_max: int
     ) -> tuple[NodeOutcome, ...] | None:
         """Read the same of the predecessors of one node."""
-        return await self._outcomes("read_inputs", leader, node=node, bytes_max=bytes_max)
+        return await self._outcomes(leader, node, bytes_max)
 
     async def failures(
         self, key: ProcessKey, *, limit: int
@@ -287,27 +309,23 @@ class Jobs:
 
         Raises:
             JobNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._read("read_failures", key, limit=limit)
-        if not found:
+        columns, rows = await self._nodes("read_failures", key, limit=limit)
+        if not rows:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-        count, missing = found[0][:2]
-        failed = [OutcomeRow(*row[2:]) for row in found if row[3] is not None]
-        return count, missing, _ended(failed)
+        return rows[0].node_count, rows[0].missing_count, _ended(columns, rows)
 
     async def cancel(self, key: ProcessKey, reason: str) -> Effects:
         """End a job: its leader is finished, and nodes that were not started never will be.
 
-        Followers that were started are stopped by `tend`, or by the settlement of the step that
+        Followers that were started are stopped by `maintain`, or by the settlement of the step that
         they run. If this is cancelled, whether the job was is unknown.
 
         Raises:
             JobNotFoundError: There is none.
             JobEndedError: It has ended.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._call(self._cancel_job, **dataclasses.asdict(key), reason=reason)
+        found = await self._call(self._cancel_job, key, reason=reason)
         if found.verdict == "job_not_found":
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         if found.verdict == "job_ended":
@@ -329,12 +347,11 @@ class Jobs:
             JobNotFoundError: There is none.
             JobNotFailedError: It has not failed.
             StorageLockedError: It kept changing, or another transaction keeps it locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         for _ in range(_RETRIES_MAX):
             found = await self._call(
                 self._retry_job,
-                **dataclasses.asdict(key),
+                key,
                 deadline=deadline,
                 timeout=None if timeout is None else timeout.total_seconds(),
             )
@@ -360,11 +377,8 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        row = await self._call(
-            self._maintain_job, **dataclasses.asdict(key), after=after, limit=MAINTAINED_MAX
-        )
+        row = await self._call(self._maintain_job, key, after=after, limit=MAINTAINED_MAX)
         failed = keys_of(row.failed)
         effects = _effects_of(row) | Effects(
             ended=tuple((each, JobState.FAILED) for each in failed),
@@ -379,10 +393,8 @@ class Jobs:
         return maintained, effects
 
     async def find_upkeep_due(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
-        """Find at most `limit` jobs that have waited for `tend` for longer than `age`."""
-        named = {"now": self._context.clock.pinned(), "age": age, "limit": limit}
-        found = await self._rows_of("find_upkeep_due", named)
-        return tuple(ProcessKey(*row) for row in found)
+        """Find at most `limit` jobs that have waited for `maintain` for longer than `age`."""
+        return await self._context.read(ProcessKey, _SQL["find_upkeep_due"], age=age, limit=limit)
 
     async def stop_orphans(
         self, *, after: ProcessKey = BEFORE_ALL
@@ -394,11 +406,8 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        row = await self._call(
-            self._stop_orphans, limit=MAINTAINED_MAX, **dataclasses.asdict(after)
-        )
+        row = await self._call(self._stop_orphans, after, limit=MAINTAINED_MAX)
         following = ProcessKey(row.slot, row.namespace, row.process_id) if row.has_more else None
         effects = _effects_of(row) | Effects(upkeep=keys_of(row.upkeep))
         return (row.stopped, following), effects
@@ -408,7 +417,6 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._call(self._fail_overdue_jobs, limit=limit)
         failed = keys_of(row.failed)
@@ -421,15 +429,11 @@ class Jobs:
 
         Returns:
             When it was taken, for `recover`; None: no round is due, or another replica has it.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        own = {"now": self._context.clock.pinned(), "replica_id": self._context.replica_id}
-        taken = await self._rows_of(
-            "take_upkeep_round", own | {"kind": _ROUND, "interval": interval}
+        taken = await self._context.read(
+            dt.datetime, _SQL["take_upkeep_round"], kind=_ROUND, interval=interval
         )
-        return taken[0][0] if taken else None
+        return taken[0] if taken else None
 
     async def recover(
         self,
@@ -443,17 +447,14 @@ class Jobs:
 
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        [row] = await self._context.call(
+        row = await self._call(
             self._recover_jobs,
-            now=self._context.clock.pinned(),
-            replica_id=self._context.replica_id,
+            after,
             taken_at=taken_at,
             interval=interval,
             age=age,
             limit=RECOVER_MAX,
-            **dataclasses.asdict(after),
         )
         found = tuple(Found(kind, ProcessKey(*key), node) for kind, *key, node in row.finds or ())
         following = None
@@ -463,37 +464,23 @@ class Jobs:
         recovered = Recovered(found=found, next_after=following)
         return recovered, gate_effects(row.effects) | Effects(upkeep=gated)
 
-    async def _names(self, key: ProcessKey, found: Sequence[NodeRow]) -> Mapping[int, str]:
-        names = {row.ordinal: row.name for row in found}
-        missing = {each for row in found for each in job_rows.ordinals(row)} - names.keys()
-        if missing:
-            others = await self._read("read_names", key, ordinals=arrays.Int4Column(missing))
-            names.update((row[0], row[1]) for row in others)
-        return names
-
     async def _nodes(
         self, name: LiteralString, key: ProcessKey, **named: object
-    ) -> Sequence[NodeRow]:
-        return await self._context.named_rows(NodeRow, _SQL[name], dataclasses.asdict(key) | named)
+    ) -> tuple[tuple[str, ...], Sequence[_NodeRow]]:
+        async with self._context.connection() as connection:
+            columns, found = await self._context.fetch_on(connection, _SQL[name], key, **named)
+        return columns, list(map(reader(_NodeRow, columns), found))
 
     async def _outcomes(
-        self, name: LiteralString, key: ProcessKey, *, bytes_max: int, **named: object
+        self, key: ProcessKey, successor: int | None, bytes_max: int
     ) -> tuple[NodeOutcome, ...] | None:
-        found = await self._context.named_rows(
-            OutcomeRow, _SQL[name], dataclasses.asdict(key) | named | {"bytes_max": bytes_max}
+        columns, rows = await self._nodes(
+            "read_outcomes", key, successor=successor, bytes_max=bytes_max
         )
-        return None if found and found[0].bytes > bytes_max else _ended(found)
+        return None if rows and rows[0].bytes > bytes_max else _ended(columns, rows)
 
-    async def _read(
-        self, name: LiteralString, key: ProcessKey, **named: object
-    ) -> Sequence[rows.Row]:
-        return await self._rows_of(name, dataclasses.asdict(key) | named)
-
-    async def _rows_of(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        return await self._context.rows(_SQL[name], named)
-
-    async def _call(self, function: Function[R], **named: object) -> R:
-        [row] = await self._context.call(function, **self._context.own_arguments(), **named)
+    async def _call(self, function: Function[R], *keys: object, **named: object) -> R:
+        [row] = await self._context.call(function, *keys, **named)
         return row
 
 
@@ -505,15 +492,38 @@ def _effects_of(
     return gate_effects(row.effects) | Effects(cancelled=ended)
 
 
-def _job(key: ProcessKey, found: Sequence[NodeRow]) -> tuple[Job, Sequence[NodeRow]]:
-    """Return the job of the first row, and the rows that have nodes."""
-    if not found or found[0].job is None:
+def _job(key: ProcessKey, rows: Sequence[_NodeRow]) -> Job:
+    if not rows or rows[0].job is None:
         raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-    nodes = [row for row in found if row.ordinal]
-    return job_rows.job(found[0].job, found[0].led_by), nodes
+    return _job_of(rows[0].job, rows[0].led_by)
 
 
-def _ended(found: Sequence[OutcomeRow]) -> tuple[NodeOutcome, ...]:
-    names = {row.ordinal: row.name for row in found}
-    outcomes = (job_rows.outcome(row, names) for row in found)
-    return tuple(each for each in outcomes if each is not None)
+def _job_of(column: Mapping[str, Any], led_by: str) -> Job:
+    """Return the job of a row of `jobs` as JSON; who leads it stands with its process."""
+    done = column["node_count"] - sum(column[state] for state in _COUNTED)
+    named = {**column, "done": done, "led_by": led_by}
+    return reader(Job, tuple(named), is_json=True)(tuple(named.values()))
+
+
+def _made(
+    columns: tuple[str, ...], rows: Sequence[_NodeRow], names: Mapping[int | None, str]
+) -> tuple[Node, ...]:
+    """Return the nodes of rows; a job without nodes is a row without one."""
+    make = reader(Node, columns, "predecessors", "skipped_because_of")
+    return tuple(
+        make(
+            row.row,
+            tuple(names[it] for it in row.predecessors),
+            row.skipped_because_of and names[row.skipped_because_of],
+        )
+        for row in rows
+        if row.ordinal
+    )
+
+
+def _ended(columns: tuple[str, ...], rows: Sequence[_NodeRow]) -> tuple[NodeOutcome, ...]:
+    """Return how the nodes of rows have ended, for those that have."""
+    make = reader(NodeOutcome, columns, "skipped_because_of")
+    names = {row.ordinal: row.name for row in rows}
+    outcomes = [make(it.row, names.get(it.skipped_because_of)) for it in rows if it.ordinal]
+    return tuple(it for it in outcomes if it.state not in _UNFINISHED)

@@ -1,8 +1,11 @@
 -- name: read_job
--- A job with its nodes, by their ordinals, as of one instant: the job in the first row alone. With the
--- args and results of those up to whom all are no more than `bytes_max`. Locks: none.
-SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END AS job, p.led_by,
-    n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
+-- A job as of one instant, in the first row alone; with its nodes that have changed after a revision, by
+-- their ordinals. Where none has, it looks at no node. With the args and results of those up to whom all
+-- are no more than `bytes_max`. Locks: none.
+SELECT n.bytes, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) END AS job,
+    p.led_by,
+    n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace,
+    n.follower_id AS follower_process_id,
     n.predecessors, n.skipped_because_of,
     CASE WHEN n.bytes <= %(bytes_max)s THEN n.args ELSE '' END AS args,
     CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
@@ -25,67 +28,31 @@ LEFT JOIN LATERAL (
         OVER (ORDER BY n.ordinal) AS bytes
     FROM progressor.job_nodes n
     WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    ORDER BY n.ordinal
-) n ON true
-WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-ORDER BY n.ordinal;
-
--- name: read_changes
--- A job, and those of its nodes that have changed after a revision, as read_job tells them. Where nothing
--- has, it looks at no node. Locks: none.
-SELECT 0 AS bytes, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) END AS job,
-    p.led_by,
-    n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
-    n.predecessors, n.skipped_because_of, ''::bytea AS args, NULL::bytea AS result,
-    n.error_code, n.error_reason, n.error_message, n.options ->> 'target' AS target, n.constraints,
-    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision,
-    coalesce(
-        CASE WHEN n.state = 'running' THEN (
-            SELECT r.replica_id
-            FROM progressor.running r
-            WHERE (r.slot, r.namespace, r.process_id)
-                = (n.follower_slot, n.follower_namespace, n.follower_id)
-        ) END, n.replica_id) AS replica_id,
-    coalesce(
-        n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at)
-    ) AS updated_at
-FROM progressor.jobs j
-JOIN progressor.processes p USING (slot, namespace, process_id)
-LEFT JOIN LATERAL (
-    SELECT n.*
-    FROM progressor.job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
         AND n.revision > %(after)s
         AND j.revision > %(after)s
-    OFFSET 0
+    ORDER BY n.ordinal
 ) n ON true
 WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
 ORDER BY n.ordinal;
 
 -- name: read_counts
 -- A job without its nodes. Locks: none.
-SELECT to_json(j), p.led_by
+SELECT to_json(j) AS job, p.led_by
 FROM progressor.jobs j
 JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s);
 
--- name: read_names
--- The names of some nodes of a job. Locks: none.
-SELECT n.ordinal, n.name
-FROM progressor.job_nodes n
-WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    AND n.ordinal = ANY (%(ordinals)s::integer[]);
-
 -- name: known_nodes
--- The names of the nodes of a job after an ordinal, with their ordinals. Locks: none.
+-- The names of the nodes of a job after an ordinal, or of some of them. Locks: none.
 SELECT n.name, n.ordinal
 FROM progressor.job_nodes n
 WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    AND n.ordinal > %(after)s;
+    AND n.ordinal > %(after)s
+    AND (%(ordinals)s::integer[] IS NULL OR n.ordinal = ANY (%(ordinals)s::integer[]));
 
 -- name: list_jobs
 -- Pages through the jobs of a namespace, the youngest first. Collated as the index is. Locks: none.
-SELECT to_json(j), p.led_by
+SELECT to_json(j) AS job, p.led_by
 FROM (
     SELECT j.*
     FROM progressor.jobs j
@@ -107,8 +74,8 @@ CROSS JOIN LATERAL (
 ORDER BY j.created_at DESC, j.process_id COLLATE "C" DESC;
 
 -- name: read_outcomes
--- How the nodes of a job have ended, by their ordinals; their results only where all of it is no more than
--- `bytes_max`. Locks: none.
+-- How the nodes of a job have ended, or the predecessors of a node, by their ordinals; their results only
+-- where all of it is no more than `bytes_max`. Locks: none.
 SELECT n.bytes, n.ordinal, n.name, n.state,
     CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
     n.error_code, n.error_reason, n.error_message, n.skipped_because_of
@@ -117,15 +84,21 @@ FROM (
         + coalesce(octet_length(n.error_message), 0)) OVER () AS bytes
     FROM progressor.job_nodes n
     WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+        AND (%(successor)s::integer IS NULL OR n.ordinal = ANY (ARRAY(
+            SELECT unnest(w.predecessors)
+            FROM progressor.job_nodes w
+            WHERE (w.slot, w.namespace, w.process_id, w.ordinal)
+                = (%(slot)s, %(namespace)s, %(process_id)s, %(successor)s::integer)
+        )))
 ) n
 ORDER BY n.ordinal;
 
 -- name: read_failures
--- How many nodes a job has, and how many of them are not done; and the first that have failed, as
--- read_outcomes tells them. Locks: none.
-SELECT j.node_count, j.waiting + j.ready + j.running + j.failed + j.skipped + j.cancelled,
-    0, n.ordinal, n.name, n.state, NULL::bytea, n.error_code, n.error_reason, n.error_message,
-    NULL::integer
+-- How many nodes a job has, and how many of them are not done; and the first that have failed. Locks:
+-- none.
+SELECT j.node_count,
+    j.waiting + j.ready + j.running + j.failed + j.skipped + j.cancelled AS missing_count,
+    n.ordinal, n.name, n.state, n.error_code, n.error_reason, n.error_message
 FROM progressor.jobs j
 LEFT JOIN LATERAL (
     SELECT n.*
@@ -136,25 +109,6 @@ LEFT JOIN LATERAL (
     LIMIT %(limit)s
 ) n ON true
 WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-ORDER BY n.ordinal;
-
--- name: read_inputs
--- The same of the predecessors of one node. Locks: none.
-SELECT n.bytes, n.ordinal, n.name, n.state,
-    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END AS result,
-    n.error_code, n.error_reason, n.error_message, n.skipped_because_of
-FROM (
-    SELECT n.*, sum(octet_length(n.name) + coalesce(octet_length(n.result), 0)
-        + coalesce(octet_length(n.error_message), 0)) OVER () AS bytes
-    FROM progressor.job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-        AND n.ordinal = ANY (ARRAY(
-            SELECT unnest(w.predecessors)
-            FROM progressor.job_nodes w
-            WHERE (w.slot, w.namespace, w.process_id, w.ordinal)
-                = (%(slot)s, %(namespace)s, %(process_id)s, %(node)s)
-        ))
-) n
 ORDER BY n.ordinal;
 
 -- name: find_upkeep_due
@@ -183,8 +137,9 @@ RETURNING d.begun_at;
 -- name: count_running
 -- Jobs that run, of each namespace, and their nodes but for those that are done or cancelled. Locks:
 -- none.
-SELECT j.namespace, count(*)::integer, sum(j.waiting)::integer, sum(j.ready)::integer,
-    sum(j.running)::integer, sum(j.failed)::integer, sum(j.skipped)::integer
+SELECT j.namespace, count(*)::integer AS jobs, sum(j.waiting)::integer AS waiting,
+    sum(j.ready)::integer AS ready, sum(j.running)::integer AS running,
+    sum(j.failed)::integer AS failed, sum(j.skipped)::integer AS skipped
 FROM (
     SELECT j.namespace, j.waiting, j.ready, j.running, j.failed, j.skipped
     FROM progressor.jobs j

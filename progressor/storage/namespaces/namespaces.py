@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,9 +11,7 @@ import msgspec
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
-from progressor.storage.rows import tasks as rows
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.effects import Effects
 
 _SQL = statements.load("namespaces/namespaces")
@@ -23,16 +21,20 @@ REFRESH_PAGE = 1000
 UPDATE_ATTEMPTS_MAX = 10
 
 
-class _DeletedRow(NamedTuple):
-    verdict: str
+class _Row(NamedTuple):
+    name: str
+    revision: int
+    config: dict[str, Any]
+    created_at: dt.datetime
+    updated_at: dt.datetime
 
 
 class Namespaces:
     """The namespaces, and a memory of them that the scan refreshes."""
 
-    def __init__(self, *, pool: Pool, functions: Functions) -> None:
-        self._pool = pool
-        self._delete = functions.call("delete_namespace", _DeletedRow)
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._delete = context.functions.call("delete_namespace", str)
         self._gone: dict[str, None] = {}
         self.gone_noted = asyncio.Event()
         """Set while `take_gone` has something to return."""
@@ -84,14 +86,11 @@ class Namespaces:
 
         Raises:
             NamespaceAlreadyExistsError: The name is taken.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        row = await self._one(
-            "create_namespace", {"name": namespace.name, "config": _config(namespace)}
-        )
-        if row is None:
+        found = await self._read("create_namespace", name=namespace.name, config=_config(namespace))
+        if not found:
             raise errors.NamespaceAlreadyExistsError(namespace.name)
-        return self._remember(row)
+        return found[0]
 
     async def update(
         self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int = 0
@@ -106,35 +105,32 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError: There is none.
             NamespaceChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         for _ in range(UPDATE_ATTEMPTS_MAX):
             current = await self.get(name)
             if expected_revision not in {0, current.revision}:
                 raise errors.NamespaceChangedError(name, expected_revision, current.revision)
-            row = await self._one(
+            found = await self._read(
                 "update_namespace",
-                {"name": name, "config": _config(change(current)), "revision": current.revision},
+                name=name,
+                config=_config(change(current)),
+                revision=current.revision,
             )
-            if row is not None:
-                return self._remember(row)
+            if found:
+                return found[0]
         raise errors.StorageUnavailableError(f"namespace {name} keeps changing")
 
     async def get(self, name: str) -> Namespace:
         """Read a namespace. Raises NamespaceNotFoundError if there is none."""
-        row = await self._one("get_namespace", {"name": name})
-        if row is None:
+        found = await self._read("read_namespaces", names=[name], after="", limit=1)
+        if not found:
             self._forget(name)
             raise errors.NamespaceNotFoundError(name)
-        return self._remember(row)
+        return found[0]
 
     async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
         """Read `limit` namespaces after a name, in the order of names."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(
-                _SQL["list_namespaces"], {"after": after, "limit": limit}
-            )
-            return tuple(self._remember(row) for row in await cursor.fetchall())
+        return await self._read("read_namespaces", names=None, after=after, limit=limit)
 
     async def delete(self, name: str) -> None:
         """Delete a namespace without processes.
@@ -142,23 +138,19 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError: There is none.
             NamespaceNotEmptyError: It has processes.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        async with connection_of(self._pool) as connection:
-            [found] = await self._delete.rows(connection, name=name)
-        if found.verdict == "not_empty":
+        [verdict] = await self._context.call(self._delete, name=name)
+        if verdict == "not_empty":
             raise errors.NamespaceNotEmptyError(name)
         self._forget(name)
-        if found.verdict == "not_found":
+        if verdict == "not_found":
             raise errors.NamespaceNotFoundError(name)
 
-    async def _one(self, statement: str, parameters: dict[str, Any]) -> rows.Row | None:
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL[statement], parameters)
-            return await cursor.fetchone()
+    async def _read(self, statement: str, **named: Any) -> tuple[Namespace, ...]:  # noqa: ANN401
+        found = await self._context.read(_Row, _SQL[statement], **named)
+        return tuple(self._remember(namespace_of(**row._asdict())) for row in found)
 
-    def _remember(self, row: rows.Row) -> Namespace:
-        namespace = namespace_of(row)
+    def _remember(self, namespace: Namespace) -> Namespace:
         known = self._known.get(namespace.name)
         if known is not None and _age(known) > _age(namespace):
             # Read before the change that we know of, and answered after it.
@@ -172,18 +164,9 @@ class Namespaces:
             self.gone_noted.set()
 
 
-def namespace_of(row: rows.Row) -> Namespace:
+def namespace_of(*, config: Mapping[str, Any], **apart: object) -> Namespace:
     """Return a row of the table as the namespace that it describes."""
-    return msgspec.convert(
-        {
-            **row[2],
-            "name": row[0],
-            "revision": row[1],
-            "created_at": row[3],
-            "updated_at": row[4],
-        },
-        Namespace,
-    )
+    return msgspec.convert({**config, **apart}, Namespace)
 
 
 def _age(namespace: Namespace) -> tuple[dt.datetime, int]:

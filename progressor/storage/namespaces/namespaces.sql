@@ -12,19 +12,11 @@ SET revision = revision + 1, config = %(config)s, updated_at = now()
 WHERE name = %(name)s AND revision = %(revision)s
 RETURNING name, revision, config, created_at, updated_at
 
--- name: get_namespace
-SELECT name, revision, config, created_at, updated_at
-FROM progressor.namespaces
-WHERE name = %(name)s
-
--- name: get_namespaces
-SELECT name, revision, config, created_at, updated_at
-FROM progressor.namespaces
-WHERE name = ANY (%(names)s)
-
--- name: list_namespaces
+-- name: read_namespaces
+-- Reads namespaces after a name, in the order of names; of certain names alone, if any are given.
 SELECT name, revision, config, created_at, updated_at
 FROM progressor.namespaces
 WHERE name > %(after)s
+    AND (%(names)s::text[] IS NULL OR name = ANY (%(names)s::text[]))
 ORDER BY name
-LIMIT %(limit)s
+LIMIT %(limit)s::bigint

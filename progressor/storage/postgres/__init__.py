@@ -1,5 +1,5 @@
-"""PostgreSQL itself: pools, statements, functions, migrations, arrays, errors, retries.
+"""PostgreSQL itself: pools, statements, functions, migrations, errors, retries.
 
-Imported by all other folders of ``storage``; imports none of them. Start with ``pools``, which
-turns the driver's errors into ours.
+Imported by the features and by ``commit``; imports ``rows``. Start with ``pools``, which turns the
+driver's errors into ours, and ``context``, by which features call functions and read statements.
 """

@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, LiteralString, TypeVar
-
-import psycopg
 
 from progressor.clock import Clock
 from progressor.storage.postgres.functions import Function, Functions
 from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.rows import records
 
-R = TypeVar("R", bound=tuple[Any, ...])
+R = TypeVar("R")
 
 STARVATION_TIMEOUT = dt.timedelta(seconds=60)
 """How long a task waits for its gates before it goes first, unless configured."""
@@ -45,9 +44,7 @@ class StorageContext:
     async def connection(
         self, *, pool: Pool | None = None, reads_only: bool = False
     ) -> AsyncIterator[Connection]:
-        """Lend a connection for statements that finish within the statement timeout.
-
-        It comes from `pool`, if one is given.
+        """Lend a connection, of `pool` if given, for statements within the statement timeout.
 
         Raises:
             StorageError: As `pools.connection_of`.
@@ -58,40 +55,60 @@ class StorageContext:
         ):
             yield connection
 
-    async def rows(
-        self,
-        statement: bytes | LiteralString,
-        arguments: Sequence[Any] | Mapping[str, Any],
-        *,
-        reads_only: bool = False,
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement; raises as `connection`."""
-        async with self.connection(reads_only=reads_only) as connection:
-            cursor = await connection.execute(statement, arguments, binary=True)
-            return await cursor.fetchall()
+    async def call(self, function: Function[R], *keys: object, **named: object) -> list[R]:
+        """Call a function and return its rows; raises as `connection` and `Function.rows`.
 
-    async def named_rows(
-        self, row: type[R], statement: LiteralString, named: Mapping[str, Any]
-    ) -> list[R]:
-        """Return the rows of one statement, whose columns are the fields of a NamedTuple.
-
-        Raises:
-            StorageError: As `connection`.
+        Its arguments are named; or they are fields of `keys`, or this context's own.
         """
+        own = {name: it for name, it in self.own_arguments().items() if name in function.arguments}
         async with self.connection() as connection:
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(statement, named)
-            return await fetch_named(cursor, row)
+            return await function.rows(connection, **(own | _named(keys, named)))
 
-    async def call(self, function: Function[R], **named: object) -> list[R]:
-        """Call a function and return its rows; raises as `connection` and `Function.rows`."""
+    async def read(
+        self,
+        row: type[R],
+        statement: LiteralString,
+        *keys: object,
+        reads_only: bool = False,
+        **named: object,
+    ) -> tuple[R, ...]:
+        """Return the rows of a statement, whose parameters are given as to `call`."""
+        async with self.connection(reads_only=reads_only) as connection:
+            return await self.read_on(connection, row, statement, *keys, **named)
+
+    async def execute(self, statement: LiteralString, *keys: object, **named: object) -> int:
+        """Carry out a statement, whose parameters are given as to `call`; return its row count."""
         async with self.connection() as connection:
-            return await function.rows(connection, **named)
+            cursor = await connection.execute(statement, self.own_arguments() | _named(keys, named))
+            return cursor.rowcount
+
+    async def read_on(
+        self,
+        connection: Connection,
+        row: type[R],
+        statement: LiteralString,
+        *keys: object,
+        **named: object,
+    ) -> tuple[R, ...]:
+        """Do as `read` does, on a connection that is lent already and without its timeout."""
+        columns, found = await self.fetch_on(connection, statement, *keys, **named)
+        return tuple(map(records.reader(row, columns, whole=True), found))
+
+    async def fetch_on(
+        self, connection: Connection, statement: LiteralString, *keys: object, **named: object
+    ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return the columns and rows of a statement as they are, else as `read_on`."""
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(statement, self.own_arguments() | _named(keys, named))
+        columns = tuple(column.name for column in cursor.description or ())
+        return columns, await cursor.fetchall()
 
 
-async def fetch_named(cursor: psycopg.AsyncCursor[Any], row: type[R]) -> list[R]:
-    """Return the rows of a statement, whose columns are the fields of a NamedTuple."""
-    columns = tuple(column.name for column in cursor.description or ())
-    fields = getattr(row, "_fields", ())
-    assert columns == fields, f"the statement returns {columns}, not {fields}"
-    return [row(*values) for values in await cursor.fetchall()]
+def _named(keys: Iterable[object], named: Mapping[str, object]) -> dict[str, object]:
+    """Return parameters by their names, with the fields of `keys`, which are dataclasses."""
+    # The driver takes a tuple for a composite value.
+    found = {name: list(it) if isinstance(it, tuple) else it for name, it in named.items()}
+    for key in keys:
+        for field in dataclasses.fields(key):  # type: ignore[arg-type]
+            found.setdefault(field.name, getattr(key, field.name))
+    return found

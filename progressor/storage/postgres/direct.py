@@ -39,9 +39,9 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
-from progressor.storage.postgres.arrays import Column, instant
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Connection, before_sending
+from progressor.storage.rows.arrays import Column, instant
 
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""
@@ -60,7 +60,7 @@ _SCALARS: Mapping[type, Callable[[Any], bytes]] = {
     dt.datetime: lambda value: struct.pack("!q", instant(value)),
 }
 
-R = TypeVar("R", bound=tuple[Any, ...])
+R = TypeVar("R")
 
 
 class Direct(Generic[R]):
@@ -68,6 +68,7 @@ class Direct(Generic[R]):
 
     def __init__(self, function: Function[R]) -> None:
         self.bind = function.bind
+        self.arguments = function.arguments
         self._make_row = function.make_row
         numbers = itertools.count(1)
         self._text = re.sub(rb"%b", lambda _: b"$%d" % next(numbers), function.statement)

@@ -16,6 +16,8 @@ from psycopg import sql
 
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import Connection
+from progressor.storage.rows import records
+from progressor.storage.rows.arrays import COLUMNS, Column
 
 _LOCK = 7_306_914
 
@@ -46,32 +48,43 @@ _COMMENT = re.compile(r"--.*")
 _PREFIX = re.compile(r"^p_")
 _Cursor = psycopg.Cursor[tuple[Any, ...]]
 
-R_co = TypeVar("R_co", bound=tuple[Any, ...], covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Function(Generic[R_co]):
     """A function with its arguments and the columns of its rows by the names in its file."""
 
     def __init__(
-        self, statement: bytes, arguments: tuple[str, ...], make_row: Callable[[Any], R_co]
+        self,
+        statement: bytes,
+        arguments: Mapping[str, type[Column] | None],
+        columns: tuple[str, ...],
+        make_row: Callable[[Any], R_co],
     ) -> None:
         self.statement = statement
+        self.arguments = arguments
+        self.columns = columns
         self.make_row = make_row
-        self._arguments = arguments
 
-    def bind(self, **named: object) -> list[Any]:
+    def bind(self, **named: Any) -> list[Any]:  # noqa: ANN401  as the file says
         """Return the arguments in the order of the statement; names without the ``p_`` of the file.
+
+        An array is given as any iterable and becomes a column of its type.
 
         Raises:
             TypeError: An argument is missing or unknown.
         """
+        if len(named) > len(self.arguments):
+            unknown = sorted(named.keys() - self.arguments.keys())
+            raise TypeError(f"{self.statement!r} has no arguments {unknown}")
         try:
-            bound = [named.pop(name) for name in self._arguments]
+            return [
+                value if column is None or value is None else column(value)
+                for name, column in self.arguments.items()
+                for value in (named[name],)
+            ]
         except KeyError as error:
             raise TypeError(f"{self.statement!r} lacks the argument {error}") from None
-        if named:
-            raise TypeError(f"{self.statement!r} has no arguments {sorted(named)}")
-        return bound
 
     async def rows(self, connection: Connection, **named: object) -> list[R_co]:
         """Call it on a connection and return its rows.
@@ -85,7 +98,8 @@ class Function(Generic[R_co]):
 
 
 class _Signature(NamedTuple):
-    arguments: tuple[str, ...]
+    arguments: Mapping[str, type[Column] | None]
+    """By name; with the columns for arrays."""
     columns: tuple[str, ...]
     """Empty for a function that returns a value."""
 
@@ -108,17 +122,16 @@ class Functions:
     @overload
     def call(self, name: LiteralString, row: type[R_co]) -> Function[R_co]: ...
 
-    def call(self, name: LiteralString, row: type[tuple[Any, ...]] = tuple) -> Function[Any]:
+    def call(self, name: LiteralString, row: type[Any] = tuple) -> Function[Any]:
         """Return a function as this release calls it.
 
         Args:
             name: Of its file and of the function.
-            row: A NamedTuple with the columns that it returns; not for one that returns a value.
+            row: What `records.reader` makes of its columns, all of which it has to read.
         """
         assert name in self._signatures, f"priv/functions/**/{name}.sql does not exist"
         arguments, columns = self._signatures[name]
-        fields = getattr(row, "_fields", ())
-        assert row is tuple or fields == columns, f"{name} returns {columns}, not {fields}"
+        make_row = row if row is tuple else records.reader(row, columns, whole=True)
         # As bytes: psycopg remembers how it read them, and composes a Composed anew each time.
         statement = (
             sql.SQL("SELECT * FROM {}.{}({})")
@@ -129,7 +142,7 @@ class Functions:
             )
             .as_bytes()
         )
-        return Function(statement, arguments, getattr(row, "_make", row))
+        return Function(statement, arguments, columns, make_row)
 
     def deploy(self, cursor: _Cursor) -> bool:
         """Create the functions if they are absent, in the caller's transaction.
@@ -172,7 +185,11 @@ def _signature(text: str, types: Mapping[str, str]) -> tuple[str, _Signature]:
     table = found["table"] or types.get(found["type"] or "", "")
     columns = [it for it in declared if it[0] == "OUT"] + _declared(table)
     return found[1], _Signature(
-        tuple(_PREFIX.sub("", it[0]) for it in declared if it[0] != "OUT"),
+        {
+            _PREFIX.sub("", name): COLUMNS.get(" ".join(words))
+            for name, *words in declared
+            if name != "OUT"
+        },
         tuple(it[it[0] == "OUT"] for it in columns),
     )
 

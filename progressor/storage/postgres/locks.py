@@ -12,10 +12,9 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from typing import LiteralString, TypeVar
+from typing import LiteralString, NamedTuple, TypeVar
 
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.postgres.arrays import Int2Column, Int4Column, TextColumn
 from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, translated
@@ -50,6 +49,11 @@ class Concern:
     order: str | None = None
 
 
+class _BlockedRow(NamedTuple):
+    item: int
+    reason: str
+
+
 def find_blocked(
     functions: Functions, statement_timeout: dt.timedelta, concern: Callable[[Item], Concern]
 ) -> FindBlocked[Item]:
@@ -57,7 +61,7 @@ def find_blocked(
 
     It raises StorageUnavailableError.
     """
-    statement = Direct(functions.call("find_blocked"))
+    statement = Direct(functions.call("find_blocked", _BlockedRow))
     seconds = statement_timeout.total_seconds()
 
     async def find(
@@ -69,21 +73,19 @@ def find_blocked(
             wanted += [(number, gate, None) for gate in each.gates]
             if each.order is not None:
                 wanted.append((number, None, each.order))
+        arguments = statement.bind(
+            row=row or (),
+            slot=[each.key.slot for each in concerns],
+            namespace=[each.key.namespace for each in concerns],
+            process_id=[each.key.process_id for each in concerns],
+            w_item=[number for number, _, _ in wanted],
+            w_gate=[gate for _, gate, _ in wanted],
+            w_order=[order for _, _, order in wanted],
+        )
         with translated():
             async with asyncio.timeout(seconds):
-                found = await statement.execute(
-                    connection,
-                    [
-                        TextColumn(row or ()),
-                        Int2Column([each.key.slot for each in concerns]),
-                        TextColumn([each.key.namespace for each in concerns]),
-                        TextColumn([each.key.process_id for each in concerns]),
-                        Int4Column([number for number, _, _ in wanted]),
-                        TextColumn([gate for _, gate, _ in wanted]),
-                        TextColumn([order for _, _, order in wanted]),
-                    ],
-                )
-        return {place - 1: reason for place, reason in found}
+                found = await statement.execute(connection, arguments)
+        return {row.item - 1: row.reason for row in found}
 
     return find
 
@@ -98,20 +100,18 @@ def find_locked(
     whole table is.
     """
     name: LiteralString = "find_locked_with_leaders" if families else "find_locked"
-    statement = Direct(functions.call(name))
+    statement = Direct(functions.call(name, int))
     seconds = statement_timeout.total_seconds()
 
     async def find(connection: Connection, keys: Sequence[ProcessKey]) -> frozenset[ProcessKey]:
+        arguments = statement.bind(
+            slot=[key.slot for key in keys],
+            namespace=[key.namespace for key in keys],
+            process_id=[key.process_id for key in keys],
+        )
         with translated():
             async with asyncio.timeout(seconds):
-                found = await statement.execute(
-                    connection,
-                    [
-                        Int2Column([key.slot for key in keys]),
-                        TextColumn([key.namespace for key in keys]),
-                        TextColumn([key.process_id for key in keys]),
-                    ],
-                )
-        return frozenset(keys[row[0] - 1] for row in found)
+                items = await statement.execute(connection, arguments)
+        return frozenset(keys[item - 1] for item in items)
 
     return find

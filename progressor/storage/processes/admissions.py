@@ -7,43 +7,41 @@ the locks of the processes.
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Container, Hashable, Sequence
+from typing import Any, LiteralString, NamedTuple
 
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Admission, Request, Verdict
 from progressor.domain.processes.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
-from progressor.domain.processes.task import FINAL_STATUSES, RunningTask, TaskType
+from progressor.domain.processes.task import (
+    FINAL_STATUSES,
+    RunningTask,
+    TaskError,
+    TaskResult,
+    TaskType,
+)
 from progressor.settings.sections import Commit
 from progressor.storage.commit.group_commit import (
     CommitContext,
     GroupCommit,
+    GroupCommits,
     Insistence,
-    Waiting,
-    Write,
     WriteKind,
-)
-from progressor.storage.postgres.arrays import (
-    BoolColumn,
-    ByteaColumn,
-    Column,
-    Float8Column,
-    Int2Column,
-    Int4Column,
-    Int8Column,
-    JsonbColumn,
-    JsonColumn,
-    TextColumn,
 )
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
-from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.constraints import constraints_text
+from progressor.storage.rows.documents import (
+    constraints_text,
+    history_columns,
+    json_text,
+    options_text,
+)
 from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
-from progressor.storage.rows.job_membership import options_text, part_of
-from progressor.storage.rows.tasks import AdmittedRow, AdmittedStartRow
+from progressor.storage.rows.records import reader
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,64 +66,71 @@ class _MissingGate(NamedTuple):
     gate: str
 
 
-class Admissions:
+class _Row(NamedTuple):
+    """The verdict on a request; or, without an item, effects on gates."""
+
+    item: int | None
+    verdict: str
+    admitted_at: dt.datetime
+    task_id: int | None
+    token: int | None
+    effects: list[Any] | None
+    row: Sequence[Any]
+    free: bool | None = True
+
+
+class _Seen(NamedTuple):
+    """The process of a request, and what a broken one failed with."""
+
+    error: TaskError | None
+    process: Process | None = None
+
+
+class _Function(Direct[_Row]):
+    """A function that admits. What its file does not take, or return, its requests do not have."""
+
+    def __init__(self, functions: Functions, name: LiteralString) -> None:
+        function = functions.call(name, _Row)
+        super().__init__(function)
+        self.is_gated = "constraints" in function.arguments
+        self.names_gates = self.is_gated or "led_by" in function.arguments
+        self.known = reader(TaskResult, function.columns, prefix="task_")
+        self.seen = reader(_Seen, function.columns, "key")
+
+
+class Admissions(GroupCommits[Entry, Admitted]):
     """The group commits of admission: starts, and requests to existing processes.
 
     Those with constraints go by themselves, so that the others pay nothing for them.
     """
 
-    def __init__(
-        self,
-        context: StorageContext,
-        *,
-        settings: Commit,
-        commit: CommitContext,
-    ) -> None:
+    def __init__(self, context: StorageContext, *, settings: Commit, commit: CommitContext) -> None:
+        super().__init__(context, settings=settings, commit=commit)
         functions, statement_timeout = context.functions, context.statement_timeout
-        self._context = context
-        self._admit_starts = Direct(functions.call("admit_starts", AdmittedStartRow))
-        self._admit_requests = Direct(functions.call("admit_requests", AdmittedRow))
-        self._admit_jobs = Direct(functions.call("admit_jobs", AdmittedStartRow))
-        self._admit_gated_starts = Direct(functions.call("admit_gated_starts", AdmittedStartRow))
-        self._admit_gated_requests = Direct(functions.call("admit_gated_requests", AdmittedRow))
         self._find_missing_gates = Direct(functions.call("find_missing_gates", _MissingGate))
-
         locked = find_locked(functions, statement_timeout)
         blocked = find_blocked(functions, statement_timeout, _concern)
 
-        def group(
-            name: str,
-            write: Write[Entry, Admitted],
-            conflict_key: Callable[[Entry], Hashable | None] | None = None,
-        ) -> GroupCommit[Entry, Admitted]:
-            kind = WriteKind(
-                name=name,
-                write=write,
-                key=_key,
-                conflict_key=conflict_key,
-                size=_bytes_of,
-                insistence=Insistence.GIVE_UP,
-                find_locked=locked,
-                find_blocked=blocked,
-            )
-            return GroupCommit(
-                kind,
-                pool=context.pool,
-                settings=settings,
-                statement_timeout=statement_timeout,
-                context=commit,
+        def group(name: LiteralString) -> GroupCommit[Entry, Admitted]:
+            function = _Function(functions, name)
+            return self._group(
+                WriteKind(
+                    name=name,
+                    write=functools.partial(self._write, function),
+                    key=lambda entry: entry.request.key,
+                    conflict_key=_equal_requests if "head" in function.arguments else None,
+                    size=lambda entry: len(entry.request.args),
+                    insistence=Insistence.GIVE_UP,
+                    find_locked=locked,
+                    find_blocked=blocked,
+                )
             )
 
-        self._starts = group("admit_starts", self._write_starts)
-        self._requests = group("admit_requests", self._write_requests, _equal_requests)
-        self._gated_starts = group("admit_gated_starts", self._write_gated_starts)
-        self._gated_requests = group(
-            "admit_gated_requests", self._write_gated_requests, _equal_requests
-        )
-        self._jobs = group("admit_jobs", self._write_jobs)
-        self._groups = (
-            self._starts, self._requests, self._gated_starts, self._gated_requests, self._jobs,
-        )  # fmt: skip
+        self._starts = group("admit_starts")
+        self._requests = group("admit_requests")
+        self._gated_starts = group("admit_gated_starts")
+        self._gated_requests = group("admit_gated_requests")
+        self._jobs = group("admit_jobs")
 
     def submit(self, entry: Entry) -> asyncio.Future[Admitted]:
         """Queue a request; see GroupCommit.submit. One admission has the effects of its batch."""
@@ -136,241 +141,69 @@ class Admissions:
             return self._jobs.submit(entry)
         return (self._starts if starts else self._requests).submit(entry)
 
-    def waiting(self) -> Sequence[Waiting]:
-        """Return what is in line, from any thread."""
-        return [group.waiting for group in self._groups]
-
-    def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether a request to a process is in line, or under way."""
-        return any(group.is_waiting(key) for group in self._groups)
-
-    async def run(self) -> None:
-        """Admit until `close`."""
-        async with asyncio.TaskGroup() as tasks:
-            for group in self._groups:
-                tasks.create_task(group.run(), name=group.name)
-
-    def close(self) -> None:
-        """Take no more requests."""
-        for group in self._groups:
-            group.close()
-
-    async def _write_starts(
+    async def _write(
         self,
+        function: _Function,
         connection: Connection,
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admitted]:
-        with before_sending():
-            arguments = self._admit_starts.bind(**self._start_arguments(batch))
-        found = await self._admit_starts.execute(connection, arguments)
-        return _complete(self._started(batch, found))
-
-    async def _write_jobs(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admitted]:
-        results = await self._without_node_gates(connection, batch)
-        places = [place for place, result in enumerate(results) if result is None]
-        if not places:
-            return _complete(results)
-        entries = [batch[place] for place in places]
-        requests = [entry.request for entry in entries]
-        with before_sending():
-            arguments = self._admit_jobs.bind(
-                **self._start_arguments(entries),
-                led_by=TextColumn([request.led_by for request in requests]),
-                options=JsonColumn(
-                    [it.job_options and options_text(it.job_options) for it in requests]
-                ),
-            )
-        found = await self._admit_jobs.execute(connection, arguments)
-        for place, admission in zip(places, self._started(entries, found), strict=True):
-            results[place] = admission
-        return _complete(results)
-
-    def _start_arguments(self, batch: Sequence[Entry]) -> dict[str, Any]:
-        requests = [entry.request for entry in batch]
-        _tell_sent(batch)
-        return {
-            "now": self._context.clock.pinned(),
-            "replica_id": self._context.replica_id,
-            **_request_columns(requests),
-            "metadata": JsonbColumn([rows.json_text(request.metadata) for request in requests]),
-            **_run_columns(batch),
-        }
-
-    @staticmethod
-    def _started(
-        batch: Sequence[Entry], found: Sequence[AdmittedStartRow]
-    ) -> list[Admission | None]:
         results: list[Admission | None] = [None] * len(batch)
-        for row in found:
-            assert row.item is not None, "nothing here has effects on gates"
-            entry = batch[row.item - 1]
-            new = None
-            if row.token is not None:
-                assert row.task_id is not None, "a lease is of a task"
-                new = _new_process(entry.request, at=row.admitted_at, init_task_id=row.task_id)
-            results[row.item - 1] = _admission(entry, row, process=new, free=True)
-        return results
-
-    async def _write_requests(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admitted]:
-        requests = [entry.request for entry in batch]
-        with before_sending():
-            _tell_sent(batch)
-            arguments = self._admit_requests.bind(
-                now=self._context.clock.pinned(),
-                replica_id=self._context.replica_id,
-                head=Int4Column(_heads(requests)),
-                task_type=TextColumn([request.task_type for request in requests]),
-                **_request_columns(requests),
-                **_run_columns(batch),
-            )
-        found = await self._admit_requests.execute(connection, arguments)
-        results: list[Admission | None] = [None] * len(batch)
-        for row in found:
-            assert row.item is not None, "nothing here has effects on gates"
-            entry = batch[row.item - 1]
-            results[row.item - 1] = _admission(
-                entry, row, process=_process(entry, row), free=bool(row.free)
-            )
-        return _complete(results)
-
-    async def _write_gated_starts(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admitted]:
-        results = await self._without_gates(connection, batch)
+        if function.names_gates:
+            await self._refuse_missing_gates(connection, batch, results)
         places = [place for place, result in enumerate(results) if result is None]
-        if not places:
-            return _complete(results)
-        entries = [batch[place] for place in places]
-        requests = [entry.request for entry in entries]
-        with before_sending():
-            _tell_sent(entries)
-            arguments = self._admit_gated_starts.bind(
-                **self._gated_arguments(requests),
-                metadata=JsonbColumn([rows.json_text(request.metadata) for request in requests]),
-            )
         effects = NO_EFFECTS
-        for row in await self._admit_gated_starts.execute(connection, arguments):
-            if row.item is None:
-                effects |= gate_effects(row.effects)
-                continue
-            place = places[row.item - 1]
-            results[place] = _admission(batch[place], row, process=None, free=False)
-        return _complete(results, effects)
-
-    async def _write_gated_requests(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Admitted]:
-        results = await self._without_gates(connection, batch)
-        places = [place for place, result in enumerate(results) if result is None]
-        if not places:
-            return _complete(results)
-        entries = [batch[place] for place in places]
-        requests = [entry.request for entry in entries]
-        with before_sending():
-            _tell_sent(entries)
-            arguments = self._admit_gated_requests.bind(
-                **self._gated_arguments(requests),
-                head=Int4Column(_heads(requests)),
-                task_type=TextColumn([request.task_type for request in requests]),
-            )
-        effects = NO_EFFECTS
-        for row in await self._admit_gated_requests.execute(connection, arguments):
-            if row.item is None:
-                effects |= gate_effects(row.effects)
-                continue
-            place = places[row.item - 1]
-            process = _process(batch[place], row)
-            results[place] = _admission(batch[place], row, process=process, free=False)
-        return _complete(results, effects)
-
-    def _gated_arguments(self, requests: Sequence[Request]) -> dict[str, Any]:
-        return {
-            "now": self._context.clock.pinned(),
-            "replica_id": self._context.replica_id,
-            "starvation_timeout": self._context.starvation_timeout.total_seconds(),
-            **_request_columns(requests),
-            "waits": BoolColumn([request.waits for request in requests]),
-            "constraints": _constraints_column(requests),
-        }
-
-    async def _without_gates(
-        self, connection: Connection, batch: Sequence[Entry]
-    ) -> list[Admission | None]:
-        """Refuse the requests that name a gate which is not there, and give it no capacity."""
-        results: list[Admission | None] = [None] * len(batch)
-        requests = [entry.request for entry in batch]
-        with before_sending():
-            is_any_required = any(
-                None in request.constraints.gates.values()
-                for request in requests
-                if request.constraints is not None
-            )
-        if is_any_required:
+        if places:
             with before_sending():
-                arguments = self._find_missing_gates.bind(
-                    namespace=TextColumn([request.key.namespace for request in requests]),
-                    constraints=_constraints_column(requests),
-                )
-            found = await self._find_missing_gates.execute(connection, arguments)
-            for item, gate in found:
-                results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
-        return results
+                arguments = self._arguments(function, [batch[place] for place in places])
+            for row in await function.execute(connection, arguments):
+                if row.item is None:
+                    effects |= gate_effects(row.effects)
+                else:
+                    place = places[row.item - 1]
+                    results[place] = _admission(function, batch[place], row)
+        complete = [(result, NO_EFFECTS) for result in results if result is not None]
+        assert len(complete) == len(results), "a batch came back with items missing"
+        if effects is not NO_EFFECTS:
+            complete[0] = (complete[0][0], effects)
+        return complete
 
-    async def _without_node_gates(
-        self, connection: Connection, batch: Sequence[Entry]
-    ) -> list[Admission | None]:
-        """Refuse the jobs whose nodes name a gate which is not there, and give it no capacity."""
-        results: list[Admission | None] = [None] * len(batch)
-        named = [
-            (place, namespace, Constraints(gates=dict.fromkeys(gates)))
-            for place, entry in enumerate(batch)
-            for namespace, gates in entry.request.node_gates.items()
-        ]
-        if named:
-            with before_sending():
-                arguments = self._find_missing_gates.bind(
-                    namespace=TextColumn([namespace for _, namespace, _ in named]),
-                    constraints=JsonColumn(
-                        [constraints_text(constraints) for _, _, constraints in named]
-                    ),
-                )
-            for item, gate in await self._find_missing_gates.execute(connection, arguments):
-                place, namespace, _ = named[item - 1]
-                results[place] = Admission(
-                    verdict=Verdict.GATE_NOT_FOUND, gate=gate, gate_namespace=namespace
-                )
-        return results
+    def _arguments(self, function: _Function, batch: Sequence[Entry]) -> list[Any]:
+        for entry in batch:
+            if entry.on_sent is not None:
+                entry.on_sent()
+        columns = _columns(batch, function.arguments)
+        if function.is_gated:
+            return function.bind(**self._context.own_arguments(), **columns)
+        context = self._context
+        return function.bind(now=context.clock.pinned(), replica_id=context.replica_id, **columns)
 
-
-def _constraints_column(requests: Sequence[Request]) -> Column:
-    return JsonColumn([constraints_text(request.constraints) for request in requests])
-
-
-def _tell_sent(batch: Sequence[Entry]) -> None:
-    for entry in batch:
-        if entry.on_sent is not None:
-            entry.on_sent()
-
-
-def _key(entry: Entry) -> ProcessKey:
-    return entry.request.key
+    async def _refuse_missing_gates(
+        self, connection: Connection, batch: Sequence[Entry], results: list[Admission | None]
+    ) -> None:
+        """Refuse requests that name a gate, for themselves or nodes, that is not there."""
+        named = []
+        with before_sending():
+            for place, entry in enumerate(batch):
+                request = entry.request
+                if request.constraints and None in request.constraints.gates.values():
+                    named.append((place, request.key.namespace, request.constraints))
+                for namespace, gates in request.node_gates.items():
+                    named.append((place, namespace, Constraints(gates=dict.fromkeys(gates))))
+            if not named:
+                return
+            arguments = self._find_missing_gates.bind(
+                namespace=[namespace for _, namespace, _ in named],
+                constraints=[constraints_text(constraints) for *_, constraints in named],
+            )
+        for item, gate in await self._find_missing_gates.execute(connection, arguments):
+            place, namespace, _ = named[item - 1]
+            is_of_node = namespace in batch[place].request.node_gates
+            results[place] = Admission(
+                verdict=Verdict.GATE_NOT_FOUND,
+                gate=gate,
+                gate_namespace=namespace if is_of_node else None,
+            )
 
 
 def _concern(entry: Entry) -> Concern:
@@ -379,10 +212,6 @@ def _concern(entry: Entry) -> Concern:
         return Concern(entry.request.key)
     order = None if constraints.order is None else constraints.order.key
     return Concern(entry.request.key, tuple(constraints.gates), order)
-
-
-def _bytes_of(entry: Entry) -> int:
-    return len(entry.request.args)
 
 
 def _equal_requests(entry: Entry) -> Hashable | None:
@@ -400,45 +229,48 @@ def _heads(requests: Sequence[Request]) -> list[int]:
     return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
 
 
-def _request_columns(requests: Sequence[Request]) -> dict[str, Column]:
+def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[Any]]:
+    requests = [entry.request for entry in batch]
     keys = [request.key for request in requests]
-    ranges = [rows.history_columns(request.history_range) for request in requests]
-    return {
-        "slot": Int2Column([key.slot for key in keys]),
-        "namespace": TextColumn([key.namespace for key in keys]),
-        "process_id": TextColumn([key.process_id for key in keys]),
-        "args": ByteaColumn([request.args for request in requests]),
-        "caller_context": JsonColumn([rows.json_text(it.caller_context) for it in requests]),
-        "trace_context": JsonColumn([rows.json_text(it.trace_context) for it in requests]),
-        "history_after": Int8Column([after for after, _, _ in ranges]),
-        "history_limit": Int4Column([limit for _, limit, _ in ranges]),
-        "history_backward": BoolColumn([backward for _, _, backward in ranges]),
-        "idempotency_key": TextColumn([request.idempotency_key for request in requests]),
-        "fingerprint": ByteaColumn(
-            [
-                request.fingerprint() if request.idempotency_key is not None else None
-                for request in requests
-            ]
-        ),
+    ranges = [history_columns(request.history_range) for request in requests]
+    columns: dict[str, list[Any]] = {
+        "slot": [key.slot for key in keys],
+        "namespace": [key.namespace for key in keys],
+        "process_id": [key.process_id for key in keys],
+        "args": [request.args for request in requests],
+        "caller_context": [json_text(request.caller_context) for request in requests],
+        "trace_context": [json_text(request.trace_context) for request in requests],
+        "history_after": [after for after, _, _ in ranges],
+        "history_limit": [limit for _, limit, _ in ranges],
+        "history_backward": [backward for _, _, backward in ranges],
+        "idempotency_key": [request.idempotency_key for request in requests],
+        "fingerprint": [
+            request.fingerprint() if request.idempotency_key is not None else None
+            for request in requests
+        ],
+        "waits": [request.waits for request in requests],
     }
-
-
-def _run_columns(batch: Sequence[Entry]) -> dict[str, Column]:
-    return {
-        "waits": BoolColumn([entry.request.waits for entry in batch]),
-        "run": BoolColumn([entry.run for entry in batch]),
-        "expires_after": Float8Column([entry.expires_after.total_seconds() for entry in batch]),
-    }
-
-
-def _process(entry: Entry, row: AdmittedRow) -> Process | None:
-    if row.process_status is None:
-        return None
-    return rows.process_of(entry.request.key, row, part_of(row.part))
+    if "run" in wanted:
+        columns["run"] = [entry.run for entry in batch]
+        columns["expires_after"] = [entry.expires_after.total_seconds() for entry in batch]
+    if "head" in wanted:
+        columns["head"] = _heads(requests)
+        columns["task_type"] = [request.task_type for request in requests]
+    if "metadata" in wanted:
+        columns["metadata"] = [json_text(request.metadata) for request in requests]
+    if "constraints" in wanted:
+        columns["constraints"] = [constraints_text(request.constraints) for request in requests]
+    if "led_by" in wanted:
+        columns["led_by"] = [request.led_by for request in requests]
+        columns["options"] = [options_text(request.job_options) for request in requests]
+    return columns
 
 
 def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
     """Return the process that a start has just created."""
+    part = None
+    if request.led_by is not None or request.job_options is not None:
+        part = Part(led_by=request.led_by, options=request.job_options or JobOptions())
     return Process(
         key=request.key,
         status=ProcessStatus.INIT,
@@ -451,31 +283,29 @@ def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Pro
         status_changed_at=at,
         last_event_id=0,
         init_task_id=init_task_id,
-        result=None,
-        part=_part(request),
+        part=part,
     )
 
 
-def _part(request: Request) -> Part | None:
-    if request.led_by is None and request.job_options is None:
-        return None
-    return Part(led_by=request.led_by, options=request.job_options or JobOptions())
-
-
-def _admission(
-    entry: Entry, row: AdmittedStartRow | AdmittedRow, *, process: Process | None, free: bool
-) -> Admission:
+def _admission(function: _Function, entry: Entry, row: _Row) -> Admission:
     verdict, request, task_id = Verdict(row.verdict), entry.request, row.task_id
     if verdict is Verdict.DUPLICATE:
-        known = rows.result_of(row)
+        known = function.known(row.row)
         ended = known if known.status in FINAL_STATUSES else None
         return Admission(verdict=verdict, task_id=task_id, ended=ended)
     if verdict is not Verdict.ACCEPTED:
-        failure = rows.error_of(row) if verdict is Verdict.PROCESS_FAILED else None
-        return Admission(verdict=verdict, process=process, failure=failure)
+        seen = function.seen(row.row, request.key)
+        failure = seen.error if verdict is Verdict.PROCESS_FAILED else None
+        return Admission(verdict=verdict, process=seen.process, failure=failure)
     assert task_id is not None, "what is accepted is a task"
     if row.token is None:
-        return Admission(verdict=verdict, task_id=task_id, due_now=free)
+        due_now = bool(row.free) and not function.is_gated
+        return Admission(verdict=verdict, task_id=task_id, due_now=due_now)
+    process: Process | None
+    if request.task_type is TaskType.INIT:
+        process = _new_process(request, at=row.admitted_at, init_task_id=task_id)
+    else:
+        process = function.seen(row.row, request.key).process
     assert process is not None, "a task was leased without its process"
     running = RunningTask(
         process=process,
@@ -493,12 +323,3 @@ def _admission(
         first_started_at=row.admitted_at,
     )
     return Admission(verdict=verdict, task_id=task_id, running=running)
-
-
-def _complete(results: Sequence[Admission | None], effects: Effects = NO_EFFECTS) -> list[Admitted]:
-    """Return all results of a batch; the first one has its effects."""
-    complete = [(result, NO_EFFECTS) for result in results if result is not None]
-    assert len(complete) == len(results), "a batch came back with items missing"
-    if effects is not NO_EFFECTS:
-        complete[0] = (complete[0][0], effects)
-    return complete

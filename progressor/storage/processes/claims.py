@@ -4,19 +4,17 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.task import Claim, RunningTask
-from progressor.storage.postgres import arrays, statements
+from progressor.domain.processes.task import RunningTask
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.settlements import Due
-from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.job_membership import part_of
-from progressor.storage.rows.tasks import ClaimedRow
+from progressor.storage.rows.records import reader
 
 _SQL = statements.load("processes/claims")
 
@@ -58,6 +56,11 @@ class Room:
     after: tuple[dt.datetime, int] | None = None
 
 
+class _UpcomingRow(NamedTuple):
+    due: Due
+    now: dt.datetime
+
+
 class Claims:
     """The two ways to a lease: by id at the due time, and by search."""
 
@@ -70,8 +73,12 @@ class Claims:
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._claim_tasks = context.functions.call("claim_tasks", ClaimedRow)
-        self._claim_due = context.functions.call("claim_due", ClaimedRow)
+        self._claim_tasks = context.functions.call("claim_tasks")
+        self._claim_due = context.functions.call("claim_due")
+        assert self._claim_tasks.columns == self._claim_due.columns, "both return the same"
+        self._claimed = reader(
+            Claimed, self._claim_tasks.columns, "sent_at", "answered_at", whole=True
+        )
 
     @property
     def begun_count(self) -> int:
@@ -102,21 +109,16 @@ class Claims:
         Returns:
             Those that wait and are due; the others are gone, blocked, put off or taken, or their
             process stays locked by another session: the scan finds them later.
-
-        Raises:
-            StorageUnavailableError: No connection, or it broke.
         """
         arguments: dict[str, Any] = {
             "now": self._context.clock.pinned(),
             "replica_id": self._context.replica_id,
             "grace": self._step_grace,
-            "slot": arrays.Int2Column(each.key.slot for each in wanted),
-            "namespace": arrays.TextColumn(each.key.namespace for each in wanted),
-            "process_id": arrays.TextColumn(each.key.process_id for each in wanted),
-            "task_id": arrays.Int8Column(each.task_id for each in wanted),
-            "expires_after": arrays.Float8Column(
-                each.expires_after.total_seconds() for each in wanted
-            ),
+            "slot": [each.key.slot for each in wanted],
+            "namespace": [each.key.namespace for each in wanted],
+            "process_id": [each.key.process_id for each in wanted],
+            "task_id": [each.task_id for each in wanted],
+            "expires_after": [each.expires_after.total_seconds() for each in wanted],
         }
         try:
             return await self._claim_once(pool, self._claim_tasks, arguments, wait=True)
@@ -135,9 +137,6 @@ class Claims:
         Returns:
             At most ``limit`` tasks per room; fewer than due when other replicas were faster.
 
-        Raises:
-            StorageUnavailableError: No connection, or it broke.
-
         Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
         """
         arguments: dict[str, Any] = {
@@ -145,12 +144,10 @@ class Claims:
             "replica_id": self._context.replica_id,
             "grace": self._step_grace,
             "overdue": overdue.total_seconds(),
-            "namespace": arrays.TextColumn(room.namespace for room in rooms),
-            "room": arrays.Int4Column(room.limit for room in rooms),
-            "requests_first": arrays.BoolColumn(room.requests_first for room in rooms),
-            "expires_after": arrays.Float8Column(
-                room.expires_after.total_seconds() for room in rooms
-            ),
+            "namespace": [room.namespace for room in rooms],
+            "room": [room.limit for room in rooms],
+            "requests_first": [room.requests_first for room in rooms],
+            "expires_after": [room.expires_after.total_seconds() for room in rooms],
         }
         if wait and self._context.clock.monotonic() < self._passes_until:
             claimed = await self._claim_once(pool, self._claim_due, arguments, wait=False)
@@ -165,7 +162,7 @@ class Claims:
     async def _claim_once(
         self,
         pool: Pool,
-        function: Function[ClaimedRow],
+        function: Function[tuple[Any, ...]],
         arguments: Mapping[str, Any],
         *,
         wait: bool,
@@ -180,7 +177,7 @@ class Claims:
                 self._quiet.clear()
                 found = await function.rows(connection, wait=wait, **arguments)
             answered_at = self._context.clock.now()
-            return [_claimed(row, sent_at, answered_at) for row in found]
+            return [self._claimed(row, sent_at, answered_at) for row in found]
         finally:
             del self._under_way[number]
             self._sent.pop(number, None)
@@ -191,14 +188,12 @@ class Claims:
         self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
     ) -> frozenset[str]:
         """Return those of the namespaces that have a task due for `overdue` or longer."""
-        parameters = {
-            "now": self._context.clock.pinned(),
-            "namespace": arrays.TextColumn(namespaces),
-            "overdue": overdue,
-        }
         async with self._context.connection(pool=pool) as connection:
-            cursor = await connection.execute(_SQL["find_overdue"], parameters)
-            return frozenset(row[0] for row in await cursor.fetchall())
+            return frozenset(
+                await self._context.read_on(
+                    connection, str, _SQL["find_overdue"], namespace=namespaces, overdue=overdue
+                )
+            )
 
     async def find_upcoming(
         self,
@@ -215,46 +210,16 @@ class Claims:
         Returns:
             At most ``limit`` tasks per room, and PostgreSQL's instant; None without tasks.
         """
-        parameters = {
-            "now": self._context.clock.pinned(),
-            "replica_id": self._context.replica_id,
-            "horizon": horizon,
-            "lease_timeout": lease_timeout,
-            "namespace": arrays.TextColumn(room.namespace for room in rooms),
-            "limit": arrays.Int4Column(room.limit for room in rooms),
-            "after_at": arrays.InstantColumn(room.after and room.after[0] for room in rooms),
-            "after_id": arrays.Int8Column(room.after and room.after[1] for room in rooms),
-        }
         async with self._context.connection(pool=pool) as connection:
-            cursor = await connection.execute(_SQL["find_upcoming"], parameters, binary=True)
-            found = await cursor.fetchall()
-        told_at = found[0][5] if found else None
-        return [
-            Due(key=ProcessKey(row[0], row[1], row[2]), task_id=row[3], due_at=row[4])
-            for row in found
-        ], told_at
-
-
-def _claimed(row: ClaimedRow, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
-    task = RunningTask(
-        process=rows.process_of(
-            ProcessKey(row.slot, row.namespace, row.process_id), row, part_of(row.part)
-        ),
-        task_id=row.task_id,
-        task_type=rows.TASK_TYPES[row.task_type],
-        attempt=row.attempt,
-        token=row.token,
-        args=row.args,
-        caller_context=row.caller_context or {},
-        trace_context=row.trace_context or {},
-        history_range=rows.history_range(
-            row.history_after, row.history_limit, backward=row.history_backward
-        ),
-        step_timeout=rows.seconds(row.step_timeout),
-        scheduled_at=row.scheduled_at,
-        started_at=row.started_at,
-        first_started_at=row.first_started_at,
-        claim=Claim(row.due_at, sent_at, answered_at),
-        spent=None if row.spent_us is None else tuple(row.spent_us),
-    )
-    return Claimed(task=task, due_at=row.due_at, set_by=row.set_by)
+            found = await self._context.read_on(
+                connection,
+                _UpcomingRow,
+                _SQL["find_upcoming"],
+                horizon=horizon,
+                lease_timeout=lease_timeout,
+                namespace=[room.namespace for room in rooms],
+                limit=[room.limit for room in rooms],
+                after_at=[room.after and room.after[0] for room in rooms],
+                after_id=[room.after and room.after[1] for room in rooms],
+            )
+        return [row.due for row in found], found[0].now if found else None

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from psycopg.types.json import Json, Jsonb
@@ -11,29 +11,21 @@ from psycopg.types.json import Json, Jsonb
 from progressor import errors
 from progressor.domain.processes import reply
 from progressor.domain.processes.admission import Import, Verdict
-from progressor.domain.processes.event import NO_HISTORY, Direction, HistoryRange
+from progressor.domain.processes.event import NO_HISTORY, Direction, Event, HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.process import (
-    HistoryPage,
-    ProcessPage,
-    ProcessQuery,
-    ProcessView,
-    TaskTrace,
-)
+from progressor.domain.views.process import HistoryPage, JobRole, ProcessView, Timer
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes.reads.histories import Histories
-from progressor.storage.processes.reads.listings import Listings
-from progressor.storage.processes.reads.traces import Traces
+from progressor.storage.processes.histories import Histories, Traces
+from progressor.storage.processes.listings import Listings, task_of
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows import processes as views
-from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.documents import history_columns, json_text
 from progressor.storage.rows.effects import (
     FAILED_PRECONDITION,
     Effects,
@@ -41,6 +33,7 @@ from progressor.storage.rows.effects import (
     cancellations,
     gate_effects,
 )
+from progressor.storage.rows.records import reader
 
 _SQL = statements.load("processes/processes")
 
@@ -57,6 +50,8 @@ STATE_BYTES_MAX = 64 * 1024
 BATCH_EVENTS_MAX = 100
 BATCH_EVENT_BYTES_MAX = 64 * 1024
 _NO_BOUND = 2**31 - 1
+_NO_EVENTS = HistoryPage(events=(), next_after=None)
+_NO_ROLE = JobRole(led=None, followed=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +68,42 @@ class SimpleRepair:
 
     verdict: Verdict
     task_id: int | None
+
+
+class _ProcessRow(NamedTuple):
+    """A process with its timer, tasks, events and roles in jobs.
+
+    Without ``is_whole`` it is too large for a batch, and is read alone.
+    """
+
+    number: int
+    is_whole: bool
+    timer: Timer | None
+    waits: list[Any] | None
+    event_count: int
+    event_ids: list[int] | None
+    occurred_at: list[dt.datetime]
+    payloads: list[bytes]
+    format_versions: list[int]
+    event_metadata: list[Any]
+    task_ids: list[int]
+    job_role: JobRole | None
+    row: Sequence[Any]
+
+    def page(self, wanted: HistoryRange) -> HistoryPage | None:
+        """Return the events in the order wanted; None: they are too many for a batch."""
+        if self.event_count == 0:
+            return _NO_EVENTS
+        if self.event_ids is None or len(self.event_ids) < self.event_count:
+            return None
+        columns = (
+            self.event_ids, self.occurred_at, self.payloads, self.format_versions,
+            self.event_metadata, self.task_ids,
+        )  # fmt: skip
+        events = list(map(Event, *columns))
+        if wanted.direction is Direction.BACKWARD:
+            events.reverse()
+        return HistoryPage(events=tuple(events), next_after=None)
 
 
 class _PutRow(NamedTuple):
@@ -130,21 +161,25 @@ class Processes:
     ) -> None:
         functions = context.functions
         self._context = context
-        self._histories = Histories(context)
         self._namespaces = namespaces
         self._watch = watch
-        self._reads: GroupRead[Wanted, rows.ProcessRow | None] = GroupRead(
+        self._reads: GroupRead[Wanted, _ProcessRow | None] = GroupRead(
             name="processes",
-            read=self._read_batch,
+            read=functools.partial(self._read_batch, state_bytes_max=STATE_BYTES_MAX),
             pool=context.pool,
             reader_count=READER_COUNT,
             batch_max=BATCH_MAX,
             waiting_max=WAITING_MAX,
             statement_timeout=context.statement_timeout.total_seconds(),
         )
-        self._listings = Listings(context, whys=self._whys)
-        self._traces = Traces(context)
-        self._read_processes = functions.call("read_processes", rows.ProcessRow)
+        listings = Listings(context, whys=self._whys)
+        self.first_waits, self.list, self.page = (
+            listings.first_waits, listings.list, listings.page,
+        )  # fmt: skip
+        self.history = Histories(context).read
+        self.trace = Traces(context).read
+        self._read_processes = functions.call("read_processes", _ProcessRow)
+        self._process = reader(Process, self._read_processes.columns, "key", prefix="process_")
         self._put_process = functions.call("put_process", _PutRow)
         self._remove_process = functions.call("remove_process", _RemovedRow)
         self._halt_process = functions.call("halt_process", _HaltedRow)
@@ -164,7 +199,6 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         return await self._view(key, await self._row(Wanted(key, NO_HISTORY)))
 
@@ -178,28 +212,23 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         row = await self._row(Wanted(key, wanted))
-        view, page = await self._view(key, row), views.page(row, wanted)
+        view, page = await self._view(key, row), row.page(wanted)
         if page is None:
             last_event_id = view.process.last_event_id
             page = await self.history(key, wanted, last_event_id=last_event_id, bytes_max=bytes_max)
         return view, page
 
-    async def first_waits(
-        self,
-        keys: Sequence[ProcessKey],
-        gated: Collection[ProcessKey] | None = None,
-    ) -> Mapping[ProcessKey, Wait]:
-        """Read what the first unfinished tasks wait for; see Listings.first_waits."""
-        return await self._listings.first_waits(keys, gated)
-
-    async def _view(self, key: ProcessKey, row: rows.ProcessRow) -> ProcessView:
-        return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))
-
-    async def _waits(self, namespace: str, tasks: Sequence[UnfinishedTask]) -> tuple[Wait, ...]:
-        return (await self._whys(namespace))(tasks) if tasks else ()
+    async def _view(self, key: ProcessKey, row: _ProcessRow) -> ProcessView:
+        tasks = [task_of(columns) for columns in row.waits or ()]
+        return ProcessView(
+            process=self._process(row.row, key),
+            timer=row.timer,
+            waits=(await self._whys(key.namespace))(tasks) if tasks else (),
+            # The job of a follower may be gone.
+            role=None if row.job_role == _NO_ROLE else row.job_role,
+        )
 
     async def _whys(self, namespace: str) -> Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]:
         """Return what finds causes, by what the replicas told last."""
@@ -207,24 +236,19 @@ class Processes:
         found = await self._namespaces.lookup(namespace)
         return functools.partial(why.waits, facts=facts, namespace=found)
 
-    async def _row(self, wanted: Wanted) -> rows.ProcessRow:
+    async def _row(self, wanted: Wanted) -> _ProcessRow:
         row = await self._reads.ask(wanted)
         if row is not None and not row.is_whole:
             async with self._context.connection(reads_only=True) as connection:
-                [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)
+                [row] = await self._read_batch(connection, [wanted], state_bytes_max=_NO_BOUND)
         if row is None:
             raise errors.ProcessNotFoundError(wanted.key.namespace, wanted.key.process_id)
         return row
 
     async def _read_batch(
-        self, connection: Connection, batch: Sequence[Wanted]
-    ) -> Sequence[rows.ProcessRow | None]:
-        return await self._read_rows(connection, batch, state_bytes_max=STATE_BYTES_MAX)
-
-    async def _read_rows(
         self, connection: Connection, batch: Sequence[Wanted], *, state_bytes_max: int
-    ) -> list[rows.ProcessRow | None]:
-        found: list[rows.ProcessRow | None] = [None] * len(batch)
+    ) -> list[_ProcessRow | None]:
+        found: list[_ProcessRow | None] = [None] * len(batch)
         for row in await self._read_processes.rows(
             connection,
             now=self._context.clock.pinned(),
@@ -233,49 +257,20 @@ class Processes:
             events_max=BATCH_EVENTS_MAX,
             event_bytes_max=BATCH_EVENT_BYTES_MAX,
             waits_max=WAITS_MAX,
-            slot=arrays.Int2Column(each.key.slot for each in batch),
-            namespace=arrays.TextColumn(each.key.namespace for each in batch),
-            process_id=arrays.TextColumn(each.key.process_id for each in batch),
-            after=arrays.Int8Column(each.history.after for each in batch),
-            limit=arrays.Int4Column(each.history.limit for each in batch),
-            backward=arrays.BoolColumn(
-                each.history.direction is Direction.BACKWARD for each in batch
-            ),
+            slot=[each.key.slot for each in batch],
+            namespace=[each.key.namespace for each in batch],
+            process_id=[each.key.process_id for each in batch],
+            after=[each.history.after for each in batch],
+            limit=[each.history.limit for each in batch],
+            backward=[each.history.direction is Direction.BACKWARD for each in batch],
         ):
             found[row.number - 1] = row
         return found
 
-    async def history(
-        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
-    ) -> HistoryPage:
-        """Read a range of a history; see Histories.read."""
-        return await self._histories.read(
-            key, wanted, last_event_id=last_event_id, bytes_max=bytes_max
-        )
-
-    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Read processes, newest first; see Listings.list."""
-        return await self._listings.list(query)
-
-    async def page(self, query: ProcessQuery) -> ProcessPage:
-        """Read a page of processes with what each waits for; see Listings.page."""
-        return await self._listings.page(query)
-
-    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
-        """Read tasks of a process with their events; see Traces.read."""
-        return await self._traces.read(key, after=after, limit=limit)
-
     async def put(self, process: Import) -> tuple[Put, Effects]:
-        """Import a process in one transaction.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
+        """Import a process in one transaction."""
         [row] = await self._context.call(
-            self._put_process,
-            now=self._context.clock.pinned(),
-            replica_id=self._context.replica_id,
-            **_import_arguments(process),
+            self._put_process, process.key, **_import_arguments(process)
         )
         effects = Effects()
         if row.timer_task_id is not None:
@@ -290,19 +285,16 @@ class Processes:
 
         Raises:
             ProcessNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         async with self._context.connection() as connection:
-            which = [key.slot, key.namespace, key.process_id]
-            cursor = await connection.execute(_SQL["find_init_task"], which)
-            init_task = await cursor.fetchone()
-            if init_task is None:
+            found = await self._context.read_on(connection, int, _SQL["find_init_task"], key)
+            if not found:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             [removed] = await self._remove_process.rows(
                 connection,
                 **self._context.own_arguments(),
                 **dataclasses.asdict(key),
-                init_task_id=init_task[0],
+                init_task_id=found[0],
             )
         if not removed.existed:
             # Another transaction was faster.
@@ -318,14 +310,8 @@ class Processes:
         Raises:
             ProcessNotFoundError: There is none.
             ProcessFinishedError: It has ended, one way or the other.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        [halted] = await self._context.call(
-            self._halt_process,
-            **self._context.own_arguments(),
-            **dataclasses.asdict(key),
-            detail=detail,
-        )
+        [halted] = await self._context.call(self._halt_process, key, detail=detail)
         if halted.verdict == "process_not_found":
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         if halted.verdict == "process_has_ended":
@@ -344,13 +330,11 @@ class Processes:
             TaskNotFoundError: It has no such task.
             TaskIsRunningError: It runs.
             TaskHasEndedError: It has ended, or was cancelled.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         by_id = isinstance(task, int)
         [found] = await self._context.call(
             self._cancel_task,
-            **self._context.own_arguments(),
-            **dataclasses.asdict(key),
+            key,
             task_id=task if by_id else None,
             idempotency_key=None if by_id else task,
         )
@@ -363,9 +347,7 @@ class Processes:
 
     async def simple_repair(self, key: ProcessKey) -> tuple[SimpleRepair, Effects]:
         """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
-        [found] = await self._context.call(
-            self._simple_repair, **self._context.own_arguments(), **dataclasses.asdict(key)
-        )
+        [found] = await self._context.call(self._simple_repair, key)
         effects = gate_effects(found.effects)
         if found.due_at is not None:
             # It has no constraints, and is due now.
@@ -390,16 +372,13 @@ def _refusal_to_cancel(
 
 
 def _import_arguments(process: Import) -> dict[str, Any]:
-    key, timer = process.key, process.timer
-    after, limit, backward = rows.history_columns(timer.history_range if timer else None)
+    timer = process.timer
+    after, limit, backward = history_columns(timer.history_range if timer else None)
     timer_type = None
     if timer is not None:
         timer_type = TaskType.REMOVE if timer.remove else TaskType.TIMEOUT
     history = process.history
     return {
-        "slot": key.slot,
-        "namespace": key.namespace,
-        "process_id": key.process_id,
         "status": str(process.status),
         "previous_status": process.previous_status and str(process.previous_status),
         "detail": process.detail,
@@ -422,8 +401,8 @@ def _import_arguments(process: Import) -> dict[str, Any]:
         "history_after": after,
         "history_limit": limit,
         "history_backward": backward,
-        "e_payload": arrays.ByteaColumn(event.payload for event in history),
-        "e_format_version": arrays.Int4Column(event.format_version for event in history),
-        "e_metadata": arrays.JsonColumn(rows.json_text(event.metadata) for event in history),
-        "e_occurred_at": arrays.InstantColumn(event.occurred_at for event in history),
+        "e_payload": [event.payload for event in history],
+        "e_format_version": [event.format_version for event in history],
+        "e_metadata": [json_text(event.metadata) for event in history],
+        "e_occurred_at": [event.occurred_at for event in history],
     }

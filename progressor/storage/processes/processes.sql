@@ -1,15 +1,8 @@
--- name: get_process
--- Reads a process without its history. Locks: none.
-SELECT status, previous_status, detail, aux_state, metadata, corrupted_by, created_at,
-    status_changed_at, last_event_id, init_task_id, result
-FROM progressor.processes
-WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-
 -- name: list_processes
 -- Pages through the processes of a namespace, newest first. Locks: none. `statuses` is an array's
 -- literal, and `failed` says that it is of error alone: constants for the planner, by which it sees
 -- that an index of one status will do. Collated as the index is, which no look-up by key may take.
-SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea, metadata, corrupted_by,
+SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea AS aux_state, metadata, corrupted_by,
     created_at, status_changed_at, last_event_id, init_task_id, is_gated
 FROM progressor.processes
 WHERE namespace = %(namespace)s COLLATE "C"
@@ -30,7 +23,7 @@ LIMIT %(limit)s
 SELECT p.*
 FROM progressor.namespaces n
 CROSS JOIN LATERAL (
-    SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea, metadata,
+    SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea AS aux_state, metadata,
         corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, is_gated
     FROM progressor.processes
     WHERE namespace = n.name COLLATE "C"
@@ -64,7 +57,7 @@ SELECT t.task_id, t.task_type,
             FROM progressor.gated g
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                 = (t.slot, t.namespace, t.process_id, t.task_id)
-        ) END, s.status, t.status),
+        ) END, s.status, t.status) AS status,
     t.created_at, t.scheduled_at,
     t.started_at, t.finished_at, t.attempt_count,
     CASE
@@ -74,9 +67,10 @@ SELECT t.task_id, t.task_type,
             WHERE (p.slot, p.namespace, p.process_id) = (t.slot, t.namespace, t.process_id)
         ) = 'engine' THEN ''
         ELSE t.args
-    END,
-    t.caller_context, t.idempotency_key, t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
-    t.first_event_id, t.event_count, t.constraints, t.spent_us, t.replica_id
+    END AS args,
+    t.caller_context, t.idempotency_key, t.response, t.error_code, t.error_reason, t.error_message,
+    t.error_rejected, t.error_metadata, t.first_event_id, t.event_count, t.constraints,
+    t.spent_us AS spent, t.replica_id
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
@@ -115,4 +109,4 @@ LIMIT %(limit)s
 -- Finds what tells a process from others that had its id before, or will have it.
 SELECT init_task_id
 FROM progressor.processes
-WHERE slot = %s AND namespace = %s AND process_id = %s
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)

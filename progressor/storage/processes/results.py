@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
-from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.context import StorageContext, fetch_named
+from progressor.domain.processes.task import FINAL_STATUSES, TaskResult
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import (
     BoundedConnection,
     connection_of,
@@ -19,7 +19,6 @@ from progressor.storage.postgres.pools import (
     translated,
 )
 from progressor.storage.postgres.writer import insists_on_writes, refuse_read_only
-from progressor.storage.rows import tasks as rows
 
 _SQL = statements.load("processes/results")
 
@@ -36,32 +35,9 @@ NOTIFY_IDS_MAX = 350
 
 
 class _AwaitedRow(NamedTuple):
-    """A task, ended or not; null if there is none."""
-
     process_exists: bool
-    task_id: int | None
-    task_type: rows.Enum
-    status: rows.Enum
-    response: bytes | None
-    error_code: int | None
-    error_reason: str | None
-    error_message: str | None
-    error_rejected: bool | None
-    error_metadata: dict[str, str] | None
-
-
-class _EndedRow(NamedTuple):
-    """A task that has ended; only its id if it was removed."""
-
-    task_id: int
-    task_type: rows.Enum | None
-    status: rows.Enum
-    response: bytes | None
-    error_code: int | None
-    error_reason: str | None
-    error_message: str | None
-    error_rejected: bool | None
-    error_metadata: dict[str, str] | None
+    result: TaskResult | None
+    """Of a task, ended or not; None: there is none."""
 
 
 class Results:
@@ -81,47 +57,31 @@ class Results:
         Raises:
             ProcessNotFoundError: There is no such process, and no answer left of it.
             TaskNotFoundError: The process has no such task.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        async with connection_of(self._context.pool) as connection:
-            [row] = await self._await_task.rows(
-                connection,
-                replica_id=self._context.replica_id,
-                **dataclasses.asdict(key),
-                task_id=task if isinstance(task, int) else None,
-                idempotency_key=task if isinstance(task, str) else None,
-            )
-        if row.task_id is None:
-            if not row.process_exists:
-                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        [row] = await self._context.call(
+            self._await_task,
+            key,
+            task_id=task if isinstance(task, int) else None,
+            idempotency_key=task if isinstance(task, str) else None,
+        )
+        if row.result is not None:
+            return row.result if row.result.status in FINAL_STATUSES else row.result.task_id
+        if row.process_exists:
             raise errors.TaskNotFoundError(key.process_id, task)
-        result = _result(row)
-        if result.status in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}:
-            return result
-        return result.task_id
+        raise errors.ProcessNotFoundError(key.namespace, key.process_id)
 
     async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
         """Return how tasks ended, for those that have; a task without a row is removed."""
-        parameters = {
-            "slot": arrays.Int2Column(key.slot for key in tasks.values()),
-            "namespace": arrays.TextColumn(key.namespace for key in tasks.values()),
-            "process_id": arrays.TextColumn(key.process_id for key in tasks.values()),
-            "task_id": arrays.Int8Column(tasks.keys()),
-        }
-        async with connection_of(self._context.pool, reads_only=True) as connection:
-            cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
-            found = await fetch_named(cursor, _EndedRow)
-        return [
-            TaskResult(
-                task_id=row.task_id,
-                task_type=TaskType.CALL,
-                status=TaskStatus.CANCELLED,
-                removed=True,
-            )
-            if row.task_type is None
-            else _result(row)
-            for row in found
-        ]
+        found = await self._context.read(
+            TaskResult,
+            _SQL["fetch_results"],
+            reads_only=True,
+            slot=[key.slot for key in tasks.values()],
+            namespace=[key.namespace for key in tasks.values()],
+            process_id=[key.process_id for key in tasks.values()],
+            task_id=list(tasks),
+        )
+        return list(found)
 
     async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
         """Tell replicas of tasks that have ended, by replica id."""
@@ -130,30 +90,22 @@ class Results:
             for replica_id, task_ids in ended.items()
             for start in range(0, len(task_ids), NOTIFY_IDS_MAX)
         ]
-        parameters = {
-            "replica_id": arrays.Int8Column(replica_id for replica_id, _ in pieces),
-            "task_ids": arrays.TextColumn(task_ids for _, task_ids in pieces),
-        }
-        async with connection_of(self._context.pool) as connection:
-            await connection.execute(_SQL["notify_replicas"], parameters)
+        await self._context.execute(
+            _SQL["notify_replicas"],
+            replica_id=[replica_id for replica_id, _ in pieces],
+            task_ids=[task_ids for _, task_ids in pieces],
+        )
 
     async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
         """Tell all other living replicas that there are due tasks which this one leaves to them."""
-        parameters = {
-            "replica_id": self._context.replica_id,
-            "lease_timeout": lease_timeout,
-            "payload": _DUE,
-            "now": self._context.clock.pinned(),
-        }
-        async with connection_of(self._context.pool) as connection:
-            await connection.execute(_SQL["call_others"], parameters)
+        await self._context.execute(_SQL["call_others"], lease_timeout=lease_timeout, payload=_DUE)
 
     async def delete_old_replies(self, *, age: dt.timedelta) -> int:
         """Delete answers of removed processes older than `age`; return how many."""
+        # Without the statement timeout: there may be many.
         async with connection_of(self._context.pool) as connection:
-            cursor = await connection.execute(
-                _SQL["delete_old_replies"], {"age": age, "now": self._context.clock.pinned()}
-            )
+            now = self._context.clock.pinned()
+            cursor = await connection.execute(_SQL["delete_old_replies"], {"age": age, "now": now})
             return cursor.rowcount
 
 
@@ -215,21 +167,3 @@ def _word(payload: str) -> Word | None:
     if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
         return None
     return Word(task_ids=tuple(map(int, parts)))
-
-
-def _result(row: _AwaitedRow | _EndedRow) -> TaskResult:
-    assert row.task_id is not None, "the row has a task"
-    error = (
-        row.error_code,
-        row.error_reason,
-        row.error_message,
-        row.error_rejected,
-        row.error_metadata,
-    )
-    return TaskResult(
-        task_id=row.task_id,
-        task_type=rows.TASK_TYPES[row.task_type],
-        status=rows.TASK_STATUSES[row.status],
-        response=row.response or b"",
-        error=rows.task_error(error),
-    )

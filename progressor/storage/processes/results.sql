@@ -1,15 +1,16 @@
 -- name: fetch_results
 -- Reads how tasks ended; those that have not are left out. A task that is gone with its process may
--- have left its answer in replies. Locks: none.
+-- have left its answer in replies; else it counts as cancelled. Locks: none.
 SELECT i.task_id,
-    coalesce(t.task_type, a.task_type) AS task_type,
-    coalesce(t.status, a.status) AS status,
+    coalesce(t.task_type, a.task_type, 'call') AS task_type,
+    coalesce(t.status, a.status, 'cancelled') AS status,
     coalesce(t.response, a.response) AS response,
     coalesce(t.error_code, a.error_code) AS error_code,
     coalesce(t.error_reason, a.error_reason) AS error_reason,
     coalesce(t.error_message, a.error_message) AS error_message,
     coalesce(t.error_rejected, a.error_rejected) AS error_rejected,
-    coalesce(t.error_metadata, a.error_metadata) AS error_metadata
+    coalesce(t.error_metadata, a.error_metadata) AS error_metadata,
+    t.task_id IS NULL AND a.task_id IS NULL AS removed
 FROM unnest(
     %(slot)s::smallint[], %(namespace)s::text[], %(process_id)s::text[], %(task_id)s::bigint[]
 ) AS i (slot, namespace, process_id, task_id)

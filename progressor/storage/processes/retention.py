@@ -1,7 +1,6 @@
 """Deletes what is old enough, a small batch at a time."""
 
 import datetime as dt
-from typing import Any
 
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
@@ -13,8 +12,8 @@ class Retention:
 
     def __init__(self, context: StorageContext) -> None:
         self._context = context
-        self._delete_finished = context.functions.call("delete_finished")
-        self._delete_old_tasks = context.functions.call("delete_old_tasks")
+        self._delete_finished = context.functions.call("delete_finished", int)
+        self._delete_old_tasks = context.functions.call("delete_old_tasks", int)
 
     async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
         """Delete at most `limit` processes that finished longer ago than `age`; return how many."""
@@ -28,8 +27,8 @@ class Retention:
             self._delete_old_tasks, slot=slot, namespace=namespace, age=age, limit=limit
         )
 
-    async def _count(self, function: Function[tuple[Any, ...]], **named: object) -> int:
+    async def _count(self, function: Function[int], **named: object) -> int:
         async with connection_of(self._context.pool) as connection:
             now = self._context.clock.pinned()
-            [(count,)] = await function.rows(connection, now=now, **named)
-        return int(count)
+            [count] = await function.rows(connection, now=now, **named)
+        return count

@@ -9,8 +9,9 @@ written again until PostgreSQL answers, and an answer that was lost is found aga
 import asyncio
 import dataclasses
 import datetime as dt
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
@@ -21,9 +22,8 @@ from progressor.settings.sections import Commit
 from progressor.storage.commit.group_commit import (
     CommitContext,
     GroupCommit,
+    GroupCommits,
     Insistence,
-    Waiting,
-    Write,
     WriteKind,
 )
 from progressor.storage.postgres import statements
@@ -32,8 +32,8 @@ from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.processes.payloads import Payloads
-from progressor.storage.rows import job_columns, settlement_columns
-from progressor.storage.rows import tasks as rows
+from progressor.storage.processes.settlement_columns import columns, error_of, job_columns
+from progressor.storage.rows.documents import part_of
 from progressor.storage.rows.effects import (
     NO_EFFECTS,
     Cancelled,
@@ -42,8 +42,7 @@ from progressor.storage.rows.effects import (
     gate_effects,
     job_effects,
 )
-from progressor.storage.rows.job_membership import part_of
-from progressor.storage.rows.tasks import SettledRow
+from progressor.storage.rows.records import members, reader
 from progressor.telemetry.metrics.registry import Metrics
 
 _SQL = statements.load("processes/settlements")
@@ -99,9 +98,9 @@ class Written:
     settled_at: dt.datetime
     process: Process | None
     next: RunningTask | None
-    due: Due | None
-    reply_to: tuple[int, ...]
-    cancelled: tuple[Cancelled, ...]
+    due: Due | None = None
+    reply_to: tuple[int, ...] = ()
+    cancelled: tuple[Cancelled, ...] = ()
     effects: Effects = NO_EFFECTS
 
 
@@ -113,7 +112,30 @@ class LeaseLost:
 Outcome = Written | LeaseLost
 
 
-class Settlements:
+class _Row(NamedTuple):
+    """A written settlement, with the next task of its worker if any.
+
+    Other rows have one of three columns: ``started``, the follower that the worker of the item runs
+    next; ``effects`` on gates; or ``job_effects``. The last two have no item.
+    """
+
+    item: int | None
+    settled_at: dt.datetime
+    process_status: Any
+    status_changed_at: dt.datetime
+    last_event_id: int
+    reply_to: list[int] | None
+    cancelled: list[Any] | None
+    timer_task_id: int | None
+    timer_due_at: dt.datetime
+    next_task_id: int | None
+    effects: list[Any] | None
+    job_effects: dict[str, Any] | None
+    started: list[Any] | None
+    row: Sequence[Any]
+
+
+class Settlements(GroupCommits[Entry, Outcome]):
     """The group commit of settlements."""
 
     def __init__(
@@ -125,41 +147,40 @@ class Settlements:
         step_grace: dt.timedelta,
         metrics: Metrics | None = None,
     ) -> None:
+        super().__init__(context, settings=settings, commit=commit)
         functions, statement_timeout = context.functions, context.statement_timeout
-        self._context = context
         self._payloads = Payloads(metrics or Metrics())
         self._step_grace = step_grace.total_seconds()
-        self._settle_tasks = Direct(functions.call("settle_tasks", SettledRow))
-        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", SettledRow))
+        settle_tasks = functions.call("settle_tasks", _Row)
+        settle_job_tasks = functions.call("settle_job_tasks", _Row)
+        assert settle_tasks.columns == settle_job_tasks.columns, "both return the same"
+        self._settle_tasks = Direct(settle_tasks)
+        self._settle_job_tasks = Direct(settle_job_tasks)
+        self._next = reader(
+            RunningTask, settle_tasks.columns, "process", "started_at", prefix="next_"
+        )
 
-        def group(
-            name: str, write: Write[Entry, Outcome], *, families: bool
-        ) -> GroupCommit[Entry, Outcome]:
-            kind = WriteKind(
-                name=name,
-                write=write,
-                key=lambda entry: entry.key,
-                size=_bytes_of,
-                insistence=Insistence.INSIST,
-                find_locked=find_locked(functions, statement_timeout, families=families),
-                find_blocked=find_blocked(
-                    functions, statement_timeout, lambda entry: Concern(entry.key)
-                ),
-            )
-            return GroupCommit(
-                kind,
-                pool=context.pool,
-                settings=settings,
-                statement_timeout=statement_timeout,
-                context=commit,
+        def group(name: str, function: Direct[_Row]) -> GroupCommit[Entry, Outcome]:
+            families = function is self._settle_job_tasks
+            return self._group(
+                WriteKind(
+                    name=name,
+                    write=functools.partial(self._write, function),
+                    key=lambda entry: entry.key,
+                    size=_bytes_of,
+                    insistence=Insistence.INSIST,
+                    find_locked=find_locked(functions, statement_timeout, families=families),
+                    find_blocked=find_blocked(
+                        functions, statement_timeout, lambda entry: Concern(entry.key)
+                    ),
+                )
             )
 
-        self._plain = group("settle_tasks", self._write, families=False)
-        self._of_jobs = group("settle_job_tasks", self._write_of_jobs, families=True)
+        self._plain = group("settle_tasks", self._settle_tasks)
+        self._of_jobs = group("settle_job_tasks", self._settle_job_tasks)
         # Many of them may wait for one gate: tasks without gates are not in a batch with them.
-        self._gated = group("settle_gated_tasks", self._write, families=False)
-        self._gated_of_jobs = group("settle_gated_job_tasks", self._write_of_jobs, families=True)
-        self._groups = (self._plain, self._of_jobs, self._gated, self._gated_of_jobs)
+        self._gated = group("settle_gated_tasks", self._settle_tasks)
+        self._gated_of_jobs = group("settle_gated_job_tasks", self._settle_job_tasks)
 
     def submit(self, entry: Entry) -> asyncio.Future[Outcome]:
         """Put a settlement in line; it is written whatever becomes of the future."""
@@ -167,98 +188,26 @@ class Settlements:
             return (self._gated if entry.is_gated else self._plain).submit(entry)
         return (self._gated_of_jobs if entry.is_gated else self._of_jobs).submit(entry)
 
-    def waiting(self) -> Sequence[Waiting]:
-        """Return what is in line, from any thread."""
-        return [group.waiting for group in self._groups]
-
-    def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether a settlement of a process is in line, or under way."""
-        return any(group.is_waiting(key) for group in self._groups)
-
-    async def run(self) -> None:
-        """Write until `close`, and then until nothing is left."""
-        async with asyncio.TaskGroup() as tasks:
-            for group in self._groups:
-                tasks.create_task(group.run(), name=group.name)
-
-    def close(self) -> None:
-        """Take no more settlements."""
-        for group in self._groups:
-            group.close()
-
     async def _write(
         self,
+        function: Direct[_Row],
         connection: Connection,
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
         with before_sending():
-            arguments = self._settle_tasks.bind(**self._arguments(batch))
-        found = await self._settle_tasks.execute(connection, arguments)
-        results, effects = await self._outcomes(connection, batch, found, again=again)
-        return _with_effects(results, effects)
-
-    async def _write_of_jobs(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        again: bool,  # noqa: FBT001  as the group commit calls it
-    ) -> list[Outcome]:
-        with before_sending():
-            arguments = self._settle_job_tasks.bind(
-                **self._arguments(batch), **job_columns.columns(batch)
-            )
-        found = await self._settle_job_tasks.execute(connection, arguments)
-        of_tasks = [row for row in found if row.started is None and row.job_effects is None]
-        results, effects = await self._outcomes(connection, batch, of_tasks, again=again)
-        for row in found:
-            if row.job_effects is not None:
-                effects |= job_effects(row.job_effects)
-            if row.started is None:
-                continue
-            assert row.item is not None, "a follower is started for the worker of an item"
-            written = results[row.item - 1]
-            assert isinstance(written, Written), "a worker goes on from a lease that was lost"
-            # Field by field: dataclasses.replace takes three times as long.
-            results[row.item - 1] = Written(
-                settled_at=written.settled_at,
-                process=written.process,
-                next=_next_node(row),
-                due=written.due,
-                reply_to=written.reply_to,
-                cancelled=written.cancelled,
-            )
-        return _with_effects(results, effects)
-
-    def _arguments(self, batch: Sequence[Entry]) -> dict[str, Any]:
-        for entry in batch:
-            if entry.on_sent is not None:
-                entry.on_sent()
-        return {
-            "now": self._context.clock.pinned(),
-            "replica_id": self._context.replica_id,
-            "grace": self._step_grace,
-            **settlement_columns.columns(batch),
-            "starvation_timeout": self._context.starvation_timeout.total_seconds(),
-            "timer_constraints": settlement_columns.timer_constraints(batch),
-        }
-
-    async def _outcomes(
-        self,
-        connection: Connection,
-        batch: Sequence[Entry],
-        found: Sequence[SettledRow],
-        *,
-        again: bool,
-    ) -> tuple[list[Outcome], Effects]:
+            arguments = self._arguments(function, batch)
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
-        effects = NO_EFFECTS
-        for row in found:
-            if row.item is None:
+        effects, started = NO_EFFECTS, []
+        for row in await function.execute(connection, arguments):
+            if row.started is not None:
+                started.append(row)
+            elif row.item is not None:
+                results[row.item - 1] = self._written(batch[row.item - 1], row)
+            elif row.job_effects is not None:
+                effects |= job_effects(row.job_effects)
+            else:
                 effects |= gate_effects(row.effects)
-                continue
-            position = row.item - 1
-            results[position] = _written(batch[position], row)
         if again:
             await self._recall(connection, batch, results)
         self._payloads.add(
@@ -266,7 +215,25 @@ class Settlements:
             for entry, result in zip(batch, results, strict=True)
             if result is not _LEASE_LOST
         )
-        return results, effects
+        for row in started:
+            assert row.item is not None, "a follower is started for the worker of an item"
+            results[row.item - 1] = self._with_next_node(results[row.item - 1], row)
+        if effects is not NO_EFFECTS:
+            # Without any settlement written there are none.
+            place, first = next(
+                (place, it) for place, it in enumerate(results) if isinstance(it, Written)
+            )
+            results[place] = dataclasses.replace(first, effects=effects)
+        return results
+
+    def _arguments(self, function: Direct[_Row], batch: Sequence[Entry]) -> list[Any]:
+        for entry in batch:
+            if entry.on_sent is not None:
+                entry.on_sent()
+        given = self._context.own_arguments() | {"grace": self._step_grace} | columns(batch)
+        if function is self._settle_job_tasks:
+            given |= job_columns(batch)
+        return function.bind(**(dict.fromkeys(function.arguments) | given))
 
     async def _recall(
         self, connection: Connection, batch: Sequence[Entry], results: list[Outcome]
@@ -275,28 +242,67 @@ class Settlements:
         for position, entry in enumerate(batch):
             if not isinstance(results[position], LeaseLost):
                 continue
-            error = settlement_columns.error_of(entry.settlement)
-            parameters = dataclasses.asdict(entry.key) | {
-                "task_id": entry.task_id,
-                "token": entry.token,
-                "replica_id": self._context.replica_id,
-                "status": _ENDS[type(entry.settlement)],
-                "error_reason": error and error.reason,
-            }
-            cursor = await connection.execute(_SQL["recall_settlement"], parameters, binary=True)
-            row = await cursor.fetchone()
-            if row is not None:
-                results[position] = _recalled(entry, row)
+            error = error_of(entry.settlement)
+            found = await self._context.read_on(
+                connection,
+                Written,
+                _SQL["recall_settlement"],
+                entry.key,
+                task_id=entry.task_id,
+                token=entry.token,
+                status=_ENDS[type(entry.settlement)],
+                error_reason=error and error.reason,
+            )
+            if found:
+                results[position] = found[0]
 
+    def _written(self, entry: Entry, row: _Row) -> Written:
+        # A zombie's process is not known, a removed one has no status any more.
+        process = following = due = None
+        if entry.process is not None and row.process_status is not None:
+            process = _moved(entry.process, entry.task_id, entry.settlement, row)
+            if row.next_task_id is not None:
+                following = self._next(row.row, process, row.settled_at)
+        if row.timer_task_id is not None:
+            due = Due(key=entry.key, task_id=row.timer_task_id, due_at=row.timer_due_at)
+        return Written(
+            settled_at=row.settled_at,
+            process=process,
+            next=following,
+            due=due,
+            reply_to=() if row.reply_to is None else tuple(row.reply_to),
+            cancelled=() if row.cancelled is None else cancelled(row.cancelled),
+        )
 
-def _with_effects(results: list[Outcome], effects: Effects) -> list[Outcome]:
-    """Give the effects of a batch to one of its settlements; without one there are none."""
-    if effects is not NO_EFFECTS:
-        for position, result in enumerate(results):
-            if isinstance(result, Written):
-                results[position] = dataclasses.replace(result, effects=effects)
-                break
-    return results
+    def _with_next_node(self, written: Outcome, row: _Row) -> Written:
+        """Return a settlement after which the worker goes on with another node of the job."""
+        assert isinstance(written, Written), "a worker goes on from a lease that was lost"
+        assert row.started is not None, "the row is of a follower"
+        assert row.next_task_id is not None, "it goes on with its init"
+        slot, namespace, process_id, *part = row.started
+        process = Process(
+            key=ProcessKey(slot, namespace, process_id),
+            status=ProcessStatus.INIT,
+            previous_status=None,
+            detail=None,
+            aux_state=b"",
+            metadata=None,
+            corrupted_by=None,
+            created_at=row.settled_at,
+            status_changed_at=row.settled_at,
+            last_event_id=0,
+            init_task_id=row.next_task_id,
+            part=part_of([None, *part]),
+        )
+        # Field by field: dataclasses.replace takes three times as long.
+        return Written(
+            settled_at=written.settled_at,
+            process=written.process,
+            next=self._next(row.row, process, row.settled_at),
+            due=written.due,
+            reply_to=written.reply_to,
+            cancelled=written.cancelled,
+        )
 
 
 def _bytes_of(entry: Entry) -> int:
@@ -310,27 +316,9 @@ def _bytes_of(entry: Entry) -> int:
     return size
 
 
-def _written(entry: Entry, row: SettledRow) -> Written:
-    # A zombie's process is not known, a removed one has no status any more.
-    process = None
-    if entry.process is not None and row.process_status is not None:
-        process = _moved(entry.process, entry.task_id, entry.settlement, row)
-    due = None
-    if row.timer_task_id is not None:
-        due = Due(key=entry.key, task_id=row.timer_task_id, due_at=row.timer_due_at)
-    return Written(
-        settled_at=row.settled_at,
-        process=process,
-        next=None if process is None or row.next_task_id is None else _next(process, row),
-        due=due,
-        reply_to=() if row.reply_to is None else tuple(row.reply_to),
-        cancelled=() if row.cancelled is None else cancelled(row.cancelled),
-    )
-
-
-def _moved(process: Process, task_id: int, settlement: Settlement, row: SettledRow) -> Process:
+def _moved(process: Process, task_id: int, settlement: Settlement, row: _Row) -> Process:
     """Return the process as the settlement left it: what is known needs no reading."""
-    status = rows.PROCESS_STATUSES[row.process_status]
+    status = _STATUSES[row.process_status]
     detail, corrupted_by = process.detail, process.corrupted_by
     aux_state, metadata = process.aux_state, process.metadata
     match settlement:
@@ -372,75 +360,8 @@ def _part_after(part: Part | None, settlement: Settlement) -> Part | None:
     return part
 
 
-def _next_node(row: SettledRow) -> RunningTask:
-    """Return the init of a node that a worker goes on with, and its process as it was created."""
-    assert row.started is not None, "the row is of a follower"
-    assert row.next_task_id is not None, "it goes on with its init"
-    slot, namespace, process_id, *part = row.started
-    process = Process(
-        key=ProcessKey(slot, namespace, process_id),
-        status=ProcessStatus.INIT,
-        previous_status=None,
-        detail=None,
-        aux_state=b"",
-        metadata=None,
-        corrupted_by=None,
-        created_at=row.settled_at,
-        status_changed_at=row.settled_at,
-        last_event_id=0,
-        init_task_id=row.next_task_id,
-        result=None,
-        part=part_of([None, *part]),
-    )
-    return _next(process, row)
-
-
-def _next(process: Process, row: SettledRow) -> RunningTask:
-    assert row.next_task_id is not None, "the worker goes on"
-    return RunningTask(
-        process=process,
-        task_id=row.next_task_id,
-        task_type=rows.TASK_TYPES[row.next_task_type],
-        attempt=row.next_attempt,
-        token=row.next_token,
-        args=row.next_args,
-        caller_context=row.next_caller_context or {},
-        trace_context=row.next_trace_context or {},
-        history_range=rows.history_range(
-            row.next_history_after, row.next_history_limit, backward=row.next_history_backward
-        ),
-        step_timeout=rows.seconds(row.next_step_timeout),
-        scheduled_at=row.next_scheduled_at,
-        started_at=row.settled_at,
-        first_started_at=row.next_first_started_at,
-    )
-
-
-def _recalled(entry: Entry, row: rows.Row) -> Written:
-    process = None if row[1] is None else rows.process(entry.key, row[1:11], part=part_of(row[25]))
-    following = None
-    if process is not None and row[11] is not None:
-        following = RunningTask(
-            process=process,
-            task_id=row[11],
-            task_type=rows.TASK_TYPES[row[12]],
-            attempt=row[13],
-            token=row[14],
-            args=row[15],
-            caller_context=row[16] or {},
-            trace_context=row[17] or {},
-            history_range=rows.history_range(row[18], row[19], backward=row[20]),
-            step_timeout=rows.seconds(row[21]),
-            scheduled_at=row[22],
-            started_at=row[23],
-            first_started_at=row[24],
-        )
-    return Written(
-        settled_at=row[0], process=process, next=following, due=None, reply_to=(), cancelled=()
-    )
-
-
 _ENDS: Mapping[type[Settlement], str] = {
     Finish: "finished", Fail: "error", Retry: "waiting", Break: "error", Remove: "finished",
 }  # fmt: skip
 _LEASE_LOST = LeaseLost()
+_STATUSES = members(ProcessStatus)

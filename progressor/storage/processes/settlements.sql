@@ -4,17 +4,20 @@
 -- lease as a zombie has ended it under the same token, but in another way: that is a lease lost.
 -- Locks: none. No row: it was not settled like this under this token, or is gone with its process.
 SELECT
-    coalesce(t.finished_at, t.started_at),
-    p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by, p.created_at,
-    p.status_changed_at, p.last_event_id, p.init_task_id,
-    n.task_id, n.task_type, n.attempt_count, n.token, n.args, n.caller_context, n.trace_context,
-    n.history_after, n.history_limit, n.history_backward,
-    extract(epoch FROM n.step_timeout)::double precision,
-    n.scheduled_at, n.started_at, n.first_started_at,
+    coalesce(t.finished_at, t.started_at) AS settled_at,
+    p.slot, p.namespace, p.process_id, p.status AS process_status, p.previous_status, p.detail,
+    p.aux_state, p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
+    p.init_task_id,
+    n.task_id AS next_task_id, n.task_type AS next_task_type, n.attempt_count AS next_attempt,
+    n.token AS next_token, n.args AS next_args, n.caller_context AS next_caller_context,
+    n.trace_context AS next_trace_context, n.history_after AS next_history_after,
+    n.history_limit AS next_history_limit, n.history_backward AS next_history_backward,
+    n.step_timeout AS next_step_timeout, n.scheduled_at AS next_scheduled_at,
+    n.started_at AS next_started_at, n.first_started_at AS next_first_started_at,
     CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
         json_build_array(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
-    END
+    END AS part
 FROM progressor.tasks t
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN progressor.running r

@@ -4,17 +4,17 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
-
-from psycopg.rows import class_row
 
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.views.activity import QUEUES_MAX, Queue, QueueCounts
-from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.domain.views.activity import QUEUES_MAX, Activity, Queue, QueueCounts
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.replicas.status import Watch
 
 _SQL = statements.load("replicas/queues")
 
@@ -46,10 +46,8 @@ REST = 9
 class Queues:
     """Counts what waits."""
 
-    def __init__(self, *, pool: Pool, clock: Clock, statement_timeout: dt.timedelta) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._statement_timeout = statement_timeout.total_seconds()
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
 
     async def count(
         self, namespaces: Sequence[str], *, count_max: int = COUNT_MAX, rows_max: int = ROWS_MAX
@@ -60,9 +58,6 @@ class Queues:
         then shared by those for which it was too little, but for what waits for an instant of its
         own. So however much waits everywhere, a count costs the same; and where much waits in few,
         it is exact there.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         if not namespaces:
             return ()
@@ -81,20 +76,15 @@ class Queues:
         )
 
     async def _count(self, namespaces: Sequence[str], limit: int) -> tuple[Queue, ...]:
-        parameters = {
-            "now": self._clock.pinned(),
-            "namespace": arrays.TextColumn(namespaces),
-            "limit": limit,
-            "jobs_max": JOBS_MAX,
-            "late_after": LATE_AFTER,
-        }
-        async with (
-            connection_of(self._pool, reads_only=True) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = connection.cursor(binary=True, row_factory=class_row(Queue))
-            await cursor.execute(_SQL["count_waiting"], parameters)
-            return tuple(await cursor.fetchall())
+        return await self._context.read(
+            Queue,
+            _SQL["count_waiting"],
+            reads_only=True,
+            namespace=list(namespaces),
+            limit=limit,
+            jobs_max=JOBS_MAX,
+            late_after=LATE_AFTER,
+        )
 
 
 def _most(queue: Queue) -> int:
@@ -150,11 +140,7 @@ class QueueWatch:
         self._counting = asyncio.Lock()
 
     async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
-        """Count what waits in namespaces, at once and for as long as it takes; and remember it.
-
-        Raises:
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
+        """Count what waits in namespaces, at once and for as long as it takes; and remember it."""
         started_at = self._clock.monotonic()
         found = await self._queues.count(namespaces)
         # Of two counts at once the one that began later stays.
@@ -207,3 +193,24 @@ class QueueWatch:
             running = busy()
             names.sort(key=lambda name: (-running.get(name, 0), name))
         return names[:QUEUES_MAX]
+
+
+class Activities:
+    """What the replicas are doing and what is waiting, at what that may cost: see both watches."""
+
+    def __init__(self, *, watch: Watch, queues: QueueWatch) -> None:
+        self._watch = watch
+        self._queues = queues
+
+    async def read(self) -> Activity:
+        """Return what the replicas told last, and what waits."""
+        facts = await self._watch.facts()
+
+        def busy() -> Counter[str]:
+            found: Counter[str] = Counter()
+            for replica in facts.replicas.values():
+                for name, load in (replica.loads or {}).items():
+                    found[name] += load.busy_count
+            return found
+
+        return Activity(facts=facts, counts=await self._queues.counts(busy))

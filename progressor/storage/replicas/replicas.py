@@ -4,17 +4,13 @@ import dataclasses
 import datetime as dt
 import enum
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
 
-from progressor.clock import Clock
 from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaView
-from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.context import fetch_named
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import Pool, connection_of
-from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.job_membership import part_of
 
 _SQL = statements.load("replicas/replicas")
 
@@ -55,82 +51,40 @@ class Zombie:
     broken_by: int | None = None
 
 
-class _ZombieRow(NamedTuple):
-    slot: int
-    namespace: str
-    process_id: str
-    task_id: int
-    task_type: rows.Enum
-    attempt: int
-    token: int
-    first_started_at: dt.datetime
-    replica_id: int
-    found_at: dt.datetime
-    cause: str
-    trace_context: dict[str, str] | None
-    part: list[Any] | None
-    broken_by: int | None
-
-
-class _ReplicaRow(NamedTuple):
-    replica_id: int
-    name: str
-    version: str
-    functions: str
-    started_at: dt.datetime
-    heartbeat_at: dt.datetime
-    heartbeat_age: dt.timedelta
-    lease_timeout: dt.timedelta
-    draining: bool
-    step_count: int | None
-    caller_count: int | None
-    clock_offset: float | None
-    lease_count: int
+async def draw_replica_id(pool: Pool) -> int:
+    """Return the id of a replica that starts, never used before."""
+    async with connection_of(pool) as connection:
+        row = await (await connection.execute(_SQL["draw_replica_id"])).fetchone()
+    assert row is not None, "a sequence has a next value"
+    return int(row[0])
 
 
 class Replicas:
-    """The table of replicas, as an engine needs it."""
+    """The table of replicas, and the leases of those who are not there any more.
 
-    def __init__(self, *, pool: Pool, clock: Clock) -> None:
-        self._pool = pool
-        self._clock = clock
+    ``lease_timeout`` is for replicas that do not tell their own.
+    """
 
-    async def draw_id(self) -> int:
-        """Return the id of a replica that starts, never used before."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["draw_replica_id"])
-            row = await cursor.fetchone()
-        assert row is not None, "a sequence has a next value"
-        return int(row[0])
+    def __init__(self, context: StorageContext, *, lease_timeout: dt.timedelta) -> None:
+        self._context = context
+        self._lease_timeout = lease_timeout
 
     async def retire(self, replica_id: int) -> None:
         """Take a replica off the list."""
-        async with connection_of(self._pool) as connection:
-            await connection.execute(_SQL["retire_replica"], {"replica_id": replica_id})
+        await self._context.execute(_SQL["retire_replica"], replica_id=replica_id)
 
     async def delete_dead(self, *, retention: dt.timedelta) -> int:
         """Delete the rows of replicas silent for longer than `retention`; return how many."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(
-                _SQL["delete_dead_replicas"],
-                {"now": self._clock.pinned(), "retention": retention},
-            )
-            return cursor.rowcount
+        return await self._context.execute(_SQL["delete_dead_replicas"], retention=retention)
 
     async def read_clock(self) -> dt.datetime:
         """Return PostgreSQL's clock, by which leases end."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["read_clock"], {"now": self._clock.pinned()})
-            row = await cursor.fetchone()
-        assert row is not None, "a SELECT without FROM has a row"
-        told: dt.datetime = row[0]
-        return told
+        [now] = await self._context.read(dt.datetime, _SQL["read_clock"])
+        return now
 
     async def find_zombies(
         self,
         *,
-        replica_id: int,
-        lease_timeout: dt.timedelta,
         limit: int,
         known: Collection[int],
         jumped_at: dt.datetime | None = None,
@@ -138,67 +92,27 @@ class Replicas:
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        `lease_timeout` is for replicas that do not tell their own. ``known`` are the tokens that
-        this replica carries: its other leases older than STRAY_AGE may be strays, whose answer was
-        lost, or is still on its way. A step leased before ``jumped_at`` may take ``jump`` longer:
-        PostgreSQL's clock has gone ahead by that.
+        ``known`` are the tokens that this replica carries: its other leases older than STRAY_AGE
+        may be strays, whose answer was lost, or is still on its way. A step leased before
+        ``jumped_at`` may take ``jump`` longer: PostgreSQL's clock has gone ahead by that.
         """
-        parameters: dict[str, Any] = {
-            "now": self._clock.pinned(),
-            "replica_id": replica_id,
-            "lease_timeout": lease_timeout,
-            "stray_age": STRAY_AGE,
-            "known": arrays.Int8Column(known),
-            "limit": limit,
-            "jumped_at": jumped_at,
-            "jump": jump,
-        }
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["find_zombies"], parameters)
-            return tuple(map(_zombie, await fetch_named(cursor, _ZombieRow)))
-
-
-class Roster:
-    """The table of replicas, as people want to see it."""
-
-    def __init__(self, *, pool: Pool, clock: Clock, lease_timeout: dt.timedelta) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._lease_timeout = lease_timeout
+        return await self._context.read(
+            Zombie,
+            _SQL["find_zombies"],
+            lease_timeout=self._lease_timeout,
+            stray_age=STRAY_AGE,
+            known=list(known),
+            limit=limit,
+            jumped_at=jumped_at,
+            jump=jump,
+        )
 
     async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
         """Read at most `limit` replicas with ids above `after`, in the order of their ids."""
-        parameters: dict[str, Any] = {
-            "now": self._clock.pinned(),
-            "lease_timeout": self._lease_timeout,
-            "after": after,
-            "limit": limit,
-        }
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["list_replicas"], parameters)
-            return tuple(map(_view, await fetch_named(cursor, _ReplicaRow)))
-
-
-def _view(row: _ReplicaRow) -> ReplicaView:
-    offset = row.clock_offset
-    named = row._asdict() | {
-        "clock_offset": None if offset is None else dt.timedelta(seconds=offset)
-    }
-    return ReplicaView(**named)
-
-
-def _zombie(row: _ZombieRow) -> Zombie:
-    return Zombie(
-        key=ProcessKey(row.slot, row.namespace, row.process_id),
-        task_id=row.task_id,
-        task_type=rows.TASK_TYPES[row.task_type],
-        attempt=row.attempt,
-        token=row.token,
-        first_started_at=row.first_started_at,
-        found_at=row.found_at,
-        cause=ZombieCause(row.cause),
-        trace_context=row.trace_context or {},
-        part=part_of(row.part),
-        replica_id=row.replica_id,
-        broken_by=row.broken_by,
-    )
+        return await self._context.read(
+            ReplicaView,
+            _SQL["list_replicas"],
+            lease_timeout=self._lease_timeout,
+            after=after,
+            limit=limit,
+        )

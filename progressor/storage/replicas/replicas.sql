@@ -58,7 +58,8 @@ LIMIT %(limit)s
 -- is now() and not the clock's: who has leased anything before it has a heartbeat in the snapshot,
 -- which is taken after it.
 SELECT moment.now, p.replica_id, p.heartbeat_at,
-    coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining, p.facts, p.name, p.version, p.step_count, p.caller_count
+    coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining,
+    p.facts AS loads, p.name, p.version, p.step_count, p.caller_count
 FROM (SELECT coalesce(%(now)s, now()) AS now) moment
 LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC

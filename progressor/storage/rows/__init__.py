@@ -1,5 +1,5 @@
-"""The shapes of rows that features share, and of the arrays that batches send.
+"""Values to columns and rows to values, without a connection.
 
-Imported by the features and by ``commit``; imports ``postgres``. It is the floor that keeps the
-features from importing each other. Start with ``tasks``.
+Imported by everything else in ``storage``. Start with ``records``, which reads rows by the type
+hints of what they become; ``documents`` has the exceptions, ``arrays`` what batches send.
 """

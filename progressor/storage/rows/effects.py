@@ -97,20 +97,11 @@ class Effects:
         """Return both."""
         if other is NO_EFFECTS:
             return self
-        return Effects(
-            due=self.due + other.due,
-            upcoming=self.upcoming + other.upcoming,
-            later=self.later + other.later,
-            again=self.again + other.again,
-            lowered=self.lowered + other.lowered,
-            cancelled=self.cancelled + other.cancelled,
-            upkeep=self.upkeep + other.upkeep,
-            ended=self.ended + other.ended,
-            gone=self.gone + other.gone,
-        )
+        return Effects(**{name: getattr(self, name) + getattr(other, name) for name in _EFFECTS})
 
 
 NO_EFFECTS = Effects()
+_EFFECTS = tuple(field.name for field in dataclasses.fields(Effects))
 
 
 class GateEffect(NamedTuple):

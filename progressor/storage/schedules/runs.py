@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, assert_never
 
 from progressor.domain.processes.process import ProcessKey, process_key
-from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
     JobTarget,
@@ -21,7 +21,6 @@ from progressor.domain.schedules.schedule import (
     ScheduleKey,
     ScheduleRun,
     ScheduleRunCause,
-    ScheduleRunState,
     StartTarget,
     Timing,
     Upcoming,
@@ -29,18 +28,10 @@ from progressor.domain.schedules.schedule import (
     target_id,
 )
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.arrays import (
-    BoolColumn,
-    InstantColumn,
-    Int2Column,
-    Int8Column,
-    JsonColumn,
-    TextColumn,
-)
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.documents import JOB, START, json_text
 from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
-from progressor.storage.rows.schedules import JOB, START, DueScheduleRow, timing_of
+from progressor.storage.rows.records import reader
 
 _SQL = statements.load("schedules/schedules")
 
@@ -100,7 +91,7 @@ class QueuedRun:
     schedule: ScheduleTarget
     upcoming: Upcoming
     cause: ScheduleRunCause
-    policy: OverlapPolicy
+    overlap_policy: OverlapPolicy
     is_ready: bool
 
 
@@ -172,21 +163,12 @@ class Deleted:
     next: DeletedTo | None
 
 
-class _QueuedRow(NamedTuple):
-    """A queued run, with the columns of its schedule."""
-
-    slot: int
-    namespace: str
-    schedule_id: str
-    target: str
-    target_id: str
-    is_gated: bool
-    revision: int
-    instant: dt.datetime
-    due_at: dt.datetime
-    cause: str
-    overlap_policy: str
-    is_ready: bool
+class _DueRow(NamedTuple):
+    schedule: ScheduleTarget
+    timing: Timing
+    next_instant: dt.datetime
+    next_at: dt.datetime
+    claimed_at: dt.datetime
 
 
 class _DoneRow(NamedTuple):
@@ -201,41 +183,12 @@ class _DoneRow(NamedTuple):
     effects: list[Any] | None
 
 
-class _RunRow(NamedTuple):
-    instant: dt.datetime
-    cause: str
-    state: str
-    due_at: dt.datetime
-    recorded_at: dt.datetime
-    started_at: dt.datetime | None
-    ended_at: dt.datetime | None
-    process_id: str | None
-    task_id: int | None
-    error_code: int
-    error_reason: str | None
-    error_message: str | None
-    missed_count: int | None
-    missed_until: dt.datetime | None
-
-
-class _StartedRow(NamedTuple):
-    instant: dt.datetime
-    process_slot: int
-    process_id: str
-    task_type: str
-    task_id: int
-
-
 class _DeletedRow(NamedTuple):
     """How many runs were deleted; ``is_done``: the slot is, so the rest says nothing."""
 
     deleted_count: int
     is_done: bool
-    namespace: str
-    schedule_id: str
-    instant: dt.datetime | None
-    kept_at: dt.datetime | None
-    kept_instant: dt.datetime | None
+    at: DeletedTo
 
 
 class StoredRuns:
@@ -244,11 +197,12 @@ class StoredRuns:
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._claim_schedules = functions.call("claim_schedules", DueScheduleRow)
+        self._claim_schedules = functions.call("claim_schedules", _DueRow)
         self._run_schedules = functions.call("run_schedules", _DoneRow)
-        self._find_queued_runs = functions.call("find_queued_runs", _QueuedRow)
-        self._read_schedule_runs = functions.call("read_schedule_runs", _RunRow)
-        self._find_started_work = functions.call("find_started_work", _StartedRow)
+        self._find_queued_runs = functions.call("find_queued_runs", QueuedRun)
+        self._read_schedule_runs = functions.call("read_schedule_runs", ScheduleRun)
+        self._find_started_work = functions.call("find_started_work")
+        self._started = reader(StartedWork, self._find_started_work.columns, "namespace")
         self._delete_old_runs = functions.call("delete_old_runs", _DeletedRow)
 
     async def claim_due(self, *, limit: int, lease: dt.timedelta) -> tuple[DueSchedule, ...]:
@@ -257,17 +211,22 @@ class StoredRuns:
         Others leave them alone for `lease`; but it decides nothing.
         """
         found = await self._context.call(
-            self._claim_schedules,
-            now=self._context.clock.pinned(),
-            lease=lease.total_seconds(),
-            limit=limit,
+            self._claim_schedules, lease=lease.total_seconds(), limit=limit
         )
-        return tuple(map(_due_of, found))
+        return tuple(
+            DueSchedule(
+                schedule=row.schedule,
+                timing=row.timing,
+                upcoming=Upcoming(row.next_instant, row.next_at),
+                now=row.claimed_at,
+            )
+            for row in found
+        )
 
     async def seconds_until_due(self) -> float | None:
         """Return when the next unclaimed schedule is due, or None if there is none."""
-        found = await self._named("find_next_due", {"now": self._context.clock.pinned()})
-        return max(0.0, found[0][0]) if found else None
+        found = await self._context.read(float, _SQL["find_next_due"])
+        return max(0.0, found[0]) if found else None
 
     async def find_queued(self, *, after: ScheduleKey, limit: int) -> tuple[QueuedRun, ...]:
         """Look at the oldest queued run of at most `limit` schedules behind `after`."""
@@ -278,7 +237,7 @@ class StoredRuns:
             after_namespace=after.namespace,
             after_schedule_id=after.schedule_id,
         )
-        return tuple(map(_queued_of, found))
+        return tuple(found)
 
     async def run(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
         """Run what is due, all of one kind, and return what became of each, in their order.
@@ -292,7 +251,6 @@ class StoredRuns:
         assert len(kinds) == 1, f"{kinds}: one kind in a batch"
         found = await self._context.call(
             self._run_schedules,
-            **self._context.own_arguments(),
             kind=kinds.pop(),
             **_columns_of(items),
         )
@@ -319,9 +277,10 @@ class StoredRuns:
 
     async def by_key(self, key: ScheduleKey, idempotency_key: str) -> ScheduleRun | None:
         """Return the run of the trigger that came with a key before."""
-        named = dataclasses.asdict(key) | {"idempotency_key": idempotency_key}
-        found = await self._named("find_run_by_key", named)
-        return await self.at(key, found[0][0]) if found else None
+        found = await self._context.read(
+            dt.datetime, _SQL["find_run_by_key"], key, idempotency_key=idempotency_key
+        )
+        return await self.at(key, found[0]) if found else None
 
     async def at(self, key: ScheduleKey, instant: dt.datetime) -> ScheduleRun | None:
         """Return the run of an instant."""
@@ -330,23 +289,12 @@ class StoredRuns:
 
     async def running(self, key: ScheduleKey) -> tuple[StartedWork, ...]:
         """Return the work that runs have started and that has not ended, the oldest first."""
-        found = await self._context.call(
-            self._find_started_work, **dataclasses.asdict(key), limit=RUNNING_MAX
-        )
-        return tuple(
-            StartedWork(
-                instant=row.instant,
-                process=ProcessKey(row.process_slot, key.namespace, row.process_id),
-                task_type=TaskType(row.task_type),
-                task_id=row.task_id,
-            )
-            for row in found
-        )
+        found = await self._context.call(self._find_started_work, key, limit=RUNNING_MAX)
+        return tuple(self._started(row, key.namespace) for row in found)
 
     async def mark_cancelled(self, key: ScheduleKey, instant: dt.datetime) -> None:
         """Note that what a run started was cancelled for the sake of another."""
-        now = self._context.clock.pinned()
-        await self._named("cancel_run", dataclasses.asdict(key) | {"instant": instant, "now": now})
+        await self._context.execute(_SQL["cancel_run"], key, instant=instant)
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
         """Read at most `limit` runs, the latest first, with their present states."""
@@ -361,34 +309,30 @@ class StoredRuns:
         """
         [found] = await self._context.call(
             self._delete_old_runs,
-            now=self._context.clock.pinned(),
+            at,
             slot=slot,
             kept=kept,
             age=age.total_seconds(),
             limit=limit,
-            **dataclasses.asdict(at),
         )
-        following = DeletedTo(
-            found.namespace, found.schedule_id, found.instant, found.kept_at, found.kept_instant
-        )
-        return Deleted(found.deleted_count, None if found.is_done else following)
+        return Deleted(found.deleted_count, None if found.is_done else found.at)
 
     async def now(self) -> dt.datetime:
         """Return PostgreSQL's time."""
-        [(now,)] = await self._named("read_now", {"now": self._context.clock.pinned()})
-        assert isinstance(now, dt.datetime), "PostgreSQL tells its time"
-        return now
+        return await read_now(self._context)
 
     async def _read(
         self, key: ScheduleKey, *, instant: dt.datetime | None, limit: int
     ) -> tuple[ScheduleRun, ...]:
-        found = await self._context.call(
-            self._read_schedule_runs, **dataclasses.asdict(key), instant=instant, limit=limit
+        return tuple(
+            await self._context.call(self._read_schedule_runs, key, instant=instant, limit=limit)
         )
-        return tuple(map(_run_of, found))
 
-    async def _named(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        return await self._context.rows(_SQL[name], named)
+
+async def read_now(context: StorageContext) -> dt.datetime:
+    """Return PostgreSQL's time."""
+    [now] = await context.read(dt.datetime, _SQL["read_now"])
+    return now
 
 
 def item_of(due: DueSchedule, plan: Plan) -> Item:
@@ -430,76 +374,25 @@ def _columns_of(items: Sequence[Item]) -> dict[str, object]:
     missed = [item.what if isinstance(item.what, Missed) else None for item in items]
     processes = [item.schedule.process_at(item.upcoming.instant) for item in items]
     return {
-        "slot": Int2Column(key.slot for key in keys),
-        "namespace": TextColumn(key.namespace for key in keys),
-        "schedule_id": TextColumn(key.schedule_id for key in keys),
-        "revision": Int8Column(item.schedule.revision for item in items),
-        "next_at": InstantColumn(item.due and item.due.due_at for item in items),
-        "cause": TextColumn(item.cause.value for item in items),
-        "overlap_policy": TextColumn(item.policy.value for item in items),
-        "was_queued": BoolColumn(item.was_queued for item in items),
-        "instant": InstantColumn(it.instant for it in instants),
-        "due_at": InstantColumn(it.due_at for it in instants),
-        "then_instant": InstantColumn(item.then and item.then.instant for item in items),
-        "then_at": InstantColumn(item.then and item.then.due_at for item in items),
-        "missed_count": Int8Column(it and it.count for it in missed),
-        "missed_until": InstantColumn(it and it.until for it in missed),
-        "idempotency_key": TextColumn(item.idempotency_key for item in items),
-        "process_slot": Int2Column(process.slot for process in processes),
-        "process_id": TextColumn(process.process_id for process in processes),
-        "task_key": TextColumn(
+        "slot": [key.slot for key in keys],
+        "namespace": [key.namespace for key in keys],
+        "schedule_id": [key.schedule_id for key in keys],
+        "revision": [item.schedule.revision for item in items],
+        "next_at": [item.due and item.due.due_at for item in items],
+        "cause": [item.cause.value for item in items],
+        "overlap_policy": [item.policy.value for item in items],
+        "was_queued": [item.was_queued for item in items],
+        "instant": [it.instant for it in instants],
+        "due_at": [it.due_at for it in instants],
+        "then_instant": [item.then and item.then.instant for item in items],
+        "then_at": [item.then and item.then.due_at for item in items],
+        "missed_count": [it and it.count for it in missed],
+        "missed_until": [it and it.until for it in missed],
+        "idempotency_key": [item.idempotency_key for item in items],
+        "process_slot": [process.slot for process in processes],
+        "process_id": [process.process_id for process in processes],
+        "task_key": [
             run_key(key.schedule_id, it.instant) for key, it in zip(keys, instants, strict=True)
-        ),
-        "trace_context": JsonColumn(rows.json_text(item.trace_context) for item in items),
+        ],
+        "trace_context": [json_text(item.trace_context) for item in items],
     }
-
-
-def _due_of(row: DueScheduleRow) -> DueSchedule:
-    return DueSchedule(
-        schedule=_target_of(row),
-        timing=timing_of(row),
-        upcoming=Upcoming(row.next_instant, row.next_at),
-        now=row.claimed_at,
-    )
-
-
-def _queued_of(row: _QueuedRow) -> QueuedRun:
-    return QueuedRun(
-        schedule=_target_of(row),
-        upcoming=Upcoming(row.instant, row.due_at),
-        cause=ScheduleRunCause(row.cause),
-        policy=OverlapPolicy(row.overlap_policy),
-        is_ready=row.is_ready,
-    )
-
-
-def _target_of(row: DueScheduleRow | _QueuedRow) -> ScheduleTarget:
-    return ScheduleTarget(
-        key=ScheduleKey(row.slot, row.namespace, row.schedule_id),
-        target=row.target,
-        target_id=row.target_id,
-        is_gated=row.is_gated,
-        revision=row.revision,
-    )
-
-
-def _run_of(row: _RunRow) -> ScheduleRun:
-    error = None
-    if row.error_reason is not None:
-        error = TaskError(
-            code=row.error_code, reason=row.error_reason, message=row.error_message or ""
-        )
-    return ScheduleRun(
-        instant=row.instant,
-        cause=ScheduleRunCause(row.cause),
-        state=ScheduleRunState(row.state),
-        due_at=row.due_at,
-        recorded_at=row.recorded_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        process_id=row.process_id,
-        task_id=row.task_id,
-        error=error,
-        missed_count=row.missed_count or 0,
-        missed_until=row.missed_until,
-    )

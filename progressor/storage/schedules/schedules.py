@@ -6,7 +6,6 @@ still at the revision that was read.
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,15 +19,10 @@ from progressor.domain.schedules.schedule import (
     ScheduleSpec,
     Upcoming,
 )
-from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows import tasks as rows
-from progressor.storage.rows.schedules import (
-    ScheduleRow,
-    schedule_of,
-    target_columns,
-    timing_columns,
-)
+from progressor.storage.rows.documents import target_columns, timing_columns
+from progressor.storage.schedules.runs import read_now
 
 _SQL = statements.load("schedules/schedules")
 _CHANGE_ATTEMPTS_MAX = 10
@@ -67,19 +61,14 @@ class Schedules:
         Raises:
             NamespaceNotFoundError: There is none.
             ScheduleAlreadyExistsError: The id is taken.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        now = await self._now()
+        now = await read_now(self._context)
         upcoming = None if paused else Calendar(key, spec.timing).upcoming(now)
-        columns = (
-            dataclasses.asdict(key)
-            | timing_columns(spec.timing)
-            | target_columns(key, spec.target)
-            | _upcoming_columns(upcoming)
-            | {"paused": paused, "note": note, "now": now}
-        )
-        found = await self._rows("create_schedule", columns)
-        if found:
+        columns = timing_columns(spec.timing) | target_columns(key, spec.target)
+        if await self._context.execute(
+            _SQL["create_schedule"], key,
+            **columns, **_upcoming_columns(upcoming), paused=paused, note=note, now=now,
+        ):  # fmt: skip
             self.changed.set()
             return await self.get(key)
         # Either the id is taken, or there is no such namespace.
@@ -93,17 +82,16 @@ class Schedules:
 
         Raises:
             ScheduleNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
-        found = await self._read("get_schedule", dataclasses.asdict(key))
+        found = await self._context.read(Schedule, _SQL["get_schedule"], key)
         if not found:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
         return found[0]
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
         """Read at most `limit` schedules with ids above `after`, in order, without their args."""
-        return await self._read(
-            "list_schedules", {"namespace": namespace, "after": after, "limit": limit}
+        return await self._context.read(
+            Schedule, _SQL["list_schedules"], namespace=namespace, after=after, limit=limit
         )
 
     async def update(
@@ -114,7 +102,6 @@ class Schedules:
         Raises:
             ScheduleNotFoundError: There is none.
             ScheduleChangedError: It is at another revision.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         columns = timing_columns(spec.timing) | target_columns(key, spec.target)
         calendar = Calendar(key, spec.timing)
@@ -142,9 +129,7 @@ class Schedules:
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
         """Delete a schedule with its runs; raises as `update` does."""
-        [found] = await self._context.call(
-            self._delete_schedule, **dataclasses.asdict(key), expected=expected_revision
-        )
+        [found] = await self._context.call(self._delete_schedule, key, expected=expected_revision)
         if found.revision is None:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
         if not found.deleted:
@@ -161,17 +146,15 @@ class Schedules:
             ScheduleNotFoundError: There is none any more.
             ScheduleChangedError: It has changed since `schedule` was read.
             InvalidRequestError: Some are where the record of runs is gone.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         key = schedule.key
         [found] = await self._context.call(
             self._backfill_schedule,
-            now=self._context.clock.pinned(),
-            **dataclasses.asdict(key),
+            key,
             revision=schedule.revision,
             overlap_policy=policy.value,
-            instant=arrays.InstantColumn(it.instant for it in instants),
-            due_at=arrays.InstantColumn(it.due_at for it in instants),
+            instant=[it.instant for it in instants],
+            due_at=[it.due_at for it in instants],
         )
         if found.verdict == "not_found":
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
@@ -201,24 +184,14 @@ class Schedules:
                 raise job_errors.ScheduleChangedError(
                     key.schedule_id, expected_revision, schedule.revision
                 )
-            now = await self._now()
-            columns = dataclasses.asdict(key) | {"now": now, "revision": schedule.revision}
-            if await self._rows(statement, columns | dict(change(schedule, now))):
+            now = await read_now(self._context)
+            changed = change(schedule, now)
+            if await self._context.execute(
+                _SQL[statement], key, now=now, revision=schedule.revision, **changed
+            ):
                 self.changed.set()
                 return await self.get(key)
         raise errors.StorageConflictError("the schedule keeps changing")
-
-    async def _now(self) -> dt.datetime:
-        [(now,)] = await self._rows("read_now", {"now": self._context.clock.pinned()})
-        assert isinstance(now, dt.datetime), "PostgreSQL tells its time"
-        return now
-
-    async def _read(self, name: str, named: Mapping[str, Any]) -> tuple[Schedule, ...]:
-        found = await self._context.named_rows(ScheduleRow, _SQL[name], named)
-        return tuple(map(schedule_of, found))
-
-    async def _rows(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
-        return await self._context.rows(_SQL[name], named)
 
 
 def _upcoming_columns(upcoming: Upcoming | None) -> dict[str, Any]:

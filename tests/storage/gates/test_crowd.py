@@ -74,7 +74,7 @@ async def one_after_the_other_passes(crowd: Crowd, store: Store) -> None:
 
 async def one_more_comes(crowd: Crowd, store: Store) -> None:
     entry = admissions.Entry(a_request(CROWDED, constraints=MUTEX), False, EXPIRES_AFTER)
-    await store.admissions._write_gated_requests(crowd.connection, [entry], False)
+    await store.admissions._gated_requests._kind.write(crowd.connection, [entry], False)
 
 
 async def one_of_them_is_cancelled(crowd: Crowd, store: Store) -> None:
@@ -125,7 +125,9 @@ async def _crowd(store: Store, connection: Connection, count: int) -> Crowd:
 
 
 async def _settle(crowd: Crowd, store: Store, task: RunningTask) -> None:
-    [settled] = await store.settlements._write(crowd.connection, [store.entry(task)], False)
+    [settled] = await store.settlements._plain._kind.write(
+        crowd.connection, [store.entry(task)], False
+    )
     assert isinstance(settled, Written)
     store.effects.apply(settled.effects)
 

@@ -85,7 +85,7 @@ async def leave_gates(store: Store) -> None:
         )
         for number in range(1, GATES_COUNT, GATES_COUNT // BATCH)
     ]
-    written, *_ = await store.settlements._write(_connection(store), entries, False)
+    written, *_ = await store.settlements._plain._kind.write(_connection(store), entries, False)
     assert isinstance(written, settlements.Written)
     assert len(written.effects.due) >= BATCH
 
@@ -99,7 +99,7 @@ async def come_into_lines(store: Store) -> None:
         )
         for number in range(1, BATCH + 1)
     ]
-    await store.admissions._write_gated_requests(_connection(store), entries, False)
+    await store.admissions._gated_requests._kind.write(_connection(store), entries, False)
 
 
 async def look_again(store: Store) -> None:

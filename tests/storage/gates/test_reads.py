@@ -89,7 +89,7 @@ async def get_one(store: Store) -> Any:
 async def get(store: Store, key: ProcessKey) -> tuple[Wait, ...]:
     """Return what Get tells, by a connection that the test lends."""
     async with store.pool.connection() as lent:
-        [row] = await store.processes._read_batch(lent, [Wanted(key, NO_HISTORY)])
+        [row] = await store.processes._reads._read(lent, [Wanted(key, NO_HISTORY)])
     assert row is not None
     return (await store.processes._view(key, row)).waits
 

@@ -11,13 +11,15 @@ import uvloop
 from psycopg.pq import TransactionStatus
 
 from progressor import errors
-from progressor.storage.postgres.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
 from progressor.storage.postgres.pools import Connection, Pool, connection_of, translated
+from progressor.storage.rows.arrays import COLUMNS
 from tests.support.postgres.cluster import direct
 from tests.support.postgres.locks import blocked_count, until_blocked, until_none_blocked
 from tests.support.storage.store import connect
 
 T = TypeVar("T")
+Int8Column, TextColumn = COLUMNS["bigint[]"], COLUMNS["text[]"]
+ByteaColumn, InstantColumn = COLUMNS["bytea[]"], COLUMNS["timestamptz[]"]
 Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
 
 LARGE = 40_000_000

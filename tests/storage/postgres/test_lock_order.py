@@ -74,9 +74,7 @@ class Party:
             success(events=1), success(SetTimer(after=NO_TIME)), success(RemoveProcess()),
             success(Complete()), BROKEN, Lost(),
         )  # fmt: skip
-        zombies = await self.store.replicas.find_zombies(
-            replica_id=0, lease_timeout=HOUR, limit=100, known=()
-        )
+        zombies = await self.store.replicas.find_zombies(limit=100, known=())
         chosen = self.random.sample(zombies, len(zombies))
         return [
             settlements.Entry(
@@ -108,14 +106,14 @@ def _entries(party: Party, task_type: TaskType) -> list[admissions.Entry]:
 
 
 async def admit_starts(party: Party) -> None:
-    await party.store.admissions._write_starts(
+    await party.store.admissions._starts._kind.write(
         party.connection, _entries(party, TaskType.INIT), False
     )
 
 
 async def admit_requests(party: Party) -> None:
     task_type = party.random.choice([TaskType.CALL, TaskType.CALL, TaskType.REPAIR])
-    await party.store.admissions._write_requests(
+    await party.store.admissions._requests._kind.write(
         party.connection, _entries(party, task_type), False
     )
 
@@ -123,7 +121,7 @@ async def admit_requests(party: Party) -> None:
 async def settle_tasks(party: Party) -> None:
     entries = await party.leases()
     if entries:
-        await party.store.settlements._write(party.connection, entries, False)
+        await party.store.settlements._plain._kind.write(party.connection, entries, False)
 
 
 async def claim_tasks(party: Party) -> None:
@@ -192,7 +190,7 @@ async def admit_gated(party: Party) -> None:
         admissions.Entry(a_request(key, constraints=wanted), False, EXPIRES_AFTER)
         for key, wanted in zip(party.some(), constraints, strict=False)
     ]
-    await party.store.admissions._write_gated_requests(party.connection, entries, False)
+    await party.store.admissions._gated_requests._kind.write(party.connection, entries, False)
 
 
 async def cancel_task(party: Party) -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.admission import Import
-from progressor.domain.processes.event import Direction, HistoryRange, NewEvent
+from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views.process import ProcessQuery, place_of
 from progressor.domain.views.wait import TimerNotDue
+from progressor.storage.postgres.context import StorageContext
 from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     BROKEN,
@@ -153,13 +154,16 @@ class TestTrace:
     ) -> None:
         key = fresh_key()
         await store.started(key, success(events=2))
-        read_events = store.processes._traces._events
+        read = StorageContext.read_on
 
-        async def too_late(*arguments: Any) -> Any:
-            await store.writes.remove(key)
-            return await read_events(*arguments)
+        async def too_late(
+            context: Any, connection: Any, row: Any, *keys: Any, **named: Any
+        ) -> Any:
+            if row is Event:
+                await store.writes.remove(key)
+            return await read(context, connection, row, *keys, **named)
 
-        monkeypatch.setattr(store.processes._traces, "_events", too_late)
+        monkeypatch.setattr(StorageContext, "read_on", too_late)
 
         with pytest.raises(errors.ProcessNotFoundError):
             await store.processes.trace(key, after=0, limit=10)

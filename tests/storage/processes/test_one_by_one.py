@@ -129,7 +129,7 @@ async def admit(store: Store, batches: Sequence[Sequence[Entry]]) -> list[Admiss
 
 
 async def _write(store: Store, connection: Connection, batch: Sequence[Entry]) -> list[Admission]:
-    admitted = await store.admissions._write_requests(connection, batch, False)
+    admitted = await store.admissions._requests._kind.write(connection, batch, False)
     return [admission for admission, _ in admitted]
 
 

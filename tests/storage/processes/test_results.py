@@ -12,7 +12,7 @@ from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.processes.results import NOTIFY_IDS_MAX, listen
-from progressor.storage.replicas.replicas import Roster
+from progressor.storage.replicas.replicas import draw_replica_id
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -186,7 +186,7 @@ class TestNotifications:
 
 class TestReplicas:
     async def test_draw_ids_that_nobody_has_had(self, store: Store) -> None:
-        drawn = [await store.replicas.draw_id() for _ in range(3)]
+        drawn = [await draw_replica_id(store.pool) for _ in range(3)]
 
         assert drawn == sorted(set(drawn))
 
@@ -196,14 +196,13 @@ class TestReplicas:
         await other.beat()
         clock.advance(HOUR)
         await store.beat()
-        roster = Roster(pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
-        assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1, 2]
+        assert [each.replica_id for each in await store.replicas.list(after=0, limit=9)] == [1, 2]
 
         assert await store.replicas.delete_dead(retention=HOUR / 2) == 1
-        assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1]
+        assert [each.replica_id for each in await store.replicas.list(after=0, limit=9)] == [1]
         await store.replicas.retire(1)
 
-        assert await roster.list(after=0, limit=9) == ()
+        assert await store.replicas.list(after=0, limit=9) == ()
         await store.beat()
         await other.beat()
 

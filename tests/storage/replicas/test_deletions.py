@@ -73,10 +73,20 @@ async def pools(database: str) -> AsyncIterator[Pools]:
     await opened.close()
 
 
+def context_of(watched: Watched) -> StorageContext:
+    return StorageContext(
+        pool=lent(watched),
+        functions=Functions(),
+        clock=SystemClock(),
+        replica_id=1,
+        statement_timeout=dt.timedelta(seconds=10),
+    )
+
+
 async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_namespace(
     watched: Watched,
 ) -> None:
-    namespaces = Namespaces(pool=lent(watched), functions=Functions())
+    namespaces = Namespaces(context_of(watched))
     await namespaces.create(Namespace(name="gone", processor_targets=("a:1",)))
 
     await namespaces.delete("gone")
@@ -89,15 +99,7 @@ async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_names
 async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_schedule(
     watched: Watched,
 ) -> None:
-    schedules = Schedules(
-        StorageContext(
-            pool=lent(watched),
-            functions=Functions(),
-            clock=SystemClock(),
-            replica_id=1,
-            statement_timeout=dt.timedelta(seconds=10),
-        )
-    )
+    schedules = Schedules(context_of(watched))
 
     key = schedule_key(NAMESPACE.name, "s")
     await schedules.create(key, a_spec(), paused=False, note="")
@@ -113,7 +115,7 @@ async def test_a_deletion_looks_for_processes_by_the_index_of_their_namespace(
     watched: Watched,
 ) -> None:
     watched.observer.execute(SEEDED, [PROCESS_COUNT])
-    namespaces = Namespaces(pool=lent(watched), functions=Functions())
+    namespaces = Namespaces(context_of(watched))
     await namespaces.create(Namespace(name="empty", processor_targets=("a:1",)))
     before = await scans(watched)
 

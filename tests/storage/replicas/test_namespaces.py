@@ -126,8 +126,7 @@ class TestTheMemory:
 
     async def test_is_not_set_back_by_what_was_read_before_a_change(self, store: Store) -> None:
         await store.namespaces.create(named("read-late"))
-        read = await store.namespaces._one("get_namespace", {"name": "read-late"})
-        assert read is not None
+        read = await store.namespaces.get("read-late")
 
         await store.namespaces.update(
             "read-late", lambda it: dataclasses.replace(it, worker_count_max=3)
@@ -154,7 +153,7 @@ class TestTheMemory:
     async def test_tells_once_what_is_gone(
         self, store: Store, other: Store, operation: str
     ) -> None:
-        namespaces = Namespaces(pool=other.pool, functions=Functions())
+        namespaces = Namespaces(other.context)
         name = f"gone-by-{operation}"
         await namespaces.create(named(name))
         await store.namespaces.delete(name)

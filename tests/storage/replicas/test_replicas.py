@@ -17,7 +17,7 @@ from progressor.domain.views.replica import ReplicaLoad, ReplicaState, ReplicaVi
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.replicas import heartbeats
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
-from progressor.storage.replicas.replicas import Roster
+from progressor.storage.replicas.replicas import Replicas
 from tests.support.clock import ManualClock, SkewedClock
 from tests.support.postgres.locks import until_blocked
 from tests.support.storage.store import LEASE_TIMEOUT, Store, a_request, fresh_key
@@ -60,8 +60,8 @@ class Beating:
 
 
 @pytest.fixture
-def roster(store: Store, clock: ManualClock) -> Roster:
-    return Roster(pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
+def roster(store: Store) -> Replicas:
+    return store.replicas
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def beating(database: str, clock: ManualClock) -> Any:
     replica.heartbeats.close()
 
 
-async def view_of(roster: Roster, replica_id: int) -> ReplicaView:
+async def view_of(roster: Replicas, replica_id: int) -> ReplicaView:
     [found] = await roster.list(after=replica_id - 1, limit=1)
     assert found.replica_id == replica_id
     return found
@@ -80,7 +80,7 @@ async def view_of(roster: Roster, replica_id: int) -> ReplicaView:
 
 class TestABeat:
     async def test_enters_the_replica_with_all_that_it_tells(
-        self, beating: Beating, roster: Roster, clock: ManualClock
+        self, beating: Beating, roster: Replicas, clock: ManualClock
     ) -> None:
         beating.beat(ReplicaLoad(step_count=3, caller_count=7))
 
@@ -101,7 +101,7 @@ class TestABeat:
         )
 
     async def test_renews_what_changes_and_leaves_what_does_not(
-        self, beating: Beating, roster: Roster, clock: ManualClock
+        self, beating: Beating, roster: Replicas, clock: ManualClock
     ) -> None:
         beating.beat(ReplicaLoad(step_count=3, caller_count=7))
         before = await view_of(roster, beating.replica_id)
@@ -118,7 +118,7 @@ class TestABeat:
         )
 
     async def test_enters_a_replica_again_whose_row_was_deleted(
-        self, beating: Beating, roster: Roster, store: Store
+        self, beating: Beating, roster: Replicas, store: Store
     ) -> None:
         beating.beat()
         await store.replicas.retire(beating.replica_id)
@@ -135,7 +135,7 @@ class TestABeat:
     async def test_that_hangs_ends_when_it_is_cut_and_the_next_one_connects_anew(
         self,
         beating: Beating,
-        roster: Roster,
+        roster: Replicas,
         database: str,
         observer: psycopg.Connection[Any],
     ) -> None:
@@ -165,7 +165,7 @@ class TestABeat:
 class TestTheClocks:
     @pytest.mark.parametrize("ahead", [HOUR, -HOUR, dt.timedelta(milliseconds=3)])
     async def test_their_offset_is_told_by_the_second_beat(
-        self, database: str, clock: ManualClock, roster: Roster, ahead: dt.timedelta
+        self, database: str, clock: ManualClock, roster: Replicas, ahead: dt.timedelta
     ) -> None:
         skewed = Beating(database, SkewedClock(ahead, clock))
         skewed.beat()
@@ -178,7 +178,7 @@ class TestTheClocks:
         assert second.heartbeat_at == clock.now()
 
     async def test_a_beat_of_two_seconds_says_nothing_of_them(
-        self, database: str, roster: Roster
+        self, database: str, roster: Replicas
     ) -> None:
         slow = Beating(database, SlowClock())
         slow.beat()
@@ -218,7 +218,7 @@ class TestTheClocks:
 
 class TestTheRoster:
     async def test_tells_the_silent_by_their_own_timeouts(
-        self, beating: Beating, roster: Roster, clock: ManualClock
+        self, beating: Beating, roster: Replicas, clock: ManualClock
     ) -> None:
         beating.beat()
         clock.advance(OWN_TIMEOUT)
@@ -230,7 +230,7 @@ class TestTheRoster:
         assert after.heartbeat_age == OWN_TIMEOUT + dt.timedelta(microseconds=1)
 
     async def test_tells_what_a_release_before_does_not_tell_as_unknown(
-        self, other: Store, roster: Roster, clock: ManualClock
+        self, other: Store, roster: Replicas, clock: ManualClock
     ) -> None:
         await other.beat()
         clock.advance(LEASE_TIMEOUT + SECOND)
@@ -243,7 +243,7 @@ class TestTheRoster:
         assert view.state is ReplicaState.SILENT
 
     async def test_counts_the_leases_of_each(
-        self, store: Store, other: Store, roster: Roster
+        self, store: Store, other: Store, roster: Replicas
     ) -> None:
         for each, count in ((store, 2), (other, 1)):
             await each.beat()
@@ -255,7 +255,7 @@ class TestTheRoster:
         assert [view.lease_count for view in views] == [2, 1]
 
     async def test_goes_page_by_page_in_the_order_of_the_ids(
-        self, database: str, clock: ManualClock, roster: Roster
+        self, database: str, clock: ManualClock, roster: Replicas
     ) -> None:
         three = [Beating(database, clock) for _ in range(3)]
         for each in reversed(three):

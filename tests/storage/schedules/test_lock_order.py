@@ -90,7 +90,7 @@ async def start_queued(party: Party) -> None:
             schedule=it.schedule,
             what=it.upcoming,
             cause=it.cause,
-            policy=it.policy,
+            policy=it.overlap_policy,
             was_queued=True,
         )
         for it in party.random.sample(found, len(found))

@@ -50,7 +50,9 @@ async def settle_unheard(
     store: Store, connection: Connection, task: RunningTask, outcome: Outcome
 ) -> Written:
     """Settle a task as a connection would that breaks before the answer; return that answer."""
-    [written] = await store.settlements._write(connection, [store.entry(task, outcome)], False)
+    [written] = await store.settlements._plain._kind.write(
+        connection, [store.entry(task, outcome)], False
+    )
     assert isinstance(written, Written)
     return written
 
@@ -58,7 +60,9 @@ async def settle_unheard(
 async def settle_again(
     store: Store, connection: Connection, task: RunningTask, outcome: Outcome
 ) -> Written | LeaseLost:
-    [settled] = await store.settlements._write(connection, [store.entry(task, outcome)], True)
+    [settled] = await store.settlements._plain._kind.write(
+        connection, [store.entry(task, outcome)], True
+    )
     return settled
 
 
@@ -120,7 +124,7 @@ class TestASettlementWhoseAnswerWasLost:
         lost, new = await a_call(store), await a_call(store)
         await settle_unheard(store, connection, lost, success())
 
-        settled = await store.settlements._write(
+        settled = await store.settlements._plain._kind.write(
             connection, [store.entry(lost), store.entry(new)], True
         )
 

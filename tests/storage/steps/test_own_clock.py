@@ -15,9 +15,8 @@ from bench.filling.plan import Plan
 from progressor.clock import SystemClock
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.claims import Room
-from progressor.storage.replicas.queues import Queues
 from tests.support.postgres.reads import Reads, reads_of
-from tests.support.storage.store import EXPIRES_AFTER, NO_TIME, STATEMENT_TIMEOUT, Store, connect
+from tests.support.storage.store import EXPIRES_AFTER, NO_TIME, Store, connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,8 +67,7 @@ async def delete_old_replies(store: Store) -> object:
 
 async def count_waiting(store: Store) -> object:
     """Nothing is due; of the timers ahead it need not find more than one."""
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-    [queue] = await queues.count(["orders"], count_max=1)
+    [queue] = await store.queues.count(["orders"], count_max=1)
     assert (queue.due, queue.timers) == (0, 1)
     return queue
 

@@ -24,7 +24,6 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.processes.processes import Wanted
-from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import (
@@ -88,7 +87,7 @@ async def admit_starts(store: Store) -> object:
         )
         for number in range(BATCH)
     ]  # fmt: skip
-    return await store.admissions._write_starts(_connection(store), entries, False)
+    return await store.admissions._starts._kind.write(_connection(store), entries, False)
 
 
 async def admit_known_starts(store: Store) -> object:
@@ -98,7 +97,7 @@ async def admit_known_starts(store: Store) -> object:
         )
         for number in WAITING_NUMBERS
     ]
-    return await store.admissions._write_starts(_connection(store), entries, False)
+    return await store.admissions._starts._kind.write(_connection(store), entries, False)
 
 
 async def admit_requests(store: Store) -> object:
@@ -108,7 +107,7 @@ async def admit_requests(store: Store) -> object:
         )
         for number in [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     ]
-    return await store.admissions._write_requests(_connection(store), entries, False)
+    return await store.admissions._requests._kind.write(_connection(store), entries, False)
 
 
 def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
@@ -137,12 +136,12 @@ def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
 
 async def settle_tasks(store: Store) -> object:
     entries = settlement_entries(continues=True)
-    return await store.settlements._write(_connection(store), entries, False)
+    return await store.settlements._plain._kind.write(_connection(store), entries, False)
 
 
 async def recall_settlements(store: Store) -> object:
     """The batch again: every lease is lost, and each settlement found by its token."""
-    return await store.settlements._write(
+    return await store.settlements._plain._kind.write(
         _connection(store),
         [dataclasses.replace(each, token=0) for each in settlement_entries(continues=True)],
         True,
@@ -199,7 +198,7 @@ async def read_processes(store: Store) -> object:
         Wanted(seeded_key(number), HistoryRange(limit=2, direction=direction))
         for number, direction in zip(numbers, itertools.cycle(Direction))
     ]
-    return await store.processes._read_batch(_connection(store), wanted)
+    return await store.processes._reads._read(_connection(store), wanted)
 
 
 async def read_first_waits(store: Store) -> object:
@@ -289,8 +288,7 @@ async def find_zombies(store: Store) -> object:
 
 
 async def count_waiting(store: Store) -> object:
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-    [queue, _] = await queues.count(["orders", "elsewhere"], count_max=BATCH)
+    [queue, _] = await store.queues.count(["orders", "elsewhere"], count_max=BATCH)
     assert (queue.due, queue.timers) == (BATCH, BATCH)
     return queue
 

@@ -85,7 +85,7 @@ async def test_only_the_rows_of_the_items_are_read(
 ) -> None:
     async def work(store: Store) -> object:
         connection: Any = store.pool
-        written = await store.settlements._write(
+        written = await store.settlements._plain._kind.write(
             connection.lent, entries(outcome, size=size, continues=continues), False
         )
         assert all(isinstance(each, settlements.Written) for each in written)

@@ -505,4 +505,4 @@ async def settled_together(
         entries = [
             store.entry(task, outcome) for task, outcome in zip(tasks, outcomes, strict=True)
         ]
-        return list(await store.settlements._write(connection, entries, False))
+        return list(await store.settlements._plain._kind.write(connection, entries, False))

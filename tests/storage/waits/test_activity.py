@@ -10,9 +10,8 @@ import pytest
 
 from progressor.domain.views.replica import NamespaceLoad, ReplicaLoad, StepSize, StepTally
 from progressor.settings.sections import ReplicaSettings
-from progressor.storage.replicas.activities import Activities
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
-from progressor.storage.replicas.queues import Queues, QueueWatch
+from progressor.storage.replicas.queues import Activities, QueueWatch
 from progressor.storage.replicas.status import AGE_MAX, Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
@@ -20,7 +19,6 @@ from tests.support.storage.store import (
     COLLECTING,
     LEASE_TIMEOUT,
     NAMESPACE,
-    STATEMENT_TIMEOUT,
     Store,
 )
 
@@ -61,15 +59,8 @@ def teller(database: str, clock: ManualClock) -> Iterator[Teller]:
 
 @pytest.fixture
 def activities(store: Store, clock: ManualClock) -> Activities:
-    watch = Watch(
-        pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
-        statement_timeout=STATEMENT_TIMEOUT,
-    )  # fmt: skip
-    queues = QueueWatch(
-        queues=Queues(pool=store.pool, clock=clock, statement_timeout=STATEMENT_TIMEOUT),
-        namespaces=store.namespaces,
-        clock=clock,
-    )
+    watch = Watch(store.context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
+    queues = QueueWatch(queues=store.queues, namespaces=store.namespaces, clock=clock)
     return Activities(watch=watch, queues=queues)
 
 

@@ -7,12 +7,10 @@ import pytest
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.views.activity import Queue
-from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     NAMESPACE,
     NO_TIME,
-    STATEMENT_TIMEOUT,
     UNREACHABLE,
     Store,
     a_request,
@@ -26,8 +24,7 @@ HOUR = dt.timedelta(hours=1)
 
 async def counted(store: Store, *, count_max: int = 10_000) -> Queue:
     """Return what waits in the namespace of all tests."""
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-    [queue] = await queues.count([NAMESPACE.name], count_max=count_max)
+    [queue] = await store.queues.count([NAMESPACE.name], count_max=count_max)
     return queue
 
 
@@ -198,9 +195,8 @@ async def test_many_namespaces_share_what_is_counted_and_the_crowded_ones_once_m
     for _ in range(5):
         await store.admit(a_request(key))
         await store.timed(HOUR)
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
 
-    found = await queues.count(["elsewhere", NAMESPACE.name], rows_max=4)
+    found = await store.queues.count(["elsewhere", NAMESPACE.name], rows_max=4)
 
     assert set(found) == {
         dataclasses.replace(EMPTY, namespace="elsewhere"), queue(timers=2, behind=4),
@@ -210,8 +206,7 @@ async def test_many_namespaces_share_what_is_counted_and_the_crowded_ones_once_m
 async def test_each_namespace_has_a_queue_of_its_own(store: Store) -> None:
     other = Namespace(name="elsewhere", processor_targets=("127.0.0.1:1",))
     await store.timed(HOUR)
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
 
-    found = await queues.count([other.name, NAMESPACE.name])
+    found = await store.queues.count([other.name, NAMESPACE.name])
 
     assert {each.namespace: each.timers for each in found} == {"elsewhere": 0, NAMESPACE.name: 1}

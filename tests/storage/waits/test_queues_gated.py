@@ -10,13 +10,11 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.activity import Queue
-from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.models.gates.walk import Walk
 from tests.support.storage.store import (
     NAMESPACE,
     NO_TIME,
-    STATEMENT_TIMEOUT,
     UNREACHABLE,
     Store,
     a_request,
@@ -41,8 +39,7 @@ def queue(**fields: float) -> Queue:
 
 async def counted(store: Store, *, count_max: int = 10_000) -> Queue:
     """Return what waits in the namespace of all tests."""
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-    [found] = await queues.count([NAMESPACE.name], count_max=count_max)
+    [found] = await store.queues.count([NAMESPACE.name], count_max=count_max)
     return found
 
 

@@ -6,11 +6,11 @@ import datetime as dt
 import pytest
 
 from progressor.domain.views.activity import Queue
-from progressor.storage.replicas.queues import LATE_AFTER, Queues
+from progressor.storage.replicas.queues import LATE_AFTER
 from tests.support.clock import ManualClock
 from tests.support.storage.jobs.store import JobStore, begun
 from tests.support.storage.schedules import MINUTE, schedule_store
-from tests.support.storage.store import NAMESPACE, STATEMENT_TIMEOUT, Store
+from tests.support.storage.store import NAMESPACE, Store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,8 +20,7 @@ SCHEDULES = ("schedules", "paused_schedules", "late_schedules")
 
 async def counted(store: Store, *fields: str, count_max: int = 10_000) -> tuple[object, ...]:
     """Return these fields of the only queue."""
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-    [queue] = await queues.count([NAMESPACE.name], count_max=count_max)
+    [queue] = await store.queues.count([NAMESPACE.name], count_max=count_max)
     assert set(fields) <= {it.name for it in dataclasses.fields(Queue)}
     return tuple(getattr(queue, field) for field in fields)
 

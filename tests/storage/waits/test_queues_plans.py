@@ -5,10 +5,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.reads import reads_of
-from tests.support.storage.store import STATEMENT_TIMEOUT, Store, connect, create_namespace
+from tests.support.storage.store import Store, connect, create_namespace
 
 COUNT_MAX = 32
 ROWS = 40_000
@@ -65,9 +64,8 @@ def fill(conninfo: str, *, analyze: bool) -> None:
 
 async def count(store: Store) -> None:
     """Count what waits in both namespaces."""
-    queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
     names = ["orders", "elsewhere"]
-    found = await queues.count(names, count_max=COUNT_MAX, rows_max=COUNT_MAX * len(names))
+    found = await store.queues.count(names, count_max=COUNT_MAX, rows_max=COUNT_MAX * len(names))
     for queue in found:
         counts = (queue.run_at, queue.retries, queue.order, queue.gate, queue.behind)
         assert {*counts, queue.held, queue.full_gates} == {COUNT_MAX}

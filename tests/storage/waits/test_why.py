@@ -1,5 +1,6 @@
 """What tasks wait for, as the tables and the heartbeats of the replicas tell."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 
@@ -31,7 +32,6 @@ from tests.support.storage.store import (
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
     NO_TIME,
-    STATEMENT_TIMEOUT,
     UNREACHABLE,
     Store,
     a_request,
@@ -269,10 +269,7 @@ class TestAWatch:
     async def test_reads_again_when_what_it_knows_is_too_old(
         self, store: Store, teller: Teller, clock: ManualClock
     ) -> None:
-        watch = Watch(
-            pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
-            statement_timeout=STATEMENT_TIMEOUT,
-        )  # fmt: skip
+        watch = Watch(store.context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
         teller.tell({"orders": NamespaceLoad(busy_count=1, size=2)})
         first = await watch.facts()
         teller.tell({"orders": NamespaceLoad(busy_count=2, size=2)})
@@ -292,10 +289,7 @@ class TestAWatch:
         self, store: Store, other: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("progressor.storage.replicas.status.REPLICAS_MAX", 1)
-        watch = Watch(
-            pool=store.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
-            statement_timeout=STATEMENT_TIMEOUT,
-        )  # fmt: skip
+        watch = Watch(store.context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
         first, last = sorted((store, other), key=lambda it: it.replica_id)
         clock.advance(HOUR)
         await last.beat()
@@ -305,13 +299,11 @@ class TestAWatch:
         assert (await watch.facts()).replicas.keys() == {first.replica_id}
 
     async def test_knows_of_no_replica_where_none_is(
-        self, own_database: str, clock: ManualClock
+        self, own_database: str, store: Store, clock: ManualClock
     ) -> None:
         async with await connect(own_database) as connection:
-            watch = Watch(
-                pool=lent(connection), clock=clock, lease_timeout=LEASE_TIMEOUT,
-                collecting=COLLECTING, statement_timeout=STATEMENT_TIMEOUT,
-            )  # fmt: skip
+            context = dataclasses.replace(store.context, pool=lent(connection))
+            watch = Watch(context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
             facts = await watch.facts()
 
         assert (facts.replicas, facts.read_at) == ({}, clock.now())

@@ -27,7 +27,7 @@ from progressor.domain.views.wait import (
     Wait,
 )
 from progressor.storage.postgres.context import STARVATION_TIMEOUT
-from progressor.storage.processes.reads import listings
+from progressor.storage.processes import listings
 from tests.support.clock import ManualClock
 from tests.support.storage.constrained import on
 from tests.support.storage.store import UNREACHABLE, Store, a_request, fresh_key, success

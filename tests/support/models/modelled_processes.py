@@ -27,7 +27,6 @@ from progressor.domain.views.wait import (
 )
 from progressor.storage.processes.claims import Claimed, Room, Wanted
 from progressor.storage.processes.settlements import Due, LeaseLost, Written
-from progressor.storage.replicas.queues import Queues
 from tests.support.models.machine import Machinery
 from tests.support.models.processes import Model, ModelProcess, ModelTask
 from tests.support.storage.doctor.invariants import Past, broken_invariants
@@ -35,7 +34,6 @@ from tests.support.storage.store import (
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
     NAMESPACE,
-    STATEMENT_TIMEOUT,
     a_request,
     dump,
     empty,
@@ -378,8 +376,7 @@ class ModelledStorage:
 
     def _is_counted(self, told: Iterable[Wait]) -> None:
         store = self.stores[0]
-        queues = Queues(pool=store.pool, clock=self.clock, statement_timeout=STATEMENT_TIMEOUT)
-        [queue] = self.do(queues.count([NAMESPACE.name]))
+        [queue] = self.do(store.queues.count([NAMESPACE.name]))
         causes = collections.Counter(type(wait.cause) for wait in told)
         assert queue.due == causes[NoFreeWorker] + causes[NoReplica]
         assert queue.timers == causes[TimerNotDue]

@@ -189,7 +189,7 @@ def _embedded_cluster(*, durable: bool) -> Cluster:
 
 def direct(statement: bytes) -> Direct[tuple[Any, ...]]:
     """Return a statement that is sent the way the hot path sends its functions."""
-    return Direct(Function(statement, (), tuple))
+    return Direct(Function(statement, {}, (), tuple))
 
 
 def wait_until_no_server(data_directory: Path, *, seconds: float = 30.0) -> None:

@@ -399,21 +399,12 @@ class MemoryReplicas:
     async def find_zombies(
         self,
         *,
-        replica_id: int,
-        lease_timeout: dt.timedelta,
         limit: int,
         known: Collection[int] | None,
         jumped_at: dt.datetime | None = None,
         jump: dt.timedelta = dt.timedelta(),
     ) -> tuple[Zombie, ...]:
-        self.asked.append(
-            {
-                "replica_id": replica_id,
-                "lease_timeout": lease_timeout,
-                "limit": limit,
-                "known": None if known is None else tuple(known),
-            }
-        )
+        self.asked.append({"limit": limit, "known": None if known is None else tuple(known)})
         self.jumps.append((jumped_at, jump))
         self.outage.strike()
         return self.zombies

@@ -24,7 +24,6 @@ from progressor.settings.sections import Commit, Database
 from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
 from progressor.storage.gates.gates import Gates, GaveWay
 from progressor.storage.namespaces.namespaces import Namespaces, _config
-from progressor.storage.postgres import arrays
 from progressor.storage.postgres.context import STARVATION_TIMEOUT, StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, open_pools
@@ -37,8 +36,10 @@ from progressor.storage.processes.retention import Retention
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.status import Watch
+from progressor.storage.rows import arrays
 from progressor.storage.rows.effects import Cancelled, Effects, LoweredGate
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
@@ -224,6 +225,11 @@ class Store:
     effects: RecordedEffects
 
     @property
+    def queues(self) -> Queues:
+        """What counts the tasks that wait."""
+        return Queues(self.context)
+
+    @property
     def told(self) -> list[Effects]:
         """The effects of writes, oldest first."""
         return self.effects.told
@@ -363,9 +369,7 @@ class Store:
             async with self.pool.connection() as connection:
                 cursor = await connection.execute("SELECT token FROM progressor.running")
                 known = [row[0] for row in await cursor.fetchall()]
-        return await self.replicas.find_zombies(
-            replica_id=self.replica_id, lease_timeout=LEASE_TIMEOUT, limit=limit, known=known
-        )
+        return await self.replicas.find_zombies(limit=limit, known=known)
 
     async def set_gate(self, gate: str, capacity: int) -> None:
         """Set a capacity, and have those give way who hold the gate beyond it."""
@@ -410,17 +414,15 @@ def store(
     )
     settings = commit or Commit(gather=NO_TIME)
     gathering = CommitContext(on_batch=on_batch)
-    namespaces = Namespaces(pool=pool, functions=context.functions)
+    namespaces = Namespaces(context)
     effects = RecordedEffects()
     processes = Processes(
         context,
         namespaces=namespaces,
         watch=Watch(
-            pool=pool,
-            clock=clock,
+            context,
             lease_timeout=LEASE_TIMEOUT,
             collecting=COLLECTING,
-            statement_timeout=STATEMENT_TIMEOUT,
             age_max=dt.timedelta(),
         ),
     )
@@ -437,7 +439,7 @@ def store(
         processes=processes,
         namespaces=namespaces,
         results=Results(context),
-        replicas=Replicas(pool=pool, clock=clock),
+        replicas=Replicas(context, lease_timeout=LEASE_TIMEOUT),
         retention=Retention(context),
         gates=gates,
         writes=Writes(processes=processes, gates=gates, clock=clock, effects=effects),

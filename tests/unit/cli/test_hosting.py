@@ -19,7 +19,7 @@ from progressor.cli.input.signals import run_loop
 from progressor.cli.main import main
 from progressor.settings.config import Config
 from progressor.settings.sections import Database
-from progressor.storage.embedded.capacity import room_for
+from progressor.storage.embedded.settings import room_for
 
 
 class FakeEngine:

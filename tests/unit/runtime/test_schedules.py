@@ -432,7 +432,7 @@ def queued(name: str, *, is_ready: bool) -> QueuedRun:
         schedule=target(name),
         upcoming=Upcoming(NOON, NOON),
         cause=ScheduleRunCause.TIME,
-        policy=OverlapPolicy.QUEUE_ONE,
+        overlap_policy=OverlapPolicy.QUEUE_ONE,
         is_ready=is_ready,
     )
 

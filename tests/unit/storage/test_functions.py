@@ -1,12 +1,13 @@
 """How files of priv/functions become functions: what is added, and how they are called."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.functions import Functions
-from progressor.storage.rows.tasks import ClaimedRow
+from progressor.storage.rows.arrays import COLUMNS
 
 COUNT_ORDERS = """\
 -- Counts, for one thing, orders.
@@ -63,19 +64,34 @@ def test_neither_outputs_nor_comments_are_arguments(
 def test_arguments_are_bound_by_name_in_the_order_of_the_file() -> None:
     function = Functions().call("find_locked")
 
-    assert function.bind(process_id="p", slot=1, namespace="n") == [1, "n", "p"]
+    bound = function.bind(process_id=["p"], slot=[1], namespace=iter("n"))
+
+    assert bound == [[1], ["n"], ["p"]]
+    assert [type(it) for it in bound] == [
+        COLUMNS["smallint[]"], COLUMNS["text[]"], COLUMNS["text[]"],
+    ]  # fmt: skip
+    assert function.bind(process_id=None, slot=None, namespace=None) == [None] * 3
     with pytest.raises(TypeError, match="lacks the argument 'slot'"):
-        function.bind(process_id="p", namespace="n")
+        function.bind(process_id=["p"], namespace=["n"])
     with pytest.raises(TypeError, match=r"no arguments \['shard'\]"):
-        function.bind(process_id="p", slot=1, namespace="n", shard=2)
+        function.bind(process_id=["p"], slot=[1], namespace=["n"], shard=[2])
 
 
-def test_a_row_has_the_columns_of_the_file_or_of_its_type() -> None:
+class Node(NamedTuple):
+    """Where a node of a job is."""
+
+    slot: int
+
+
+def test_a_row_reads_the_columns_of_the_file_or_of_its_type() -> None:
     functions = Functions()
 
-    assert functions.call("claim_due", ClaimedRow).make_row(range(31)).task_id == 3
-    with pytest.raises(AssertionError, match=r"find_locked returns \('item',\), not \('slot',"):
-        functions.call("find_locked", ClaimedRow)
+    assert functions.call("claim_due").columns[:2] == ("slot", "namespace")
+    assert functions.call("find_locked", int).make_row((3,)) == 3
+    with pytest.raises(AssertionError, match=r"Node: no columns of \['slot'\]"):
+        functions.call("find_locked", Node)
+    with pytest.raises(AssertionError, match=r"Node does not read \['namespace', "):
+        functions.call("claim_due", Node)
 
 
 def test_a_file_without_a_signature_is_refused(

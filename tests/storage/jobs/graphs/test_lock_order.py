@@ -85,14 +85,12 @@ async def submit(party: Party) -> None:
         )
         for key in [party.one()]
     ]
-    await party.store.admissions._write_jobs(party.connection, entries, False)
+    await party.store.admissions._jobs._kind.write(party.connection, entries, False)
 
 
 async def settle_jobs(party: Party) -> None:
     """Settle what runs; a leader that begins starts nodes."""
-    zombies = await party.store.replicas.find_zombies(
-        replica_id=0, lease_timeout=HOUR, limit=100, known=()
-    )
+    zombies = await party.store.replicas.find_zombies(limit=100, known=())
     outcomes: tuple[Outcome, ...] = (
         success(), success(SetTimer(after=NO_TIME)), success(RemoveProcess()),
         success(Complete()), success(Complete()), success(Complete()), BROKEN,
@@ -107,7 +105,7 @@ async def settle_jobs(party: Party) -> None:
             outcome, plan = success(action), plan_nodes(each.key, action, {})
         entries.append(_entry(each, outcome, plan))
     if entries:
-        await party.store.settlements._write_of_jobs(party.connection, entries, False)
+        await party.store.settlements._of_jobs._kind.write(party.connection, entries, False)
 
 
 def _entry(each: Zombie, outcome: Outcome, plan: NodePlan | None) -> settlements.Entry:

@@ -8,13 +8,12 @@ import pytest_asyncio
 from progressor.domain.jobs.view import JobFilter
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.jobs.seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
 from tests.support.storage.jobs.store import job_store
-from tests.support.storage.store import NO_TIME, STATEMENT_TIMEOUT, Store, connect
+from tests.support.storage.store import NO_TIME, Store, connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -136,8 +135,7 @@ async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
     crowds: Mapping[int, Connection],
 ) -> None:
     async def count(store: Store) -> None:
-        queues = Queues(pool=store.pool, clock=store.clock, statement_timeout=STATEMENT_TIMEOUT)
-        [queue] = await queues.count(["orders"])
+        [queue] = await store.queues.count(["orders"])
         assert queue.jobs > 0
 
     read = await reads_of(crowds[MANY], ManualClock(START), count)

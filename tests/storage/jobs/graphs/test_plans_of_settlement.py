@@ -218,7 +218,7 @@ async def written(
 ) -> Sequence[settlements.Outcome]:
     """Settle, and return how that went: no lease is lost."""
     pool: Any = store.pool
-    outcomes = await store.settlements._write_of_jobs(pool.lent, batch, False)
+    outcomes = await store.settlements._of_jobs._kind.write(pool.lent, batch, False)
     assert all(isinstance(each, settlements.Written) for each in outcomes)
     return outcomes
 

@@ -12,7 +12,8 @@ element, length -1 for null.
 import datetime as dt
 import functools
 import struct
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import psycopg
@@ -78,70 +79,26 @@ def _instant(value: dt.datetime) -> bytes:
 _packed_int8 = _sized("!q")
 
 
-class Int2Column(Column):
-    """``smallint[]``."""
-
-    element_oid, array_oid, pack = 21, 1005, staticmethod(_sized("!h"))
-
-
-class Int4Column(Column):
-    """``integer[]``."""
-
-    element_oid, array_oid, pack = 23, 1007, staticmethod(_sized("!i"))
+def _column(element_oid: int, array_oid: int, pack: Callable[[Any], bytes]) -> type[Column]:
+    fields = {"element_oid": element_oid, "array_oid": array_oid, "pack": staticmethod(pack)}
+    return type("Column", (Column,), fields)
 
 
-class Int8Column(Column):
-    """``bigint[]``."""
-
-    element_oid, array_oid, pack = 20, 1016, staticmethod(_packed_int8)
-
-
-class Float8Column(Column):
-    """``double precision[]``."""
-
-    element_oid, array_oid, pack = 701, 1022, staticmethod(_sized("!d"))
-
-
-class BoolColumn(Column):
-    """``boolean[]``."""
-
-    element_oid, array_oid, pack = 16, 1000, staticmethod(_sized("!?"))
-
-
-class TextColumn(Column):
-    """``text[]``."""
-
-    element_oid, array_oid, pack = 25, 1009, staticmethod(_text)
-
-
-class ByteaColumn(Column):
-    """``bytea[]``."""
-
-    element_oid, array_oid, pack = 17, 1001, staticmethod(_bytes)
-
-
-class JsonColumn(Column):
-    """``json[]`` of UTF-8 JSON texts as bytes."""
-
-    element_oid, array_oid, pack = 114, 199, staticmethod(_bytes)
-
-
-class JsonbColumn(Column):
-    """``jsonb[]`` of UTF-8 JSON texts as bytes."""
-
-    element_oid, array_oid, pack = 3802, 3807, staticmethod(_jsonb)
-
-
-class InstantColumn(Column):
-    """``timestamptz[]`` of aware datetimes."""
-
-    element_oid, array_oid, pack = 1184, 1185, staticmethod(_instant)
-
-
-COLUMNS: tuple[type[Column], ...] = (
-    Int2Column, Int4Column, Int8Column, Float8Column, BoolColumn, TextColumn, ByteaColumn,
-    JsonColumn, JsonbColumn, InstantColumn,
-)  # fmt: skip
+COLUMNS: Mapping[str, type[Column]] = types.MappingProxyType(
+    {
+        "smallint[]": _column(21, 1005, _sized("!h")),
+        "integer[]": _column(23, 1007, _sized("!i")),
+        "bigint[]": _column(20, 1016, _packed_int8),
+        "double precision[]": _column(701, 1022, _sized("!d")),
+        "boolean[]": _column(16, 1000, _sized("!?")),
+        "text[]": _column(25, 1009, _text),
+        "bytea[]": _column(17, 1001, _bytes),
+        "json[]": _column(114, 199, _bytes),
+        "jsonb[]": _column(3802, 3807, _jsonb),
+        "timestamptz[]": _column(1184, 1185, _instant),
+    }
+)
+"""The columns of each type. JSON is given as UTF-8 bytes, an instant as an aware datetime."""
 
 
 def _dumper(column: type[Column]) -> type[Dumper]:
@@ -155,7 +112,7 @@ def _dumper(column: type[Column]) -> type[Dumper]:
     return ColumnDumper
 
 
-_DUMPERS = tuple((column, _dumper(column)) for column in COLUMNS)
+_DUMPERS = tuple((column, _dumper(column)) for column in COLUMNS.values())
 
 
 def register(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -1,21 +1,23 @@
-"""Histories: ranges of events, read by key, cut where a message is full."""
+"""Histories, cut where a message is full; and traces: tasks with the events of each."""
 
 import dataclasses
-from typing import Any
+from typing import NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.process import ProcessKey
-from progressor.domain.views.process import HistoryPage
+from progressor.domain.views.process import HistoryPage, TaskTrace
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import connection_of
-from progressor.storage.rows import tasks as rows
 
 _SQL = statements.load("processes/processes")
 
 PAGE_EVENTS_MAX = 1000
 """Events read by one statement; a longer range takes several."""
+
+EVENTS_MAX = 1000
+"""Events told of one task."""
 
 
 class Histories:
@@ -34,7 +36,6 @@ class Histories:
 
         Raises:
             EventNotFoundError: The range starts after an event that does not exist.
-            StorageUnavailableError: PostgreSQL is unreachable.
         """
         if wanted.after > last_event_id:
             raise errors.EventNotFoundError(key.process_id, wanted.after)
@@ -58,16 +59,58 @@ class Histories:
 
     async def _page(
         self, key: ProcessKey, direction: Direction, *, after: int, last: int, limit: int
-    ) -> list[Event]:
+    ) -> tuple[Event, ...]:
         backward = direction is Direction.BACKWARD
-        parameters: dict[str, Any] = dataclasses.asdict(key) | {
-            # From nowhere backward is from behind the newest.
-            "after": last + 1 if backward and after == 0 else after,
-            "last": last,
-            "limit": limit,
-        }
         statement = _SQL["history_backward" if backward else "history_forward"]
+        # From nowhere backward is from behind the newest.
+        after = last + 1 if backward and after == 0 else after
         # Without the statement timeout: a page of large events may take longer.
         async with connection_of(self._context.pool, reads_only=True) as connection:
-            cursor = await connection.execute(statement, parameters, binary=True)
-            return [rows.event(row) for row in await cursor.fetchall()]
+            return await self._context.read_on(
+                connection, Event, statement, key, after=after, last=last, limit=limit
+            )
+
+
+class _TraceRow(NamedTuple):
+    trace: TaskTrace
+    first_event_id: int | None
+    event_count: int | None
+
+
+class Traces:
+    """Reads the lives of tasks."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+
+    async def read(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Read `limit` tasks of a process after a task id, in order, with their events.
+
+        Raises:
+            ProcessNotFoundError: There is no such process.
+        """
+        read_on = self._context.read_on
+        events: dict[int, list[Event]] = {}
+        async with self._context.connection(reads_only=True) as connection:
+            tasks = await read_on(
+                connection, _TraceRow, _SQL["trace_tasks"], key, after=after, limit=limit
+            )
+            if not tasks and not await read_on(connection, int, _SQL["find_init_task"], key):
+                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+            counts = {
+                it.first_event_id: min(it.event_count, EVENTS_MAX) for it in tasks if it.event_count
+            }
+            if counts:
+                for event in await read_on(
+                    connection, Event, _SQL["trace_events"], key,
+                    first=list(counts), count=list(counts.values()),
+                ):  # fmt: skip
+                    events.setdefault(event.task_id, []).append(event)
+        found = [events.get(it.trace.task_id, ()) for it in tasks]
+        if sum(map(len, found)) < sum(counts.values()):
+            # Removed since its tasks were read.
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return tuple(
+            dataclasses.replace(it.trace, events=tuple(own))
+            for it, own in zip(tasks, found, strict=True)
+        )

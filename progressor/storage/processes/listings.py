@@ -14,10 +14,9 @@ from psycopg.types.json import Jsonb
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.views.process import Listed, ProcessPage, ProcessQuery, place_of
 from progressor.domain.views.wait import UnfinishedTask, Wait
-from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows import processes as views
-from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.records import reader
 
 _SQL = statements.load("processes/processes")
 
@@ -33,6 +32,29 @@ Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
 class _FirstWaitRow(NamedTuple):
     number: int
     wait: list[Any]
+
+
+class _ListedRow(NamedTuple):
+    """A process, and whether it may have tasks with constraints."""
+
+    process: Process
+    is_gated: bool
+
+
+_TASK = (
+    "task_id", "task_type", "status", "due_at", "attempt_count", "lease_replica_id",
+    "last_error_code", "last_error_reason", "last_error_message", "last_error_rejected",
+    "last_error_metadata", "is_due", "created_at", "lease_leased_at", "lease_expires_at", "gated",
+)  # fmt: skip
+_read_task = reader(UnfinishedTask, _TASK, is_json=True)
+
+
+def task_of(columns: Sequence[Any]) -> UnfinishedTask:
+    """Return an unfinished task, as read_processes and read_first_waits return it.
+
+    Only a gated process's has its constraints' column.
+    """
+    return _read_task(columns if len(columns) == len(_TASK) else [*columns, None])
 
 
 class Listings:
@@ -70,7 +92,7 @@ class Listings:
             size = min(CHUNK_MAX, left)
 
     async def first_waits(
-        self, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None
+        self, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None = None
     ) -> Mapping[ProcessKey, Wait]:
         """Read what the task waits for that runs, or else comes first, of each of some processes.
 
@@ -84,43 +106,39 @@ class Listings:
                 connection,
                 now=self._context.clock.pinned(),
                 starvation_timeout=self._context.starvation_timeout.total_seconds(),
-                slot=arrays.Int2Column(each.slot for each in keys),
-                namespace=arrays.TextColumn(each.namespace for each in keys),
-                process_id=arrays.TextColumn(each.process_id for each in keys),
-                is_gated=arrays.BoolColumn(gated is None or each in gated for each in keys),
+                slot=[each.slot for each in keys],
+                namespace=[each.namespace for each in keys],
+                process_id=[each.process_id for each in keys],
+                is_gated=[gated is None or each in gated for each in keys],
             )
-        tasks = {keys[row.number - 1]: views.task(row.wait) for row in found}
+        tasks = {keys[row.number - 1]: task_of(row.wait) for row in found}
         # Each stands for itself: in a line they would be behind each other.
         finders = {name: await self._whys(name) for name in {key.namespace for key in tasks}}
         return {key: finders[key.namespace]([task])[0] for key, task in tasks.items()}
 
-    async def _waits_of(self, found: Sequence[tuple[Process, bool]]) -> Mapping[ProcessKey, Wait]:
+    async def _waits_of(self, found: Sequence[_ListedRow]) -> Mapping[ProcessKey, Wait]:
         # A finished one has no tasks that wait.
-        keys = [it.key for it, _ in found if it.status is not ProcessStatus.FINISHED]
-        gated = {it.key for it, is_gated in found if is_gated}
-        return await self.first_waits(keys, gated)
+        keys = [it.process.key for it in found if it.process.status is not ProcessStatus.FINISHED]
+        return await self.first_waits(keys, {it.process.key for it in found if it.is_gated})
 
-    async def _list(self, query: ProcessQuery) -> list[tuple[Process, bool]]:
-        """Read processes, and of each whether it may have tasks with constraints."""
+    async def _list(self, query: ProcessQuery) -> tuple[_ListedRow, ...]:
         before_at, before_namespace, before_id = query.before or (None, None, None)
-        parameters = {
-            "namespace": query.namespace,
-            "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
-            "failed": query.statuses == (ProcessStatus.ERROR,),
-            "created_from": query.created_from,
-            "created_to": query.created_to,
-            "metadata": Jsonb(query.metadata) if query.metadata else None,
-            "before_at": before_at,
-            "before_namespace": before_namespace,
-            "before_id": before_id,
-            "limit": query.page_size,
-        }
-        statement = _SQL["list_processes" if query.namespace else "list_all_processes"]
-        found = await self._context.rows(statement, parameters, reads_only=True)
-        return [
-            (rows.process(ProcessKey(row[1], row[0], row[2]), row[3:13]), row[13]) for row in found
-        ]
+        return await self._context.read(
+            _ListedRow,
+            _SQL["list_processes" if query.namespace else "list_all_processes"],
+            reads_only=True,
+            namespace=query.namespace,
+            statuses=f"{{{','.join(query.statuses)}}}" if query.statuses else None,
+            failed=query.statuses == (ProcessStatus.ERROR,),
+            created_from=query.created_from,
+            created_to=query.created_to,
+            metadata=Jsonb(query.metadata) if query.metadata else None,
+            before_at=before_at,
+            before_namespace=before_namespace,
+            before_id=before_id,
+            limit=query.page_size,
+        )
 
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
         """Read processes, newest first, without aux_state and result, whatever they wait for."""
-        return tuple(process for process, _ in await self._list(query))
+        return tuple(row.process for row in await self._list(query))
