@@ -16,6 +16,7 @@ What holds:
 
 import asyncio
 import collections
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -49,41 +50,40 @@ What may fail because of what is stored is left to the caller of `ask`: it knows
 """
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBounds:
+    """Batches in flight at once, items of one batch, and items that may wait."""
+
+    reader_count: int = 4
+    batch_max: int = 64
+    waiting_max: int = 100_000
+
+
+READ_BOUNDS = ReadBounds()
+
+
 class GroupRead(Generic[Item, Result]):
     """One kind of read, gathered."""
 
-    def __init__(  # noqa: PLR0913  they are what a kind of read consists of
+    def __init__(
         self,
         *,
         name: str,
         read: Read[Item, Result],
         pool: Pool,
-        reader_count: int,
-        batch_max: int,
-        waiting_max: int,
         statement_timeout: float,
+        bounds: ReadBounds = READ_BOUNDS,
     ) -> None:
-        """Open nothing; `run` does the work.
-
-        Args:
-            name: For logs.
-            read: Reads a batch.
-            pool: Where a reader borrows its connection while there is work.
-            reader_count: Batches in flight at once.
-            batch_max: Items of one batch.
-            waiting_max: Items that may wait.
-            statement_timeout: Seconds for one batch.
-        """
         self.name = name
         self._read = read
         self._pool = pool
-        self._reader_count = reader_count
-        self._batch_max = batch_max
-        self._waiting_max = waiting_max
+        self._reader_count = bounds.reader_count
+        self._batch_max = bounds.batch_max
+        self._waiting_max = bounds.waiting_max
         self._statement_timeout = statement_timeout
         self._waiting: collections.deque[_Entry[Item, Result]] = collections.deque()
         self._idle: list[asyncio.Future[None]] = []
-        self._busy_count = reader_count
+        self._busy_count = bounds.reader_count
         self._patience: asyncio.TimerHandle | None = None
         self._last_size = 0
         self._last_started_at = float("-inf")

@@ -8,7 +8,7 @@ import builtins
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any, LiteralString, NamedTuple, TypeVar
+from typing import Any, LiteralString, NamedTuple
 
 from progressor import errors, job_errors
 from progressor.domain.jobs.job import Job, JobState, Node
@@ -26,11 +26,8 @@ from progressor.storage.rows.effects import (
     cancellations,
     cancellations_of,
     gate_effects,
-    keys_of,
 )
 from progressor.storage.rows.records import reader
-
-R = TypeVar("R")
 
 _SQL = statements.load("jobs/jobs")
 _ROUND = "recover_jobs"
@@ -138,55 +135,28 @@ class _NameRow(NamedTuple):
     ordinal: int
 
 
-class _CancelledRow(NamedTuple):
-    verdict: str
-    cancelled: builtins.list[Any] | None
+class _Row(NamedTuple):
+    """What a function did for jobs; each has some of the columns."""
+
     effects: builtins.list[Any] | None
+    """On gates."""
+    verdict: str = ""
+    ordinal: int = 0
+    started: int = 0
+    stopped: int = 0
+    has_more: bool = False
+    cancelled: builtins.list[Any] | None = None
+    upkeep: tuple[ProcessKey, ...] = ()
+    failed: tuple[ProcessKey, ...] = ()
+    node_names: tuple[str, ...] = ()
+    failed_leaders: tuple[ProcessKey, ...] = ()
+    finds: builtins.list[Any] | None = None
+    last: ProcessKey | None = None
 
-
-class _RetriedRow(NamedTuple):
-    verdict: str
-    node_names: builtins.list[str] | None
-    failed_leaders: builtins.list[Any] | None
-    cancelled: builtins.list[Any] | None
-    effects: builtins.list[Any] | None
-
-
-class _MaintainedRow(NamedTuple):
-    verdict: str
-    ordinal: int
-    started: int
-    stopped: int
-    cancelled: builtins.list[Any] | None
-    upkeep: builtins.list[Any] | None
-    failed: builtins.list[Any] | None
-    effects: builtins.list[Any] | None
-
-
-class _OrphansRow(NamedTuple):
-    stopped: int
-    has_more: bool
-    slot: int
-    namespace: str
-    process_id: str
-    cancelled: builtins.list[Any] | None
-    upkeep: builtins.list[Any] | None
-    effects: builtins.list[Any] | None
-
-
-class _OverdueRow(NamedTuple):
-    failed: builtins.list[Any] | None
-    cancelled: builtins.list[Any] | None
-    effects: builtins.list[Any] | None
-
-
-class _RecoveredRow(NamedTuple):
-    verdict: str
-    slot: int
-    namespace: str
-    process_id: str
-    finds: builtins.list[Any] | None
-    effects: builtins.list[Any] | None
+    def all_effects(self, error: TaskError = JOB_HAS_ENDED) -> Effects:
+        """Return those on gates, and the tasks that were cancelled with an error."""
+        ended = cancellations_of(self.cancelled, error)
+        return gate_effects(self.effects) | Effects(cancelled=ended)
 
 
 class Jobs:
@@ -195,12 +165,12 @@ class Jobs:
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._cancel_job = functions.call("cancel_job", _CancelledRow)
-        self._retry_job = functions.call("retry_job", _RetriedRow)
-        self._maintain_job = functions.call("maintain_job", _MaintainedRow)
-        self._stop_orphans = functions.call("stop_orphans", _OrphansRow)
-        self._fail_overdue_jobs = functions.call("fail_overdue_jobs", _OverdueRow)
-        self._recover_jobs = functions.call("recover_jobs", _RecoveredRow)
+        self._cancel_job = functions.call("cancel_job", _Row)
+        self._retry_job = functions.call("retry_job", _Row)
+        self._maintain_job = functions.call("maintain_job", _Row)
+        self._stop_orphans = functions.call("stop_orphans", _Row)
+        self._fail_overdue_jobs = functions.call("fail_overdue_jobs", _Row)
+        self._recover_jobs = functions.call("recover_jobs", _Row)
 
     async def read(
         self, key: ProcessKey, *, payloads: bool, bytes_max: int = PAYLOAD_BYTES_MAX
@@ -364,10 +334,8 @@ class Jobs:
         if found.verdict == "job_not_failed":
             raise job_errors.JobNotFailedError(key.namespace, key.process_id)
         error = TaskError(code=FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=_RETRIED)
-        retried = Retried(
-            nodes=tuple(found.node_names or ()), leaders=keys_of(found.failed_leaders)
-        )
-        return retried, _effects_of(found, error) | Effects(upkeep=(key,))
+        retried = Retried(nodes=found.node_names, leaders=found.failed_leaders)
+        return retried, found.all_effects(error) | Effects(upkeep=(key,))
 
     async def maintain(self, key: ProcessKey, *, after: int = 0) -> tuple[Maintained, Effects]:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.
@@ -379,10 +347,9 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
         """
         row = await self._call(self._maintain_job, key, after=after, limit=MAINTAINED_MAX)
-        failed = keys_of(row.failed)
-        effects = _effects_of(row) | Effects(
-            ended=tuple((each, JobState.FAILED) for each in failed),
-            upkeep=(*failed, *keys_of(row.upkeep)),
+        effects = row.all_effects() | Effects(
+            ended=tuple((each, JobState.FAILED) for each in row.failed),
+            upkeep=(*row.failed, *row.upkeep),
         )
         maintained = Maintained(
             started=row.started,
@@ -408,9 +375,8 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
         """
         row = await self._call(self._stop_orphans, after, limit=MAINTAINED_MAX)
-        following = ProcessKey(row.slot, row.namespace, row.process_id) if row.has_more else None
-        effects = _effects_of(row) | Effects(upkeep=keys_of(row.upkeep))
-        return (row.stopped, following), effects
+        effects = row.all_effects() | Effects(upkeep=row.upkeep)
+        return (row.stopped, row.last if row.has_more else None), effects
 
     async def fail_overdue(self, *, limit: int) -> tuple[tuple[ProcessKey, ...], Effects]:
         """Fail at most `limit` jobs whose deadline has passed; return their leaders.
@@ -419,8 +385,7 @@ class Jobs:
             StorageLockedError: Another transaction keeps one of the processes locked.
         """
         row = await self._call(self._fail_overdue_jobs, limit=limit)
-        failed = keys_of(row.failed)
-        return failed, _effects_of(row) | Effects(upkeep=failed)
+        return row.failed, row.all_effects() | Effects(upkeep=row.failed)
 
     async def begin_recovery(
         self, *, interval: dt.timedelta = RECOVERY_INTERVAL
@@ -457,11 +422,8 @@ class Jobs:
             limit=RECOVER_MAX,
         )
         found = tuple(Found(kind, ProcessKey(*key), node) for kind, *key, node in row.finds or ())
-        following = None
-        if row.verdict == "more":
-            following = ProcessKey(row.slot, row.namespace, row.process_id)
         gated = tuple(each.key for each in found if each.kind == "gated")
-        recovered = Recovered(found=found, next_after=following)
+        recovered = Recovered(found=found, next_after=row.last if row.verdict == "more" else None)
         return recovered, gate_effects(row.effects) | Effects(upkeep=gated)
 
     async def _nodes(
@@ -479,17 +441,9 @@ class Jobs:
         )
         return None if rows and rows[0].bytes > bytes_max else _ended(columns, rows)
 
-    async def _call(self, function: Function[R], *keys: object, **named: object) -> R:
+    async def _call(self, function: Function[_Row], *keys: object, **named: object) -> _Row:
         [row] = await self._context.call(function, *keys, **named)
         return row
-
-
-def _effects_of(
-    row: _RetriedRow | _MaintainedRow | _OrphansRow | _OverdueRow, error: TaskError = JOB_HAS_ENDED
-) -> Effects:
-    """Return the effects on gates, and the tasks that were cancelled with `error`."""
-    ended = cancellations_of(row.cancelled, error)
-    return gate_effects(row.effects) | Effects(cancelled=ended)
 
 
 def _job(key: ProcessKey, rows: Sequence[_NodeRow]) -> Job:

@@ -39,11 +39,6 @@ _SQL = statements.load("processes/processes")
 
 WAITS_MAX = 100
 
-READER_COUNT = 4
-"""Batches of reads in flight at once."""
-BATCH_MAX = 64
-WAITING_MAX = 100_000
-
 # What one item of a batch may carry. More, and it is read alone: its neighbours would wait for it,
 # and sixty-four of them have to fit in memory.
 STATE_BYTES_MAX = 64 * 1024
@@ -106,39 +101,20 @@ class _ProcessRow(NamedTuple):
         return HistoryPage(events=tuple(events), next_after=None)
 
 
-class _PutRow(NamedTuple):
-    verdict: str
-    task_id: int | None
-    timer_task_id: int | None
-    timer_due_at: dt.datetime
-    told_at: dt.datetime
+class _Row(NamedTuple):
+    """What one of the rare writes did; each has some of the columns."""
 
-
-class _RemovedRow(NamedTuple):
-    existed: bool
-    cancelled: list[Any] | None
-    effects: list[Any] | None
-
-
-class _HaltedRow(NamedTuple):
-    verdict: str
-    cancelled: list[Any] | None
-    effects: list[Any] | None
-
-
-class _RepairedRow(NamedTuple):
-    verdict: str
-    task_id: int
-    due_at: dt.datetime | None
-    effects: list[Any] | None
-
-
-class _CancelledRow(NamedTuple):
-    verdict: str
-    task_id: int
-    task_type: str
-    cancelled: list[Any] | None
-    effects: list[Any] | None
+    effects: list[Any] | None = None
+    """On gates."""
+    verdict: str = ""
+    existed: bool = False
+    cancelled: list[Any] | None = None
+    task_id: int | None = None
+    task_type: TaskType | None = None
+    due_at: dt.datetime | None = None
+    timer_task_id: int | None = None
+    timer_due_at: dt.datetime | None = None
+    told_at: dt.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,9 +143,6 @@ class Processes:
             name="processes",
             read=functools.partial(self._read_batch, state_bytes_max=STATE_BYTES_MAX),
             pool=context.pool,
-            reader_count=READER_COUNT,
-            batch_max=BATCH_MAX,
-            waiting_max=WAITING_MAX,
             statement_timeout=context.statement_timeout.total_seconds(),
         )
         listings = Listings(context, whys=self._whys)
@@ -180,11 +153,11 @@ class Processes:
         self.trace = Traces(context).read
         self._read_processes = functions.call("read_processes", _ProcessRow)
         self._process = reader(Process, self._read_processes.columns, "key", prefix="process_")
-        self._put_process = functions.call("put_process", _PutRow)
-        self._remove_process = functions.call("remove_process", _RemovedRow)
-        self._halt_process = functions.call("halt_process", _HaltedRow)
-        self._simple_repair = functions.call("simple_repair", _RepairedRow)
-        self._cancel_task = functions.call("cancel_task", _CancelledRow)
+        self._put_process = functions.call("put_process", _Row)
+        self._remove_process = functions.call("remove_process", _Row)
+        self._halt_process = functions.call("halt_process", _Row)
+        self._simple_repair = functions.call("simple_repair", _Row)
+        self._cancel_task = functions.call("cancel_task", _Row)
 
     async def run(self) -> None:
         """Run the reads of `get` and `read`, until `close` and until no caller is waiting."""
@@ -273,7 +246,7 @@ class Processes:
             self._put_process, process.key, **_import_arguments(process)
         )
         effects = Effects()
-        if row.timer_task_id is not None:
+        if row.timer_task_id is not None and row.timer_due_at and row.told_at:
             seconds = (row.timer_due_at - row.told_at).total_seconds()
             effects = Effects(upcoming=(Later(process.key, row.timer_task_id, seconds),))
         return Put(verdict=Verdict(row.verdict), task_id=row.task_id), effects
@@ -338,10 +311,15 @@ class Processes:
             task_id=task if by_id else None,
             idempotency_key=None if by_id else task,
         )
-        refusal = _refusal_to_cancel(found.verdict, key, task, found.task_id)
-        if refusal is not None:
-            raise refusal
-        removed = TaskType(found.task_type) is TaskType.INIT
+        if found.verdict == "process_not_found":
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        if found.verdict == "task_not_found" or found.task_id is None:
+            raise errors.TaskNotFoundError(key.process_id, task)
+        if found.verdict == "task_is_running":
+            raise errors.TaskIsRunningError(key.process_id, found.task_id)
+        if found.verdict == "task_has_ended":
+            raise errors.TaskHasEndedError(key.process_id, found.task_id)
+        removed = found.task_type is TaskType.INIT
         ended = cancellations(key.namespace, found.cancelled, removed=removed)
         return found.task_id, gate_effects(found.effects) | Effects(cancelled=ended)
 
@@ -349,26 +327,10 @@ class Processes:
         """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
         [found] = await self._context.call(self._simple_repair, key)
         effects = gate_effects(found.effects)
-        if found.due_at is not None:
+        if found.due_at is not None and found.task_id is not None:
             # It has no constraints, and is due now.
             effects |= Effects(due=((key, found.task_id),))
         return SimpleRepair(verdict=Verdict(found.verdict), task_id=found.task_id), effects
-
-
-def _refusal_to_cancel(
-    verdict: str, key: ProcessKey, task: int | str, task_id: int
-) -> errors.RequestError | None:
-    match verdict:
-        case "process_not_found":
-            return errors.ProcessNotFoundError(key.namespace, key.process_id)
-        case "task_not_found":
-            return errors.TaskNotFoundError(key.process_id, task)
-        case "task_is_running":
-            return errors.TaskIsRunningError(key.process_id, task_id)
-        case "task_has_ended":
-            return errors.TaskHasEndedError(key.process_id, task_id)
-        case _:
-            return None
 
 
 def _import_arguments(process: Import) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from progressor import errors
 from progressor.storage.commit import group_read
-from progressor.storage.commit.group_read import GroupRead
+from progressor.storage.commit.group_read import GroupRead, ReadBounds
 from progressor.storage.postgres.pools import Connection, Pool
 from tests.support.runtime.memory import MemoryPool
 from tests.support.runtime.virtual_time import in_virtual_time, settled
@@ -42,13 +42,13 @@ class Harness:
         self.in_flight = 0
         self.open = asyncio.Event()
         self.open.set()
-        defaults = {"reader_count": 1, "batch_max": 4, "waiting_max": 100}
+        defaults: dict[str, int] = {"reader_count": 1, "batch_max": 4, "waiting_max": 100}
         self.reads: GroupRead[Item, int | None] = GroupRead(
             name="test",
             read=self._read,
             pool=cast("Pool", self.pool),
             statement_timeout=TIMEOUT_SECONDS,
-            **defaults | fields,
+            bounds=ReadBounds(**defaults | fields),
         )
 
     def ask(self, *items: Item) -> list["asyncio.Task[int | None]"]:
