@@ -41,8 +41,10 @@ def main() -> int:
 def _missing(error: BaseException | None) -> str | None:
     """Return the package of an extra that an import did not find; cyclopts chains the error."""
     while error is not None:
-        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-            return error.name
+        if isinstance(error, ModuleNotFoundError):
+            for package in _EXTRAS:
+                if f"{error.name}.".startswith(f"{package}."):
+                    return package
         error = error.__cause__
     return None
 

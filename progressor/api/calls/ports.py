@@ -19,8 +19,8 @@ from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Processes
-from progressor.storage.replicas.activities import Activities
-from progressor.storage.replicas.replicas import Roster
+from progressor.storage.replicas.queues import Activities
+from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.logs.level import Level
 
@@ -122,5 +122,5 @@ class Backend:
     job_control: JobControl
     schedules: Schedules
     schedule_runs: ScheduleRuns
-    roster: Roster
+    roster: Replicas
     activities: Activities

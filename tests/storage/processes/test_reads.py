@@ -11,10 +11,10 @@ from progressor.domain.processes.event import Direction, HistoryRange, NewEvent
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.process import HistoryPage, ProcessView
+from progressor.storage.commit.group_read import READ_BOUNDS
 from progressor.storage.processes.processes import (
     BATCH_EVENT_BYTES_MAX,
     BATCH_EVENTS_MAX,
-    BATCH_MAX,
     STATE_BYTES_MAX,
     WAITS_MAX,
 )
@@ -120,7 +120,9 @@ async def test_an_event_is_what_a_history_of_its_own_tells(store: Store) -> None
 
 
 async def test_many_at_once_get_their_own_missing_and_huge_ones_too(store: Store) -> None:
-    small = [await put(store, numbered(3), aux_state=b"%d" % n) for n in range(2 * BATCH_MAX)]
+    small = [
+        await put(store, numbered(3), aux_state=b"%d" % n) for n in range(2 * READ_BOUNDS.batch_max)
+    ]
     state = await put(store, numbered(2), aux_state=b"s" * (STATE_BYTES_MAX + 1))
     long = await put(store, numbered(2000))
     fat = await put(store, numbered(3, size=BATCH_EVENT_BYTES_MAX // 2))
