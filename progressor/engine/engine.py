@@ -30,8 +30,8 @@ from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.config import Config
 from progressor.settings.namespaces import differing_keys
 from progressor.settings.sections import Database
-from progressor.storage.embedded.settings import room_for
 from progressor.storage.embedded.server import EmbeddedPostgres
+from progressor.storage.embedded.settings import room_for
 from progressor.storage.postgres.backoff import Backoff
 from progressor.storage.postgres.migrations import migrate_configured
 from progressor.storage.postgres.pools import open_pools

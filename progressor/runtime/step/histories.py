@@ -11,7 +11,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.settlement import Finish, Settlement
 from progressor.domain.processes.task import RunningTask
-from progressor.storage.processes.reads.histories import Histories
+from progressor.storage.processes.histories import Histories
 from progressor.storage.processes.settlements import Entry, Written
 
 HISTORY_BYTES_MAX = 48 * 1024 * 1024

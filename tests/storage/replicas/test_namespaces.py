@@ -13,7 +13,6 @@ from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.postgres.functions import Functions
 from progressor.storage.rows.effects import Effects
 from tests.support.storage.store import Store, a_request
 
