@@ -1,4 +1,7 @@
-"""Addresses and connection strings: checked, and shown without their secrets."""
+"""Addresses and connection strings: checked, and shown without their secrets.
+
+A wrong one raises `ConfigError`, which names the key and says what is allowed.
+"""
 
 import dataclasses
 import re
@@ -47,11 +50,7 @@ class HttpBind:
 
 
 def http_bind(key: str, text: str) -> HttpBind:
-    """Parse ``host:port`` or ``host:port+``.
-
-    Raises:
-        ConfigError: It is neither, or the port is out of range.
-    """
+    """Parse ``host:port`` or ``host:port+``."""
     match = _HTTP_BIND.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
         raise errors.ConfigError(
@@ -62,11 +61,7 @@ def http_bind(key: str, text: str) -> HttpBind:
 
 
 def check_address(key: str, address: str, *, port_min: int) -> None:
-    """Check that `address` is ``host:port`` or ``unix:/path``.
-
-    Raises:
-        ConfigError: It is neither, or its port is not in ``port_min .. 65535``.
-    """
+    """Check that `address` is ``host:port`` or ``unix:/path``."""
     if _UNIX.fullmatch(address):
         return
     match = _HOST_AND_PORT.fullmatch(address)
@@ -80,11 +75,7 @@ def check_address(key: str, address: str, *, port_min: int) -> None:
 
 
 def check_collector(key: str, endpoint: str) -> None:
-    """Check that `endpoint` is ``host:port``, with or without ``http://`` or ``https://``.
-
-    Raises:
-        ConfigError: It is not, or its port is not in ``1 .. 65535``.
-    """
+    """Check that `endpoint` is ``host:port``, with or without ``http://`` or ``https://``."""
     match = _COLLECTOR.fullmatch(endpoint)
     if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
         words = f"must be a URL such as http://localhost:4317, got {endpoint!r}"
@@ -92,11 +83,7 @@ def check_collector(key: str, endpoint: str) -> None:
 
 
 def check_dsn(key: str, dsn: str) -> None:
-    """Check that libpq can read `dsn`; no connection is made.
-
-    Raises:
-        ConfigError: It cannot. Quoted parts of it are masked: they may contain a password.
-    """
+    """Check that libpq can read `dsn`; no connection is made."""
     # Imported here: a client does not need the driver.
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
 

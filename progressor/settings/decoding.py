@@ -3,7 +3,8 @@
 A dataclass is the schema: a field's name is its key, its annotation gives the type and the bounds
 (``msgspec.Meta``), its metadata the sentence for the reference. msgspec checks the values; the
 errors and the reference are written from the same annotations. A ``timedelta`` field is a key that
-ends in ``_seconds``. An empty string stands for the default.
+ends in ``_seconds``. An empty string stands for the default. Whatever is wrong raises
+`ConfigError`, which names the key.
 """
 
 import builtins
@@ -134,11 +135,7 @@ def keys_of(table: "type[DataclassInstance]") -> Iterator[Key]:
 
 
 def decode(table: type[Table], given: Mapping[str, Given], *, prefix: str) -> Table:
-    """Build a dataclass from the values given for its keys; the others keep their defaults.
-
-    Raises:
-        ConfigError: A key is unknown, missing or its value wrong; it is named after `prefix`.
-    """
+    """Build a dataclass from the values given for its keys; the others keep their defaults."""
     keys = {key.name: key for key in keys_of(table)}
     values = {}
     for name, value in given.items():
@@ -154,11 +151,7 @@ def decode(table: type[Table], given: Mapping[str, Given], *, prefix: str) -> Ta
 
 
 def given_table(value: Given, *, prefix: str) -> dict[str, Given]:
-    """Return a given table as its given values.
-
-    Raises:
-        ConfigError: It is not a table.
-    """
+    """Return a given table as its given values."""
     if not isinstance(value.value, dict):
         raise errors.ConfigError(prefix, f"must be a table, got {value.value!r}{value.where}")
     return {name: dataclasses.replace(value, value=inner) for name, inner in value.value.items()}

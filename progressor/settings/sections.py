@@ -245,11 +245,7 @@ class Telemetry:
             check_collector("telemetry.otlp_endpoint", self.otlp_endpoint)
 
     def metrics_at(self, number: int = 1) -> HttpBind | None:
-        """Return where the `number`-th replica process serves its metrics; None: nowhere.
-
-        Raises:
-            ConfigError: The address is malformed, or its port is out of range.
-        """
+        """Return where the `number`-th replica process serves its metrics; None: nowhere."""
         if self.metrics_bind == METRICS_OFF:
             return None
         bind = http_bind(METRICS_KEY, self.metrics_bind)

@@ -2,7 +2,8 @@
 
 `JOB_FORMAT` shows a whole file. Its nodes may be in any order; they are sent in an
 order in which each node follows its predecessors. Errors name the place in the file, for example
-``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of the file``.
+``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of the file``; all are
+`InvalidRequestError`.
 """
 
 import base64
@@ -184,11 +185,7 @@ class _Place:
 
 
 def read_job(path: str) -> JobDocument:
-    """Return the job of a file, or of standard input for ``-``.
-
-    Raises:
-        InvalidRequestError: It cannot be read, or is not a valid job; the place is named.
-    """
+    """Return the job of a file, or of standard input for ``-``."""
     top = _Place("standard input" if path == "-" else path)
     table = top.decode(_json_of(path, top), _JobTable)
     place = top.key("nodes")
@@ -239,11 +236,7 @@ def _refuse(constant: str) -> NoReturn:
 
 @contextlib.contextmanager
 def placed(document: JobDocument | None) -> Iterator[None]:
-    """Name the places in the file, if there is one, in the engine's errors about a job.
-
-    Raises:
-        InvalidRequestError: The engine's error, with other fields.
-    """
+    """Name the places in the file, if there is one, in the engine's errors about a job."""
     try:
         yield
     except errors.InvalidRequestError as error:
@@ -372,11 +365,7 @@ def _retry(table: _RetryTable, place: _Place) -> RetryPolicy:
 
 
 def _in_order(place: _Place, nodes: Mapping[str, _NodeTable]) -> list[str]:
-    """Return the names in an order in which each follows its predecessors, else as in the file.
-
-    Raises:
-        InvalidRequestError: A predecessor does not exist, or nodes form a cycle.
-    """
+    """Return the names in an order in which each follows its predecessors, else as in the file."""
 
     def wrong(name: str, before: str, description: str) -> errors.InvalidRequestError:
         here = place.key(name).key("after").at(f"[{nodes[name].after.index(before)}]")

@@ -55,11 +55,7 @@ class EngineOptions:
 
     @property
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """The credentials for TLS; None without TLS.
-
-        Raises:
-            InvalidRequestError: The authority's file cannot be read.
-        """
+        """The credentials for TLS; None without TLS."""
         if self.tls_authority is not None:
             try:
                 return grpc.ssl_channel_credentials(self.tls_authority.read_bytes())
@@ -94,11 +90,7 @@ IN_DEFAULT_NAMESPACE = NamespaceOptions()
 
 @contextlib.asynccontextmanager
 async def client_of(engine: EngineOptions) -> AsyncIterator[Client]:
-    """Return a client of the given engine with payloads as bytes, closed at the end.
-
-    Raises:
-        InvalidRequestError: The authority's file cannot be read.
-    """
+    """Return a client of the given engine with payloads as bytes, closed at the end."""
     client = Client(
         engine.address,
         namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",
@@ -148,11 +140,7 @@ class Settings:
         return pairs("--set", self.set) | given
 
     def load(self) -> Config:
-        """Return the settings from all sources.
-
-        Raises:
-            ConfigError: A key is unknown, or its value is wrong.
-        """
+        """Return the settings from all sources."""
         return load(file=self.config, flags=self.flags())
 
 

@@ -1,14 +1,18 @@
-"""The metrics endpoint against those who want no metrics: slow, many, and odd."""
+"""The metrics endpoint: a scrape, its address, and clients that are slow, many or odd."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 
 import pytest
 
+from progressor import errors
 from progressor.settings.addresses import http_bind
+from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.metrics import scrape_server
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import METRICS, Metrics
@@ -71,6 +75,70 @@ def all_of(connection: socket.socket) -> bytes:
     while chunk := connection.recv(65_536):
         answer += chunk
     return answer
+
+
+async def test_a_scrape_is_answered_while_the_event_loop_stands_still(
+    place: tuple[str, int],
+) -> None:
+    # The thread of the loop is the one that waits here.
+    text = scrape(url_of(place))
+
+    assert families(text).keys() >= ALL
+    assert "process_resident_memory_bytes" in families(text)
+
+
+async def test_a_scrape_of_openmetrics_gets_that(place: tuple[str, int]) -> None:
+    text = scrape(url_of(place), {"Accept": "application/openmetrics-text;version=1.0.0"})
+
+    assert text.endswith("# EOF\n")
+    assert "# UNIT progressor_heartbeat_age_seconds seconds\n" in text
+
+
+async def test_there_is_nothing_but_the_metrics(place: tuple[str, int]) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scrape(url_of(place).removesuffix("metrics"))
+
+
+def test_a_port_that_is_taken_is_an_error_by_its_key(place: tuple[str, int]) -> None:
+    host, port = place
+    second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}"))
+
+    with pytest.raises(errors.ConfigError, match=re.escape(f"'{host}:{port}'")) as caught:
+        second.open()
+
+    assert caught.value.key == METRICS_KEY
+
+
+def test_where_it_may_be_another_port_the_next_free_one_is_taken(place: tuple[str, int]) -> None:
+    host, port = place
+    second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}+"))
+
+    url = second.open()
+    told = scrape(url)
+    second.close()
+
+    assert url != url_of(place)
+    assert families(told).keys() >= ALL
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.1:0", "192.0.2.1:9464+"])
+def test_an_address_that_is_not_ours_is_an_error_by_its_key(bind: str) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        MetricsEndpoint(Metrics(), http_bind("key", bind)).open()
+
+    assert caught.value.key == METRICS_KEY
+
+
+def test_an_endpoint_that_was_closed_leaves_its_port_to_the_next() -> None:
+    first = MetricsEndpoint(Metrics(), http_bind("key", "127.0.0.1:0"))
+    url = first.open()
+    scrape(url)
+    first.close()
+    place = url.removeprefix("http://").removesuffix("/metrics")
+    second = MetricsEndpoint(Metrics(), http_bind("key", place))
+
+    assert second.open() == url
+    second.close()
 
 
 @pytest.mark.parametrize("request_", ODD, ids=lambda it: ascii(it[:60]))

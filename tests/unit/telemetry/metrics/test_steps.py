@@ -10,11 +10,9 @@ import pytest
 
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.intent import (
-    Action,
     Complete,
     KeepTimer,
     Outcome,
-    Rejected,
     RemoveProcess,
     SetTimer,
 )
@@ -28,7 +26,6 @@ from progressor.storage.processes.settlements import LeaseLost
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_error,
-    make_failure,
     make_key,
     make_new_events,
     make_process,
@@ -150,28 +147,6 @@ async def test_a_step_that_removes_its_process_is_a_removal() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("outcome", "settlement", "code", "rejected"),
-    [
-        (make_failure(code=UNAVAILABLE, retryable=True), "retry", "UNAVAILABLE", "false"),
-        (make_failure(code=UNAVAILABLE, retryable=False), "break", "UNAVAILABLE", "false"),
-        (Rejected(code=NOT_FOUND, message="no such thing"), "fail", "NOT_FOUND", "true"),
-    ],
-    ids=["retried", "broken", "rejected"],
-)
-@in_virtual_time
-async def test_what_the_processor_did_not_do_is_counted_by_its_code(
-    outcome: Outcome, settlement: str, code: str, rejected: str
-) -> None:
-    harness = Harness()
-    harness.processor.script.append(outcome)
-
-    await harness.carry()
-
-    assert counted(harness.metrics.settled) == {("orders", "call", settlement): 1}
-    assert counted(harness.metrics.processor_errors) == {("orders", "call", code, rejected): 1}
-
-
 @in_virtual_time
 async def test_a_settlement_that_was_fenced_is_no_settlement() -> None:
     harness = Harness()
@@ -286,17 +261,6 @@ def test_a_job_ends_with_its_leader_and_one_that_is_removed_has_not_ended(
 
 def task_of(part: Part | None) -> RunningTask:
     return make_task(process=make_process(part=part))
-
-
-@pytest.mark.parametrize(("action", "count"), [(Complete(result=b""), 1), (RemoveProcess(), 1)])
-@in_virtual_time
-async def test_a_step_of_a_follower_is_counted(action: Action, count: int) -> None:
-    harness = Harness()
-    harness.processor.script.append(make_success(action))
-
-    await harness.carry(task_of(FOLLOWS))
-
-    assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "done"): count}
 
 
 @in_virtual_time

@@ -1,7 +1,5 @@
 """Traces of a request, its admission and its steps through the engine."""
 
-import datetime as dt
-
 import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
@@ -14,7 +12,7 @@ from progressor.api.calls.traces import trace_context_of
 from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
-from progressor.domain.processes.intent import Failed, Rejected, SetTimer
+from progressor.domain.processes.intent import Failed, Rejected
 from progressor.storage.processes.settlements import LeaseLost
 from progressor.telemetry import names
 from progressor.telemetry.traces.tracing import Tracing
@@ -27,7 +25,6 @@ from tests.support.builders import (
     make_process,
     make_request,
     make_result,
-    make_success,
     make_task,
     make_written,
 )
@@ -36,11 +33,9 @@ from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.spans import (
     NOT_TRACED,
     SPAN_ID,
-    TRACE_ID,
     TRACED,
     Spans,
     attributes_of,
-    id_of,
     is_error,
     parent_of,
 )
@@ -87,24 +82,6 @@ class Method:
 def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = None) -> Served:
     gate = Interceptor(clock=SystemClock(), tracing=tracing)
     return gate.served(called or PROCESS_SERVICE.methods_by_name["Call"], method)
-
-
-async def test_a_request_is_stored_under_the_span_that_tells_of_it() -> None:
-    spans, method = Spans(), Method(pb.CallResponse(task_id=7))
-    request = pb.CallRequest(namespace="orders", process_id="o-1")
-
-    await served(spans.tracing, method)(request, Context(dict(TRACED)))
-
-    span = spans.one(SERVER)
-    assert method.contexts == [{"traceparent": f"00-{TRACE_ID}-{id_of(span)}-01"}]
-    assert attributes_of(span) == {
-        "rpc.system.name": "grpc",
-        "rpc.method": "progressor.v1.ProcessService/Call",
-        "rpc.response.status_code": "OK",
-        "progressor.namespace": "orders",
-        "progressor.process_id": "o-1",
-        "progressor.task_id": 7,
-    }
 
 
 @pytest.mark.parametrize(
@@ -203,23 +180,6 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
     with pytest.raises(errors.StorageUnavailableError):
         await answer
     assert spans.one("progressor.admit").status.description == "STORAGE_UNAVAILABLE"
-
-
-@in_virtual_time
-async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
-    spans = Spans()
-    harness = Harness(tracing=spans.tracing)
-    harness.processor.script.append(make_success(SetTimer(after=dt.timedelta(hours=1))))
-
-    await harness.carry(make_task(trace_context=TRACED))
-
-    step, call = spans.one("progressor.step"), spans.one(CALL)
-    (entry,) = harness.settlements.entries
-    (asked, _, _) = harness.processor.asked[0]
-    assert parent_of(step) == SPAN_ID
-    assert entry.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(step)}-01"
-    assert asked.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(call)}-01"
-    assert parent_of(spans.one("progressor.settle")) == id_of(step)
 
 
 @in_virtual_time
