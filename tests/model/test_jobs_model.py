@@ -1,115 +1,526 @@
-"""Jobs in storage against a model of 100 lines, through lost leases, in any order of events."""
+"""Jobs in storage against a model of 100 lines, through lost leases, in any order of events.
 
+Each deed is done to both, and compared. Two replicas work on one database. What a replica holds it
+may lose, and its answer come late.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
 import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from tests.support.models.jobs.modelled import OUTCOMES, ModelledJobs
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from tests.support.models.jobs.graphs import Graph, random_graph, specs
+from tests.support.models.jobs.model import ModelJob
 from tests.support.models.machine import Machinery, machinery
 from tests.support.models.strategies import MOSTLY, RARELY, STORES, WHICH
+from tests.support.storage.doctor.invariants import Past, broken_invariants
+from tests.support.storage.jobs.store import DONE, collecting, job_store
+from tests.support.storage.store import (
+    BROKEN,
+    NAMESPACE,
+    NO_TIME,
+    UNREACHABLE,
+    a_request,
+    empty,
+    success,
+)
+
+T = TypeVar("T")
+
+GOES_ON = success(SetTimer(after=NO_TIME))
+"""The answer of a follower that is not done yet, and runs on at once."""
+
+OUTCOMES: dict[str, Outcome] = {
+    "done": DONE, "breaks": BROKEN, "retries": UNREACHABLE, "goes on": GOES_ON,
+}  # fmt: skip
+REVIVING = frozenset({TaskType.TIMEOUT, TaskType.REPAIR})
+"""What may be carried on for a process in error: a repair, or a timer that is run again."""
+
+ATTEMPTS_MAX = 3
+BACKOFF = dt.timedelta(seconds=2)
+"""Longer than a retry waits."""
+
+ROUNDS_MAX = 200
+CONSTRAINED = 0.15
+"""Share of the nodes that have constraints."""
+
 
 GRAPHS = st.integers(0, 1000)
 WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A task in the hands of a replica."""
+
+    task: RunningTask
+    store: int
+
+
 class JobsMachine(RuleBasedStateMachine):
-    """Two replicas at work on a few jobs."""
+    """Jobs at work in two replicas; whatever the tables say of them must be the model's."""
 
     machinery: Machinery
 
     def __init__(self) -> None:
         super().__init__()
-        self.jobs = ModelledJobs(self.machinery)
+        self.clock = self.machinery.clock
+        self.stores = [job_store(store) for store in self.machinery.stores]
+        self.jobs: dict[str, ModelJob] = {}
+        self.held: dict[int, Held] = {}
+        self.stale: list[Held] = []
+        self.past = Past()
+        self.idle: list[tuple[str, str]] = []
+        self._made = 0
+        empty(self.machinery.observer)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        return self.machinery.run(work)
+
+    # What clients and leaders do.
 
     @rule(seed=GRAPHS, store=STORES)
     def submit(self, seed: int, store: int) -> None:
-        self.jobs.submit(seed, store)
+        """Submit a job that the engine leads."""
+        self.submit_graph(random_graph(random.Random(seed), 8), seed, store)
+
+    def submit_graph(self, graph: Graph, seed: int, store: int) -> None:
+        name = self._fresh()
+        self.jobs[name] = job = ModelJob(led_by="engine")
+        constrained = _constrained(graph, seed)
+        job.add(graph, constrained)
+        self.do(self.stores[store].submit(_key(name), specs(graph, constrained)))
+        self.compare()
 
     @rule(seed=GRAPHS, store=STORES)
     def lead(self, seed: int, store: int) -> None:
-        self.jobs.lead(seed, store)
+        """Start a process, whose processor makes it the leader of a job in its first step."""
+        name, graph = self._fresh(), random_graph(random.Random(seed), 6)
+        self.jobs[name] = job = ModelJob(led_by="processor")
+        job.add(graph)
+        at = self.stores[store]
+        init = self.do(at.store.start(_key(name)))
+        self.do(at.settled(init, success(StartNodes(nodes=specs(graph)))))
+        self.compare()
 
     @rule(which=WHICH, seed=GRAPHS, store=STORES)
     def add(self, which: int, seed: int, store: int) -> None:
-        self.jobs.add(which, seed, store)
+        """Call a leader, whose processor adds nodes that depend on those there are."""
+        name = self._pick(which, [it for it, job in self.jobs.items() if _may_add(job)])
+        if name is None or any(it.task.key.process_id == name for it in self.held.values()):
+            return
+        chosen, job, at = random.Random(seed), self.jobs[name], self.stores[store]
+        admission = self.do(at.store.admit(a_request(_key(name))))
+        if admission.running is None:
+            # A join stands before it; a claim of the call adds nothing.
+            return
+        graph = _more(chosen, job, seed)
+        constrained = _constrained(graph, seed)
+        action = StartNodes(nodes=specs(graph, constrained))
+        self.do(at.settled(admission.running, success(action)))
+        job.add(graph, constrained)
+        self.compare()
 
     @rule(which=WHICH, store=STORES, really=RARELY)
     def cancel(self, which: int, store: int, really: bool) -> None:
-        if really:
-            self.jobs.cancel(which, store)
+        """Cancel a job."""
+        name = self._pick(which, self._running_jobs())
+        if name is None or not really:
+            return
+        self.do(self.stores[store].control.cancel(_key(name), "enough"))
+        self.jobs[name].end("cancelled")
+        self._forget(lambda process_id: process_id == name)
+        self.compare()
 
     @rule(which=WHICH, store=STORES)
     def retry(self, which: int, store: int) -> None:
-        self.jobs.retry(which, store)
+        """Retry a failed job."""
+        name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
+        if name is None:
+            return
+        failed = self.jobs[name].named("failed")
+        _, begun = self.do(
+            self.stores[store].control.retry(_key(name), deadline=None, timeout=None)
+        )
+        assert list(begun) == failed
+        self.jobs[name].retry()
+        self.compare()
 
     @rule(which=WHICH, store=STORES, word=st.sampled_from([*OUTCOMES]))
     def repair(self, which: int, store: int, word: str) -> None:
-        self.jobs.repair(which, store, word)
+        """Repair a follower in error; its processor answers as a word says."""
+        chosen = self._pick(which, self._broken_followers())
+        if chosen is None:
+            return
+        name, node = chosen
+        at = self.stores[store]
+        admission = self.do(at.store.admit(a_request(_key(f"{name}/{node}"), TaskType.REPAIR)))
+        if admission.running is None:
+            return
+        written = self.do(at.settled(admission.running, OUTCOMES[word], continues=True))
+        if word in {"done", "goes on"}:
+            self._begin_again(name, node)
+        if word == "done":
+            self.jobs[name].ends(node, "done")
+        if written.next is not None:
+            self._hold(written.next, store)
+        self.compare()
 
     @rule(which=WHICH, store=STORES)
     def simple_repair(self, which: int, store: int) -> None:
-        self.jobs.simple_repair(which, store)
+        """Bring a follower in error back without asking its processor; a timer runs again."""
+        chosen = self._pick(which, self._broken_followers())
+        if chosen is None:
+            return
+        name, node = chosen
+        at = self.stores[store]
+        repaired = self.do(at.store.writes.simple_repair(_key(f"{name}/{node}")))
+        if repaired.verdict is Verdict.ACCEPTED and repaired.due is None:
+            self._begin_again(name, node)
+            # It runs, and has nothing to do.
+            self.idle.append((name, node))
+        self.compare()
 
     @rule(which=WHICH, store=STORES)
     def repair_leader(self, which: int, store: int) -> None:
-        self.jobs.repair_leader(which, store)
+        """Bring a leader in error back without asking its processor."""
+        name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
+        if name is not None:
+            self.do(self.stores[store].store.writes.simple_repair(_key(name)))
+            self.jobs[name].state = "running"
+            self.compare()
 
     @rule(which=WHICH, store=STORES, really=RARELY)
     def remove(self, which: int, store: int, really: bool) -> None:
-        if really:
-            self.jobs.remove(which, store)
+        """Remove a follower: its node has failed, if it was not at its end."""
+        among = [
+            (name, node)
+            for name, job in self.jobs.items()
+            for node, it in job.nodes.items()
+            if it.has_follower
+        ]
+        chosen = self._pick(which, among)
+        if chosen is None or not really:
+            return
+        name, node = chosen
+        self.do(self.stores[store].store.writes.remove(_key(f"{name}/{node}")))
+        self._forget(lambda process_id: process_id == f"{name}/{node}")
+        job = self.jobs[name]
+        job.nodes[node].has_follower = False
+        if job.nodes[node].state == "running":
+            job.ends(node, "failed")
+        self.compare()
 
     @rule(which=WHICH, store=STORES, really=RARELY)
     def remove_leader(self, which: int, store: int, really: bool) -> None:
-        if really:
-            self.jobs.remove_leader(which, store)
+        """Remove a leader, and with it the job; its followers are stopped after that."""
+        name = self._pick(which, list(self.jobs))
+        if name is None or not really:
+            return
+        at = self.stores[store]
+        self.do(at.store.writes.remove(_key(name)))
+        self._forget(lambda process_id: process_id == name)
+        del self.jobs[name]
+        self.do(at.control.stop_orphans())
+        self.compare()
+
+    # What workers do.
 
     @rule(store=STORES)
     def claim(self, store: int) -> None:
-        self.jobs.claim(store)
+        """Claim all that is due, and see that it may run."""
+        for claimed in self.do(self.stores[store].store.claim_due(limit=100)):
+            self._hold(claimed.task, store)
 
     @rule(which=WHICH, word=WORDS, continues=MOSTLY)
     def settle(self, which: int, word: str, continues: bool) -> None:
-        self.jobs.settle(which, word, continues=continues)
+        """Settle what a replica holds, as a word of OUTCOMES says."""
+        held = self._pick(which, list(self.held.values()))
+        if held is None:
+            return
+        del self.held[held.task.token]
+        outcome = self._outcome(held.task, word)
+        written = self.do(self.stores[held.store].settle(held.task, outcome, continues=continues))
+        assert isinstance(written, Written), "no other replica has had the lease"
+        self._apply(held.task, outcome)
+        if written.next is not None:
+            self._hold(written.next, held.store)
+        self.compare()
 
     @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=STORES)
     def work(self, words: list[str], store: int) -> None:
-        self.jobs.work(words, store)
+        """Claim and settle, again and again, as these words say."""
+        for word in words:
+            self.claim(store)
+            if not self.held:
+                self.let_time_pass()
+            self.settle(0, word, continues=True)
 
     @rule(words=st.lists(WORDS, min_size=3, max_size=10), store=STORES)
     def work_more(self, words: list[str], store: int) -> None:
-        self.jobs.work(words, store)
+        self.work(words, store)
 
     @rule(which=WHICH, store=STORES)
     def fail(self, which: int, store: int) -> None:
-        self.jobs.fail(which, store)
+        """Let one node of a job break, and all else of it be done until it has failed."""
+        name = self._pick(which, self._running_jobs())
+        if name is None:
+            return
+        word = "breaks"
+        for _ in range(ROUNDS_MAX):
+            self.let_time_pass()
+            self.claim(store)
+            of_job = [it for it in self.held if _job_of(self.held[it].task) == name]
+            if not of_job:
+                return
+            self.settle(list(self.held).index(of_job[0]), word, continues=True)
+            word = "done"
 
     @rule(seed=GRAPHS)
     def settle_all(self, seed: int) -> None:
-        self.jobs.settle_all(seed)
+        """Settle all that is held of followers, at the same moment in both replicas."""
+        chosen = random.Random(seed)
+        words = chosen.choice((["done"], ["done"] * 15 + ["breaks", "goes on"]))
+        settled = [
+            (self.held.pop(held.task.token), OUTCOMES[chosen.choice(words)])
+            for held in list(self.held.values())
+            if _node_of(held.task) is not None
+        ]
+
+        async def all_at_once() -> None:
+            async with asyncio.TaskGroup() as group:
+                for held, outcome in settled:
+                    at = self.stores[held.store]
+                    group.create_task(at.settled(held.task, outcome), name="settle")
+
+        self.do(all_at_once())
+        for held, outcome in settled:
+            self._apply(held.task, outcome)
+        self.compare()
 
     @rule(which=WHICH)
     def lose(self, which: int) -> None:
-        self.jobs.lose(which)
+        """Let a lease be lost: the replica is silent, and another one collects the task."""
+        held = self._pick(which, list(self.held.values()))
+        if held is None:
+            return
+        del self.held[held.task.token]
+        self.stale.append(held)
+        entry = collecting(held.task, self.clock.now())
+
+        async def collect() -> SettlementOutcome:
+            return await self.stores[1 - held.store].store.write(entry)
+
+        written = self.do(collect())
+        assert isinstance(written, Written), "no other replica collects"
+        self._apply(held.task, Lost())
+        self.compare()
 
     @rule(which=WHICH, word=WORDS)
     def speak_late(self, which: int, word: str) -> None:
-        self.jobs.speak_late(which, word)
-
-    @rule(which=WHICH, store=STORES)
-    def maintain(self, which: int, store: int) -> None:
-        self.jobs.maintain(which, store)
+        """Let an answer come whose lease was lost: it changes nothing."""
+        held = self._pick(which, self.stale)
+        if held is None:
+            return
+        self.stale.remove(held)
+        outcome = OUTCOMES[word]
+        written = self.do(self.stores[held.store].settle(held.task, outcome))
+        assert isinstance(written, LeaseLost), "a lost lease has settled"
+        self.compare()
 
     @rule()
     def let_time_pass(self) -> None:
-        self.jobs.let_time_pass()
+        """Let the time of a retry come."""
+        self.clock.advance(BACKOFF)
+        self.do(self.stores[0].store.gates.promote_due([NAMESPACE.name]))
+
+    @rule(which=WHICH, store=STORES)
+    def maintain(self, which: int, store: int) -> None:
+        """Have a replica do for a job what no settlement does."""
+        name = self._pick(which, list(self.jobs))
+        if name is not None:
+            self._tend(name, store)
+            self.compare()
+
+    def _tend(self, name: str, store: int) -> None:
+        self.do(self.stores[store].maintain(_key(name)))
+        job = self.jobs[name]
+        if job.state == "running":
+            job.maintain()
+        else:
+            leased = {it.task.key.process_id for it in self.held.values()}
+            job.stop(it for it in job.named("running") if f"{name}/{it}" not in leased)
 
     def teardown(self) -> None:
-        """Let everything come to its end."""
-        self.jobs.finish()
+        """Let everything that there is come to its end, and see that it does, without recovery."""
+        for name, node in self.idle:
+            self._call_idle(name, node)
+        for _ in range(ROUNDS_MAX):
+            for name in self.jobs:
+                self._tend(name, 0)
+            self.let_time_pass()
+            self.claim(0)
+            if not self.held:
+                break
+            for token in list(self.held):
+                if token in self.held:
+                    self.settle(list(self.held).index(token), "done", continues=True)
+        for name, job in self.jobs.items():
+            assert job.has_come_to_its_end, f"{name} is stuck: {job.states}"
+            assert job.state != "running" or job.led_by == "processor", f"{name}: {job.states}"
+        assert self.do(self.stores[0].recovered()) == []
+        assert broken_invariants(self.machinery.observer, at_rest=True, now=self.clock.now()) == {}
+
+    def _call_idle(self, name: str, node: str) -> None:
+        job = self.jobs.get(name)
+        if job is not None and job.nodes[node].state == "running":
+            admission = self.do(self.stores[0].store.admit(a_request(_key(f"{name}/{node}"))))
+            if admission.running is not None:
+                self._hold(admission.running, 0)
+
+    # What must be the same.
+
+    def compare(self) -> None:
+        """Compare the tables with the model, and with the invariants."""
+        for name, job in self.jobs.items():
+            assert self.do(self.stores[0].states(_key(name))) == job.states, name
+            assert self.do(self.stores[0].job_state(_key(name))) == job.state, name
+            told = self.do(self.stores[0].attempts(_key(name)))
+            begun = {node: it.attempt for node, it in job.nodes.items() if it.state != "ready"}
+            assert begun.items() <= told.items(), name
+        assert broken_invariants(self.machinery.observer) == {}
+        assert self.past.look(self.machinery.observer) == []
+
+    # How the model is informed.
+
+    def _fresh(self) -> str:
+        self._made += 1
+        return f"job{self._made}"
+
+    def _hold(self, task: RunningTask, store: int) -> None:
+        name, node = _job_of(task), _node_of(task)
+        job = self.jobs.get(name)
+        if job is None:
+            pass
+        elif node is None:
+            if task.task_type is TaskType.JOIN and task.attempt == 1:
+                assert job.has_come_to_its_end, "a leader was told that its nodes have ended"
+                assert task.task_id not in job.joins
+                job.joins.append(task.task_id)
+        else:
+            of_node = job.nodes[node]
+            may_run = {"running", "failed"} if task.task_type in REVIVING else {"running"}
+            assert of_node.state in may_run, f"{name}/{node} is begun, and {of_node.state}"
+            undone = [it for it in of_node.before if job.nodes[it].state != "done"]
+            assert not undone, f"{name}/{node} is begun before {undone}"
+            if task.task_type is TaskType.INIT and task.task_id not in of_node.inits:
+                of_node.inits.append(task.task_id)
+                assert len(of_node.inits) <= of_node.attempt, f"{name}/{node} was started twice"
+        self.held[task.token] = Held(task, store)
+
+    def _outcome(self, task: RunningTask, word: str) -> Outcome:
+        """Return what a word says, and of the engine's join what that decides."""
+        if _node_of(task) is not None or task.task_type is not TaskType.JOIN:
+            return OUTCOMES[word] if _node_of(task) is not None else success()
+        job = self.jobs[_job_of(task)]
+        is_done = all(state == "done" for state in job.states.values())
+        return DONE if is_done else BROKEN
+
+    def _apply(self, task: RunningTask, outcome: Outcome) -> None:
+        """Tell the model what a settlement has done."""
+        name, node = _job_of(task), _node_of(task)
+        job = self.jobs.get(name)
+        if job is None:
+            return
+        if task.task_type in REVIVING and node and job.nodes[node].state == "failed":
+            # It brings its process back, or leaves it broken.
+            if outcome not in {DONE, GOES_ON}:
+                return
+            self._begin_again(name, node)
+        is_spent = task.attempt >= ATTEMPTS_MAX and outcome in {UNREACHABLE, Lost()}
+        if node is None:
+            if outcome is DONE or outcome is BROKEN or is_spent:
+                job.end("done" if outcome is DONE else "failed")
+        elif outcome is DONE or outcome is BROKEN or is_spent:
+            job.ends(node, "done" if outcome is DONE else "failed")
+        elif job.state != "running":
+            job.stop([node])
+
+    def _begin_again(self, name: str, node: str) -> None:
+        """A join that is in hand is taken back: its job goes on."""
+        self.jobs[name].restart_nodes(node)
+        self._forget(lambda process_id: process_id == name)
+
+    def _forget(self, ended: Callable[[str], bool]) -> None:
+        """Take what was in hand of processes that were ended from outside for lost."""
+        for token, held in list(self.held.items()):
+            if ended(held.task.key.process_id):
+                self.stale.append(self.held.pop(token))
+
+    def _broken_followers(self) -> list[tuple[str, str]]:
+        return [
+            (name, node)
+            for name, job in self.jobs.items()
+            if job.state in {"running", "failed"}
+            for node, it in job.nodes.items()
+            if it.state == "failed" and it.has_follower
+        ]
+
+    def _running_jobs(self) -> list[str]:
+        return [name for name, job in self.jobs.items() if job.state == "running"]
+
+    @staticmethod
+    def _pick(which: int, among: list[T]) -> T | None:
+        return among[which % len(among)] if among else None
+
+
+def _key(name: str) -> ProcessKey:
+    return process_key(NAMESPACE.name, name)
+
+
+def _job_of(task: RunningTask) -> str:
+    return task.key.process_id.partition("/")[0]
+
+
+def _node_of(task: RunningTask) -> str | None:
+    return task.key.process_id.partition("/")[2] or None
+
+
+def _may_add(job: ModelJob) -> bool:
+    return job.led_by == "processor" and job.state == "running"
+
+
+def _constrained(graph: Graph, seed: int) -> list[str]:
+    chosen = random.Random(seed)
+    return [name for name in graph if chosen.random() < CONSTRAINED]
+
+
+def _more(chosen: random.Random, job: ModelJob, seed: int) -> Graph:
+    """Return new nodes, which depend on each other and on those that the job has."""
+    fresh = random_graph(chosen, 3)
+    old = list(job.nodes)
+    return {
+        f"{name}.{seed}.{len(old)}": (
+            *(f"{each}.{seed}.{len(old)}" for each in before),
+            *chosen.sample(old, chosen.randint(0, min(2, len(old)))),
+        )
+        for name, before in fresh.items()
+    }
 
 
 def test_jobs_do_what_their_model_does(own_database: str) -> None:
@@ -127,8 +538,12 @@ def test_jobs_do_what_their_model_does(own_database: str) -> None:
 def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, seed: int) -> None:
     chosen = random.Random(seed)
     with machinery(own_database) as opened:
-        jobs = ModelledJobs(opened)
-        jobs.submit(seed, 0, nodes_max=200)
+
+        class Machine(JobsMachine):
+            machinery = opened
+
+        jobs = Machine()
+        jobs.submit_graph(random_graph(random.Random(seed), 200), seed, 0)
         for _ in range(60):
             jobs.claim(chosen.randrange(2))
             for _ in range(chosen.randrange(6)):
@@ -143,4 +558,4 @@ def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, 
             if chosen.random() < 0.2:
                 jobs.settle_all(chosen.randrange(1000))
             jobs.let_time_pass()
-        jobs.finish()
+        jobs.teardown()
