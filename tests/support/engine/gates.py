@@ -15,34 +15,29 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import grpc
 import psycopg
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
-from progressor.sdk.transport.failures import read_status
+from progressor.sdk import Client
+from progressor.sdk.values.constraints import constraints_from_wire
 from progressor.v1 import processor_service_pb2, types_pb2
-from progressor.v1.gate_service_pb2 import GetGateRequest, GetGateResponse, SetGateRequest
-from progressor.v1.gate_service_pb2_grpc import GateServiceStub
-from progressor.v1.process_service_pb2 import (
-    AwaitTaskRequest,
-    CallRequest,
-    CancelRequest,
-    NotifyRequest,
-    StartRequest,
+from tests.support.engine.points import eventually
+from tests.support.engine.replica import (
+    QUIET,
+    Env,
+    Replica,
+    answering,
+    open_env,
+    refusal,
+    running_replica,
 )
-from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.engine.points import PATIENCE_SECONDS, eventually
-from tests.support.engine.replica import QUIET, Env, Replica, answering, open_env, running_replica
 from tests.support.processor.script import Step
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 
-if TYPE_CHECKING:
-    # The generated module has them in its stub alone.
-    from progressor.v1.gate_service_pb2_grpc import GateServiceAsyncStub
-    from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
+Wire = types_pb2.Constraints
 
 CONSTRAINED = b"constrained"
 """The args of requests with constraints, unless they have others."""
@@ -107,76 +102,56 @@ class NotingProcessor(ScriptedProcessor):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """Stubs of one replica."""
-
-    processes: "ProcessServiceAsyncStub"
-    gates: "GateServiceAsyncStub"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
     """An environment whose requests go to several replicas, one after the other."""
 
     env: Env
     notes: list[Note]
     observer: psycopg.Connection[Any]
-    ends: Sequence[Ends]
-    turns: Iterator[Ends]
+    clients: Sequence[Client]
+    turns: Iterator[Client]
 
-    async def start(
-        self, process_id: str, constraints: types_pb2.Constraints | None = None, **fields: Any
-    ) -> int:
+    async def start(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
         """Start a process and return its task once that is accepted."""
-        request = StartRequest(**self._fields(process_id, constraints, fields), accept_only=True)
-        return (await next(self.turns).processes.Start(request)).task_id
+        wanted = _options(constraints, fields)
+        reply = await next(self.turns).start(process_id, accept_only=True, **wanted)
+        return reply.task_id
 
-    async def call(
-        self, process_id: str, constraints: types_pb2.Constraints | None = None, **fields: Any
-    ) -> int:
+    async def call(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
         """Call a process and return the task once that is accepted."""
-        request = CallRequest(**self._fields(process_id, constraints, fields), accept_only=True)
-        return (await next(self.turns).processes.Call(request)).task_id
+        wanted = _options(constraints, fields)
+        reply = await next(self.turns).call(process_id, accept_only=True, **wanted)
+        return reply.task_id
 
     async def answered(
-        self, process_id: str, constraints: types_pb2.Constraints | None = None, **fields: Any
+        self, process_id: str, constraints: Wire | None = None, **fields: Any
     ) -> bytes:
         """Call a process and return its response."""
-        request = CallRequest(**self._fields(process_id, constraints, fields))
-        response = await next(self.turns).processes.Call(request, timeout=PATIENCE_SECONDS)
-        return response.response
+        response: bytes = (
+            await next(self.turns).call(process_id, **_options(constraints, fields))
+        ).response
+        return response
 
-    async def notify(
-        self, process_id: str, constraints: types_pb2.Constraints | None = None, **fields: Any
-    ) -> int:
+    async def notify(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
         """Notify a process and return the task."""
-        request = NotifyRequest(**self._fields(process_id, constraints, fields))
-        return (await next(self.turns).processes.Notify(request)).task_id
+        receipt = await next(self.turns).notify(process_id, **_options(constraints, fields))
+        return receipt.task_id
 
     async def cancel(self, process_id: str, task: int | str) -> int:
         """Cancel a task by its id or its key, and return its id."""
-        request = CancelRequest(namespace=self.env.namespace, process_id=process_id)
-        if isinstance(task, int):
-            request.task_id = task
-        else:
-            request.idempotency_key = task
-        return (await next(self.turns).processes.Cancel(request)).task_id
+        which = {"task_id" if isinstance(task, int) else "idempotency_key": task}
+        return await next(self.turns).cancel(process_id, **which)  # type: ignore[arg-type]
 
     async def set_capacity(self, gate: str, capacity: int) -> None:
-        request = SetGateRequest(namespace=self.env.namespace, gate=gate, capacity=capacity)
-        await next(self.turns).gates.SetGate(request)
+        await next(self.turns).gates.set(gate, capacity)
 
-    async def gate(self, gate: str) -> GetGateResponse:
-        """Return the description of a gate."""
-        request = GetGateRequest(namespace=self.env.namespace, gate=gate)
-        return await next(self.turns).gates.GetGate(request)
+    async def line(self, gate: str) -> list[str]:
+        """Return the processes in the line of a gate, in order."""
+        return [it.process_id for it in (await next(self.turns).gates.get(gate)).line]
 
     async def ended_as(self, process_id: str, task_id: int) -> str:
         """Return the reason for which a task has ended that did not end well."""
-        request = AwaitTaskRequest(
-            namespace=self.env.namespace, process_id=process_id, task_id=task_id
-        )
-        return await refused(next(self.turns).processes.AwaitTask(request, timeout=10))
+        return await refused(next(self.turns).await_task(process_id, task_id=task_id, timeout=10))
 
     async def finished(self, *tasks: tuple[str, int]) -> None:
         """Wait until tasks have ended well."""
@@ -246,7 +221,9 @@ class Gated:
 
     def at(self, *numbers: int) -> "Gated":
         """Return this with its requests to these replicas, in the order of their addresses."""
-        return dataclasses.replace(self, turns=itertools.cycle([self.ends[it] for it in numbers]))
+        return dataclasses.replace(
+            self, turns=itertools.cycle([self.clients[it] for it in numbers])
+        )
 
     def state(self, process_id: str) -> list[str]:
         """Return in which states the tasks of a process are that have constraints."""
@@ -273,16 +250,10 @@ class Gated:
     def _rows(self, query: str) -> list[Any]:
         return self.observer.execute(query.encode(), [self.env.namespace]).fetchall()
 
-    def _fields(
-        self, process_id: str, constraints: types_pb2.Constraints | None, fields: dict[str, Any]
-    ) -> dict[str, Any]:
-        return {
-            "namespace": self.env.namespace,
-            "process_id": process_id,
-            "args": CONSTRAINED,
-            "constraints": constraints,
-            **fields,
-        }
+
+def _options(constraints: Wire | None, fields: dict[str, Any]) -> dict[str, Any]:
+    wanted = None if constraints is None else constraints_from_wire(constraints)
+    return {"args": CONSTRAINED, "constraints": wanted, **fields}
 
 
 def constraints(
@@ -292,9 +263,9 @@ def constraints(
     run_at: dt.datetime | None = None,
     priority: int = 0,
     hold: types_pb2.GateHold.ValueType = types_pb2.GATE_HOLD_UNSPECIFIED,
-) -> types_pb2.Constraints:
+) -> Wire:
     """Return constraints as they are on the wire; `capacity` is that of each gate."""
-    made = types_pb2.Constraints(
+    made = Wire(
         gates=[types_pb2.GateUse(gate=gate, capacity=capacity) for gate in gates],
         priority=priority,
         hold=hold,
@@ -328,17 +299,8 @@ async def running_pair(conninfo: str) -> AsyncIterator[tuple[Replica, Replica]]:
 
 
 async def refused(request: Awaitable[object]) -> str:
-    """Return the reason for which a request was refused.
-
-    Raises:
-        AssertionError: It was not.
-    """
-    try:
-        answer = await request
-    except grpc.aio.AioRpcError as error:
-        return read_status(error, "").reason
-    message = f"not refused: {answer!r}"
-    raise AssertionError(message)
+    """Return the reason for which a request was refused."""
+    return (await refusal(request)).reason
 
 
 @contextlib.asynccontextmanager
@@ -353,19 +315,19 @@ async def open_gated(
         processor = await stack.enter_async_context(NotingProcessor(one_at_a_time=one_at_a_time))
         fields = {"processor_targets": (processor.target,), **options}
         observer = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
-        ends = []
-        for address in (replica.address, *addresses):
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
-            ends.append(Ends(processes=ProcessServiceStub(channel), gates=GateServiceStub(channel)))
         async with open_env(replica, one_at_a_time=one_at_a_time, **fields) as bare:
             # It has a processor of its own, which receives no requests.
             env = dataclasses.replace(bare, processor=processor)
+            clients = [
+                await stack.enter_async_context(env.client_at(address))
+                for address in (replica.address, *addresses)
+            ]
             gated = Gated(
                 env=env,
                 notes=processor.notes,
                 observer=observer,
-                ends=ends,
-                turns=itertools.cycle(ends),
+                clients=clients,
+                turns=itertools.cycle(clients),
             )
             yield gated
             async for process in env.client.list(page_size=1000):

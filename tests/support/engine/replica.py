@@ -279,6 +279,8 @@ async def refusal(request: Awaitable[object]) -> Status:
     """
     try:
         answer = await request
+    except grpc.aio.AioRpcError as error:
+        return read_status(error, "")
     except errors.ProgressorError as error:
         if not isinstance(error.__cause__, grpc.aio.AioRpcError):
             raise

@@ -308,7 +308,7 @@ class TestPriority:
             (name, await gated.call(name, constraints(DATABASE, priority=priority)))
             for name, priority in priorities.items()
         ]
-        line = [it.process_id for it in (await gated.gate(DATABASE)).line]
+        line = await gated.line(DATABASE)
         hang.released.set()
         await gated.finished(*tasks)
 
