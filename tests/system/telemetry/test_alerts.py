@@ -1,4 +1,4 @@
-"""Alerts and dashboard as Prometheus's own tool sees them; skipped where there is none."""
+"""Metrics, alerts and dashboard as Prometheus's own tool sees them; skipped where there is none."""
 
 import itertools
 import json
@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
+
+from tests.support.telemetry.metrics import filled_metrics, registry_of
 
 DOCKER = Path(__file__).parents[3] / "docker"
 PROMTOOL = shutil.which("promtool")
@@ -18,6 +21,19 @@ PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(
     PROMTOOL is None, reason="no promtool on the PATH: Debian's package prometheus has it"
 )
+
+
+def test_every_metric_is_read_and_nothing_but_the_unit_in_a_name_is_unusual() -> None:
+    assert PROMTOOL is not None
+    text = generate_latest(registry_of(filled_metrics()))
+
+    ended = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=text, check=False, capture_output=True, timeout=60
+    )
+
+    remarks = (ended.stdout + ended.stderr).decode().splitlines()
+    assert [it for it in remarks if not it.endswith("should not contain abbreviated units")] == []
+    assert all("_ms" in it for it in remarks)
 
 
 def promtool(*arguments: str, folder: Path) -> str:
