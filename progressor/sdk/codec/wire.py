@@ -60,11 +60,7 @@ def duration_from_wire(message: Duration) -> dt.timedelta:
 
 
 def instant_to_wire(instant: dt.datetime) -> Timestamp:
-    """Return an instant as a message.
-
-    Raises:
-        ValueError: `instant` has no time zone.
-    """
+    """Return an instant as a message; raise ValueError if it has no time zone."""
     if instant.tzinfo is None:
         message = f"datetimes must have a time zone, got {instant!r}"
         raise ValueError(message)
@@ -77,12 +73,7 @@ def instant_from_wire(timestamp: Timestamp) -> dt.datetime:
 
 
 def object_to_wire(value: Mapping[str, Payload]) -> Struct:
-    """Return a JSON object as a message.
-
-    Raises:
-        ValueError: It contains an integer beyond 2**53, which would be rounded, a number that is
-            not finite, a value that is not JSON, or more than 30 levels; the message names where.
-    """
+    """Return a JSON object as a message; raise ValueError for what it would change or lose."""
     _check(value, "", depth=1)
     return fields.mapping_to_struct(value)
 

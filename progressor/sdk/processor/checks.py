@@ -45,11 +45,7 @@ def name_of_handler(handler: object) -> str:
 
 
 def check_state(kind: object, codec: Codec, owner: str) -> None:
-    """Check that the codec can write and read the type of a state.
-
-    Raises:
-        TypeError: It cannot; the message names the `owner` and the type.
-    """
+    """Raise TypeError unless the codec can write and read the type of a state."""
     if kind is Any or not isinstance(codec, CheckedCodec):
         return
     why = codec.unreadable(kind)
@@ -59,12 +55,7 @@ def check_state(kind: object, codec: Codec, owner: str) -> None:
 
 
 def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Check that a handler can answer a step.
-
-    Raises:
-        TypeError: It is not a function of one argument, yields, or returns a type that the codec
-            cannot write; the message begins with the `owner`.
-    """
+    """Raise TypeError unless a handler can answer a step."""
     problem = _form_of(handler) or _returned_by(handler, codec)
     if problem is not None:
         message = f"{owner} {problem}"
@@ -72,11 +63,7 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
 
 
 def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Check that a handler lacks no `await`, and requests only types that the codec can read.
-
-    Raises:
-        TypeError: It does not; the message begins with the `owner` and names file and line.
-    """
+    """Raise TypeError if a handler lacks an `await`, or requests what the codec cannot read."""
     call = _forgotten_await(handler)
     if call is not None:
         how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import grpc
 from typing_extensions import TypeForm
@@ -36,6 +36,7 @@ from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
 
 Returned = TypeVar("Returned")
+Handler: TypeAlias = Callable[[Step[State]], Returned]
 
 STILL_RUNNING = "STILL_RUNNING"
 """The reason of a refused attempt: an earlier attempt of its process is still running."""
@@ -128,33 +129,27 @@ class Processor(Generic[State]):
         """The type of `Step.state`."""
         return self._state_type
 
-    def init(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+    def init(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of the first step of a process."""
         return self._register(TaskType.INIT, handler)
 
-    def call(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+    def call(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of calls."""
         return self._register(TaskType.CALL, handler)
 
-    def notify(
-        self, handler: Callable[[Step[State]], Returned]
-    ) -> Callable[[Step[State]], Returned]:
+    def notify(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of notifications, which are calls without an answer."""
         return self._register(TaskType.NOTIFY, handler)
 
-    def repair(
-        self, handler: Callable[[Step[State]], Returned]
-    ) -> Callable[[Step[State]], Returned]:
+    def repair(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of repairs of a broken process."""
         return self._register(TaskType.REPAIR, handler)
 
-    def timeout(
-        self, handler: Callable[[Step[State]], Returned]
-    ) -> Callable[[Step[State]], Returned]:
+    def timeout(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of timers."""
         return self._register(TaskType.TIMEOUT, handler)
 
-    def join(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+    def join(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler that runs when all nodes of a job have ended.
 
         It reads `Step.nodes` and decides: `Step.complete` ends the job as done, `Fail` as failed,
@@ -250,8 +245,8 @@ class Processor(Generic[State]):
         return server.running(self, bind=bind, limits=limits, streaming=streaming)
 
     def _register(
-        self, task_type: TaskType, handler: Callable[[Step[State]], Returned]
-    ) -> Callable[[Step[State]], Returned]:
+        self, task_type: TaskType, handler: Handler[State, Returned]
+    ) -> Handler[State, Returned]:
         if task_type.number in self._handlers:
             message = f"processor {self._name!r} already has a handler for {task_type} tasks"
             raise ValueError(message)

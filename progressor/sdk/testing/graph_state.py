@@ -60,11 +60,7 @@ class GraphState:
         self._nodes: dict[str, GraphNode] = {}
 
     def __getitem__(self, name: str) -> GraphNode:
-        """Return the node of a name.
-
-        Raises:
-            KeyError: The job has no such node; the message lists its nodes.
-        """
+        """Return the node of a name."""
         if name not in self._nodes:
             message = f"the job has no node {name!r}; it has {', '.join(self._nodes)}"
             raise KeyError(message)
@@ -96,11 +92,7 @@ class GraphState:
         return tuple(it.name for it in self if it.state in states)
 
     def add(self, specs: Iterable[nodes_pb2.NodeSpec]) -> None:
-        """Add nodes; those that depend on a failed node are skipped at once.
-
-        Raises:
-            ValueError: A name is taken, or a predecessor does not exist.
-        """
+        """Add nodes; those that depend on a failed node are skipped at once."""
         added = [GraphNode(spec=it) for it in specs]
         known = set(self._nodes)
         for node in added:

@@ -75,11 +75,7 @@ class Registry:
     def follower(
         self, spec: nodes_pb2.NodeSpec, namespace: str, process_id: str, observer: Observer
     ) -> Rehearsal[Any]:
-        """Return the process of a node, not started yet; the node's own retry policy applies.
-
-        Raises:
-            ValueError: The namespace has no processor.
-        """
+        """Return the process of a node, not started yet; the node's own retry policy applies."""
         processor = self.processors.get(namespace)
         if processor is None:
             message = f"no processor for node {spec.name!r}: use `complete` or `fail`"
@@ -129,11 +125,7 @@ class SimulatedJob:
         self._has_expired = False
 
     def add(self, started: nodes_pb2.StartNodes) -> None:
-        """Add nodes; their deadline, if there is one, replaces the job's.
-
-        Raises:
-            ValueError: A name is taken, or a predecessor does not exist.
-        """
+        """Add nodes; their deadline, if there is one, replaces the job's."""
         self.graph.add(started.nodes)
         self._set_deadline(started)
 
@@ -159,11 +151,7 @@ class SimulatedJob:
         return tuple(self.outcome(self.graph[it]) for it in spec.predecessors)
 
     async def begin(self, name: str) -> None:
-        """Start the process of a node, and apply the outcome of its first step.
-
-        Raises:
-            ValueError: The namespace of the node has no processor.
-        """
+        """Start the process of a node, and apply the outcome of its first step."""
         spec = self.graph[name].spec
 
         async def settled(started: nodes_pb2.StartNodes | None) -> None:
@@ -210,12 +198,7 @@ class SimulatedJob:
         return False
 
     async def run_node(self, name: str, *, order: Choice) -> None:
-        """Run a node until it ends, or has neither a timer nor nodes that can run.
-
-        Raises:
-            ValueError: The node is not running, or its namespace has no processor.
-            RuntimeError: `TIMERS_MAX` timers have run, and another is due.
-        """
+        """Run a node until it ends, or has neither a timer nor nodes that can run."""
         self._expect_running_node(name)
         if name not in self.followers:
             await self.begin(name)
@@ -257,11 +240,7 @@ class SimulatedJob:
                     stuck.add(name)
 
     async def complete_node(self, name: str, result: Payload) -> None:
-        """End a running node as done.
-
-        Raises:
-            ValueError: The node is not running, or leads a job.
-        """
+        """End a running node as done."""
         self._expect_own_end(name)
         await self.end(name, NodeState.DONE, result=self.codec.encode(result))
 
@@ -307,11 +286,7 @@ class SimulatedJob:
                 inner.stop(JobState.FAILED, why)
 
     async def cancel(self, cause: str) -> None:
-        """Cancel the job: its leader finishes, or breaks if the job is within another one.
-
-        Raises:
-            JobEndedError: The job has already ended.
-        """
+        """Cancel the job: its leader finishes, or breaks if the job is within another one."""
         self._expect_running()
         if self._parent is not None:
             why = cause or "the job was cancelled"
@@ -322,12 +297,7 @@ class SimulatedJob:
             self.leader.simulated.finish()
 
     async def expire(self) -> None:
-        """Let the deadline pass: the job fails, and its leader breaks.
-
-        Raises:
-            ValueError: The job has no deadline.
-            JobEndedError: The job has already ended.
-        """
+        """Let the deadline pass: the job fails, and its leader breaks."""
         if self.deadline is None:
             message = f"job {self.job_id!r} has no deadline"
             raise ValueError(message)
@@ -340,11 +310,7 @@ class SimulatedJob:
         )
 
     async def retry(self, due: nodes_pb2.StartNodes) -> tuple[str, ...]:
-        """Retry a failed job, with the deadline in `due`; return the nodes that had failed.
-
-        Raises:
-            JobNotFailedError: The job has not failed.
-        """
+        """Retry a failed job, with the deadline in `due`; return the nodes that had failed."""
         if self.state is not JobState.FAILED:
             raise job_errors.JobNotFailedError(self.namespace, self.job_id)
         self.state, self.detail = JobState.RUNNING, ""

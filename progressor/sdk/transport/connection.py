@@ -24,8 +24,7 @@ from progressor.sdk.transport.exchange import (
 )
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.sdk.transport.propagation import trace_metadata
-from progressor.sdk.transport.session import NoSessionsError
-from progressor.sdk.transport.sessions import Sessions
+from progressor.sdk.transport.session import NoSessionsError, Sessions
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -50,12 +49,9 @@ _BARE_HOST = re.compile(r"\[[^\[\]]*\]|[^:/\[\]]*")
 
 
 def check_address(address: str) -> None:
-    """Check the port of ``host:port``; other forms, as unix:/path and dns:///name:1, are gRPC's.
+    """Raise ValueError for a wrong port of ``host:port``; other forms are gRPC's.
 
-    gRPC uses a port modulo 65,536, and 443 if there is none.
-
-    Raises:
-        ValueError: The port is missing or out of range.
+    gRPC uses a port modulo 65,536, and 443 if there is none. Other forms: unix:/path, dns:///name:1.
     """
     match = _HOST_AND_PORT.fullmatch(address)
     if match is not None and int(match[1][:6]) > _PORT_MAX:
@@ -108,11 +104,7 @@ class Endpoint:
     def pause_after(
         self, error: grpc.RpcError, tries: Attempts | Watch[Any], *, is_closed: bool
     ) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Raises:
-            ProgressorError: There is no other attempt, or the connection was closed meanwhile.
-        """
+        """Return the seconds to wait before the next attempt, or raise the last error."""
         status = read_status(error, self.target)
         pause = None if is_closed else tries.pause_after(status)
         if pause is None:
@@ -151,12 +143,9 @@ class Connection:
         self._sessions = Sessions(self._session_channel) if endpoint.session else None
 
     async def send(self, exchange: Exchange[Result]) -> Result:
-        """Return the result of an exchange, sent again where that is safe.
+        """Return the result of an exchange, sent again where that is safe, or raise its error.
 
         Cancelled, it stops waiting; a request that the engine accepted continues.
-
-        Raises:
-            ProgressorError: What the engine answered, as its class in `progressor.errors`.
         """
         attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
@@ -170,12 +159,9 @@ class Connection:
                 return parsed(exchange.parse, message)
 
     async def stream(self, subscription: Subscription[Result]) -> AsyncGenerator[Result]:
-        """Yield the values of a subscription until its end; reopen the stream if it breaks.
+        """Yield the values of a subscription until its end or error; reopen a broken stream.
 
         Closing the generator ends the stream.
-
-        Raises:
-            ProgressorError: What the engine answered, as its class in `progressor.errors`.
         """
         watch, closings = self._endpoint.watch(subscription), self._closings
         while True:  # ends with the stream, or with the subscription's timeout if it has one

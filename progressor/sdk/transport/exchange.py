@@ -100,11 +100,7 @@ def nothing(_message: Message) -> None:
 
 
 def parsed(parse: Callable[[Any], Result], message: Message) -> Result:
-    """Return what a response says.
-
-    Raises:
-        ValueError: The response is invalid; the request may have been valid.
-    """
+    """Return what a response says; raise ValueError if it is invalid."""
     try:
         return parse(message)
     except errors.InvalidRequestError as error:

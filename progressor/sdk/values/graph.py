@@ -199,12 +199,7 @@ class Graph:
 
 
 def nodes_to_wire(graph: Graph, codec: Codec) -> list[pb.NodeSpec]:
-    """Return the nodes of a graph as messages.
-
-    Raises:
-        ValueError: The graph is empty.
-        TypeError: The codec has no form for a node's args.
-    """
+    """Return the nodes of a graph, at least one, as messages."""
     if not graph:
         message = "the graph must have at least one node"
         raise ValueError(message)
@@ -237,11 +232,7 @@ class _Due(TypedDict, total=False):
 
 
 def due_to_wire(deadline: Deadline | None) -> _Due:
-    """Return a deadline as the field of a message.
-
-    Raises:
-        ValueError: It is a datetime without a time zone.
-    """
+    """Return a deadline as the field of a message."""
     if deadline is None:
         return {}
     if isinstance(deadline, dt.datetime):

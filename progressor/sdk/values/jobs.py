@@ -211,11 +211,7 @@ class JobCancelledError(errors.ProgressorError):
 
 
 def checked(job: Job) -> Job:
-    """Return a job that is done.
-
-    Raises:
-        JobFailedError, JobCancelledError: The job is not done.
-    """
+    """Return a job that is done; raise `JobFailedError` or `JobCancelledError` for another."""
     match job.state:
         case JobState.FAILED:
             raise JobFailedError(job)
@@ -274,11 +270,7 @@ def outcome_to_wire(outcome: NodeOutcome, codec: Codec) -> nodes.NodeOutcome:
 def results_of(
     outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: TypeForm[Decoded]
 ) -> dict[str, Decoded]:
-    """Return the results of the nodes that are done, by name, each decoded as a `kind`.
-
-    Raises:
-        ValueError: A result is not a `kind`; the message names the node.
-    """
+    """Return the results of the nodes that are done, by name, each decoded as a `kind`."""
     results: dict[str, Decoded] = {}
     for name, outcome in outcomes.items():
         if outcome.state == nodes.NODE_STATE_DONE:

@@ -56,11 +56,7 @@ class NamespaceConfig:
 
 
 def namespace_mask(fields: Iterable[str] | None) -> FieldMask:
-    """Return the update mask of the named `fields` of NamespaceConfig; None: of all of them.
-
-    Raises:
-        ValueError: A name is not a field that an update can change.
-    """
+    """Return the update mask of the named `fields` of NamespaceConfig; None: of all of them."""
     known = [
         field.name
         for field in dataclasses.fields(NamespaceConfig)

@@ -410,11 +410,7 @@ def event_to_wire(event: NewEvent, codec: Codec) -> types.NewEvent:
 
 
 def timer_to_wire(timer: NewTimer, codec: Codec) -> types.SetTimer:
-    """Return a timer to be set; without `at` and `after` it is due now.
-
-    Raises:
-        ValueError: Both `at` and `after` are given, or a datetime has no time zone.
-    """
+    """Return a timer to be set; without `at` and `after` it is due now."""
     if timer.at is not None and timer.after is not None:
         message = "at most one of `at` and `after` may be given for a timer"
         raise ValueError(message)
@@ -487,11 +483,7 @@ def read_reply(
     *,
     accept_only: bool,
 ) -> Reply[Decoded]:
-    """Return the answer, its response decoded as a `kind`; with `accept_only` there is none.
-
-    Raises:
-        ValueError: The response is not a `kind`.
-    """
+    """Return the answer, its response decoded as a `kind`; with `accept_only` there is none."""
     data = message.response
     return Reply(
         task_id=message.task_id,
@@ -508,11 +500,7 @@ def read_receipt(message: pb.NotifyResponse | pb.PutResponse) -> Receipt:
 def read_task_reply(
     message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Decoded]
 ) -> TaskReply[Decoded]:
-    """Return how the task ended, its response decoded as a `kind`.
-
-    Raises:
-        ValueError: The response is not a `kind`.
-    """
+    """Return how the task ended, its response decoded as a `kind`."""
     return TaskReply(
         task_id=message.task_id,
         type=TaskType.from_number(message.type),

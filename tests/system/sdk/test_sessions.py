@@ -15,7 +15,7 @@ from progressor import errors, job_errors
 from progressor.api.calls.status import CODES
 from progressor.api.server.server import ApiServer, Listening
 from progressor.sdk import EngineUnavailableError
-from progressor.sdk.transport import sessions
+from progressor.sdk.transport import session as sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.api import told_errors

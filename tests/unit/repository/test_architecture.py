@@ -30,7 +30,7 @@ BROAD_CATCHERS = {
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",
 }
 TASKS_WITHOUT_GROUP = {
-    "sdk/transport/sessions.py": "a client has no task group; `close` ends its tasks",
+    "sdk/transport/session.py": "a client has no task group; `close` ends its tasks",
 }
 CLOCKS = re.compile(r"(dt|datetime)(\.datetime)?\.(now|utcnow|today)|time\.time(_ns)?|random\.\w+")
 SQL_NAME = re.compile(r"^CREATE (OR REPLACE )?FUNCTION (\w+)", re.MULTILINE)

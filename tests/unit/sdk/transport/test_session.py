@@ -11,7 +11,7 @@ import pytest
 
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk import BYTES, Client, EngineUnavailableError, UnexpectedStatusError
-from progressor.sdk.transport import sessions
+from progressor.sdk.transport import session as sessions
 from progressor.sdk.transport.session import Session
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import process_service_pb2_grpc
