@@ -81,11 +81,9 @@ class Left(NamedTuple):
     jobs: int
 
     def __bool__(self) -> bool:
-        """Return whether anything is left."""
         return any(self)
 
     def __str__(self) -> str:
-        """Return it as a finding names it."""
         return (
             f"{self.running} tasks running, {self.waiting} waiting, {self.gated} with"
             f" constraints, {self.jobs} jobs running"
@@ -131,7 +129,6 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
 
 
 async def count_left(connection: psycopg.AsyncConnection[Any]) -> Left:
-    """Return what has not ended, at one instant."""
     [row] = await (await connection.execute(_LEFT)).fetchall()
     return Left(*row)
 
@@ -261,7 +258,6 @@ def ticks(
 
 
 def _stored(conninfo: str) -> dict[str, StoredProcess]:
-    """Read all processes as they are at one instant."""
     events: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
     tasks: dict[str, list[StoredTask]] = collections.defaultdict(list)
     with psycopg.connect(conninfo) as connection:

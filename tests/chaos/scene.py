@@ -60,7 +60,6 @@ class Scene:
         return [replica.address for replica in self.replicas.values()]
 
     def lock(self, name: str) -> asyncio.Lock:
-        """Return what lets one fault at a time have the thing of a name."""
         return self.locks.setdefault(name, asyncio.Lock())
 
     async def revive(self, process: ChildProcess) -> None:

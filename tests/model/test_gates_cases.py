@@ -36,7 +36,6 @@ class Scene:
         self._request(TaskType.CALL, process_id, constraints, run=run)
 
     def repair(self, process_id: str) -> None:
-        """Ask for a repair."""
         self._request(TaskType.REPAIR, process_id, None)
 
     def _request(
@@ -53,19 +52,16 @@ class Scene:
         self.judge()
 
     def claim(self) -> None:
-        """Claim all that is due."""
         self.storage.claim(wait=True, limit=100)
         self.judge()
 
     def settle(self, process_id: str, outcome: Outcome | None = None) -> None:
-        """Settle what a process has in hand."""
         self.storage.settle(
             self.held(process_id), success() if outcome is None else outcome, continues=True
         )
         self.judge()
 
     def held(self, process_id: str) -> Held:
-        """Return what a process has in hand."""
         [held] = [
             each for each in self.storage.held.values() if each.task.key.process_id == process_id
         ]
@@ -77,7 +73,6 @@ class Scene:
         return {each.task.key.process_id for each in self.storage.held.values()}
 
     def judge(self) -> None:
-        """Compare, and ask for the invariants."""
         self.storage.tables_are_as_the_model_says()
         self.storage.laws_hold()
 

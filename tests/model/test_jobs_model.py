@@ -89,14 +89,12 @@ class JobsMachine(RuleBasedStateMachine):
         empty(self.machinery.observer)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end."""
         return self.machinery.run(work)
 
     # What clients and leaders do.
 
     @rule(seed=GRAPHS, store=STORES)
     def submit(self, seed: int, store: int) -> None:
-        """Submit a job that the engine leads."""
         self.submit_graph(random_graph(random.Random(seed), 8), seed, store)
 
     def submit_graph(self, graph: Graph, seed: int, store: int) -> None:
@@ -138,7 +136,6 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, store=STORES, really=RARELY)
     def cancel(self, which: int, store: int, really: bool) -> None:
-        """Cancel a job."""
         name = self._pick(which, self._running_jobs())
         if name is None or not really:
             return
@@ -149,7 +146,6 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, store=STORES)
     def retry(self, which: int, store: int) -> None:
-        """Retry a failed job."""
         name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
         if name is None:
             return
@@ -163,7 +159,6 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, store=STORES, word=st.sampled_from([*OUTCOMES]))
     def repair(self, which: int, store: int, word: str) -> None:
-        """Repair a follower in error; its processor answers as a word says."""
         chosen = self._pick(which, self._broken_followers())
         if chosen is None:
             return
@@ -243,13 +238,11 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(store=STORES)
     def claim(self, store: int) -> None:
-        """Claim all that is due, and see that it may run."""
         for claimed in self.do(self.stores[store].store.claim_due(limit=100)):
             self._hold(claimed.task, store)
 
     @rule(which=WHICH, word=WORDS, continues=MOSTLY)
     def settle(self, which: int, word: str, continues: bool) -> None:
-        """Settle what a replica holds, as a word of OUTCOMES says."""
         held = self._pick(which, list(self.held.values()))
         if held is None:
             return
@@ -345,7 +338,6 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule()
     def let_time_pass(self) -> None:
-        """Let the time of a retry come."""
         self.clock.advance(BACKOFF)
         self.do(self.stores[0].store.gates.promote_due([NAMESPACE.name]))
 
@@ -396,7 +388,6 @@ class JobsMachine(RuleBasedStateMachine):
     # What must be the same.
 
     def compare(self) -> None:
-        """Compare the tables with the model, and with the invariants."""
         for name, job in self.jobs.items():
             assert self.do(self.stores[0].states(_key(name))) == job.states, name
             assert self.do(self.stores[0].job_state(_key(name))) == job.state, name

@@ -45,7 +45,6 @@ def graphs(draw: st.DrawFn, *, names: st.SearchStrategy[str] | None = None) -> l
 
 
 def edges_of(vertices: Sequence[Vertex]) -> list[tuple[str, str]]:
-    """Return the edges of a graph, in order."""
     return sorted((before, it.name) for it in vertices for before in it.predecessors)
 
 
@@ -53,7 +52,6 @@ class Reader:
     """Reads a drawing as a person does: along the lines, round the corners, to the next name."""
 
     def __init__(self, lines: Sequence[Text]) -> None:
-        """Take a drawing whose characters are all one cell wide, named ``n1`` and so on."""
         self.lines = [line.plain for line in lines]
         width = max(map(len, self.lines))
         self.lines = [line.ljust(width) for line in self.lines]
@@ -65,12 +63,10 @@ class Reader:
 
     @property
     def names(self) -> list[str]:
-        """The names that are shown, in order."""
         return sorted(found[1] for found in self.labels.values())
 
     @property
     def edges(self) -> list[tuple[str, str]]:
-        """The edges that can be followed, in order."""
         return sorted(
             (found[1], target)
             for (row, _), found in self.labels.items()

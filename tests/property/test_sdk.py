@@ -42,7 +42,6 @@ class CutError(Exception):
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Return a loop that only gives out futures."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()

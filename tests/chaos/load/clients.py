@@ -39,7 +39,6 @@ class Caller:
     def __init__(
         self, number: int, *, connections: Connections, pool: ProcessPool, notes: Notes, seed: int
     ) -> None:
-        """Ask nothing yet; all its choices come of `seed` and its number."""
         self._random = random.Random(f"{seed}:{number}")
         self._requester = Requester(f"c{number}", self._random)
         self._connections, self._pool, self._notes = connections, pool, notes
@@ -167,7 +166,6 @@ class Caller:
             )
 
     async def _cancel(self, subject: Subject) -> None:
-        """Cancel the latest request that may wait for something, of any client."""
         if subject.cancellable:
             await self._connection.cancel(subject.cancellable.pop())
 
@@ -181,7 +179,6 @@ class Caller:
                 group.create_task(self._connections.another().send(request), name="one of a crowd")
 
     async def _meddle(self, subject: Subject, choice: str) -> None:
-        """Start what is there, repair without asking, or remove."""
         if choice == "fix":
             fixed = await self._connection.fix(subject)
             subject.broken = subject.broken and not isinstance(fixed, Done)

@@ -125,7 +125,6 @@ class Connection:
     notes: Notes
 
     async def send(self, request: Request) -> Outcome:
-        """Send a start, call, notify or repair."""
         fields: dict[str, Any] = {"idempotency_key": request.key, "timeout": request.timeout}
         if request.kind is not Kind.REPAIR:
             fields["constraints"] = request.constraints
@@ -137,14 +136,12 @@ class Connection:
         return await self._seen(request, reply, _answered)
 
     async def wait_for(self, request: Request) -> Outcome:
-        """Await a request by its key."""
         reply = self.client.await_task(
             request.subject.process_id, idempotency_key=request.key, timeout=request.timeout
         )
         return await self._seen(request, reply, _awaited, kind=Kind.AWAIT)
 
     async def cancel(self, request: Request) -> Outcome:
-        """Cancel a request by its key."""
         reply = self.client.cancel(
             request.subject.process_id, idempotency_key=request.key, timeout=request.timeout
         )
@@ -162,7 +159,6 @@ class Connection:
     async def put(
         self, request: Request, imported: tuple[str, ...], timer: NewTimer | None
     ) -> Outcome:
-        """Import a process with some history."""
         reply = self.client.put(
             request.subject.process_id,
             state={"last": imported[-1], "count": len(imported)} if imported else None,
@@ -174,31 +170,26 @@ class Connection:
         return await self._seen(request, reply, _done, imported=imported)
 
     async def remove(self, subject: Subject) -> Outcome:
-        """Remove a process."""
         request = Request(kind=Kind.REMOVE, subject=subject, element="")
         reply = self.client.remove(subject.process_id, timeout=request.timeout)
         return await self._seen(request, reply, _done)
 
     async def fix(self, subject: Subject) -> Outcome:
-        """Repair a process without asking its processor."""
         request = Request(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
         reply = self.client.simple_repair(subject.process_id, timeout=request.timeout)
         return await self._seen(request, reply, _revived)
 
     async def look(self, subject: Subject) -> Outcome:
-        """Get a process with all of its history."""
         request = Request(kind=Kind.LOOK, subject=subject, element="")
         reply = self.client.get(subject.process_id, timeout=request.timeout)
         return await self._seen(request, reply, _looked)
 
     async def trace(self, subject: Subject) -> Outcome:
-        """Get the tasks of a process, with what each has brought."""
         request = Request(kind=Kind.LOOK, subject=subject, element="")
         reply = self.client.trace(subject.process_id, timeout=request.timeout)
         return await self._seen(request, reply, _traced)
 
     async def list(self) -> None:
-        """List the newest processes, and note what is said of some of them."""
         found: list[Process] = []
         sent_at = time.monotonic()
         listing = self.client.list(page_size=_PAGE_SIZE, timeout=5.0)

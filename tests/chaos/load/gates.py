@@ -140,7 +140,6 @@ def broken_gates(
 
 
 def read_tasks(conninfo: str) -> list[GatedTask]:
-    """Return the tasks with constraints that the database has."""
     with psycopg.connect(conninfo) as connection:
         rows = connection.execute(
             "SELECT process_id, task_id, args, constraints, status::text, attempt_count"

@@ -61,13 +61,11 @@ class JobClient:
     def __init__(
         self, number: int, *, connections: Connections, notes: JobNotes, seed: int
     ) -> None:
-        """Submit nothing yet; all choices come of `seed` and the number."""
         self._random = random.Random(f"{seed}:job client {number}")
         self._number, self._connections, self._notes = number, connections, notes
         self._count = 0
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Go on until `ending` is set."""
         while not ending.is_set():
             self._count += 1
             job_id = f"j{self._number}-{self._count}"

@@ -55,7 +55,6 @@ _NODES = """
 
 
 async def carry(step: Step[Any], journal: Journal) -> None:
-    """Carry out a step of a node, as its args say."""
     order = step.args
     with journal.noting(step, NODE, spans=True):
         if order["do"] == "stall" and step.attempt == 1:
@@ -88,7 +87,6 @@ class StoredNode:
 
     @property
     def process_id(self) -> str:
-        """The follower's."""
         return f"{self.job_id}/{self.name}"
 
 
@@ -133,7 +131,6 @@ def broken_jobs(
 
 
 def read_jobs(conninfo: str) -> list[StoredJob]:
-    """Return the jobs that the database has."""
     nodes: dict[str, list[StoredNode]] = collections.defaultdict(list)
     with psycopg.connect(conninfo) as connection:
         for row in connection.execute(_NODES, [NAMESPACE]):

@@ -30,8 +30,6 @@ _END = "end"
 
 
 class Journal:
-    """A file that a processor appends to."""
-
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 

@@ -92,16 +92,13 @@ class JobEnv(FaultEnv):
         return job_id
 
     def state(self, job_id: str) -> str | None:
-        """Return the state of a job; None: there is none."""
         found = self.rows(STATE, job=job_id)
         return found[0][0] if found else None
 
     def nodes(self, job_id: str) -> dict[str, str]:
-        """Return the states of a job's nodes."""
         return dict(self.rows(NODES, job=job_id))
 
     def joins(self, job_id: str) -> dict[str, int]:
-        """Return how many joins of a job have ended, by how."""
         return dict(self.rows(JOINS, job=job_id))
 
     async def at_rest(self) -> None:

@@ -52,7 +52,6 @@ PATIENT = RetryPolicy(
 
 @pytest.fixture(scope="module")
 def database(conninfo: str) -> str:
-    """Return a database of a server that may be killed."""
     return conninfo
 
 
@@ -68,7 +67,6 @@ def rows(conninfo: str, query: str, *parameters: object) -> list[tuple[Any, ...]
 
 
 def events(conninfo: str, namespace: str) -> dict[str, list[bytes]]:
-    """Return the events of each process, in order."""
     query = (
         "SELECT process_id, array_agg(payload ORDER BY event_id) FROM progressor.events"
         " WHERE namespace = %s GROUP BY process_id"
@@ -77,7 +75,6 @@ def events(conninfo: str, namespace: str) -> dict[str, list[bytes]]:
 
 
 def attempts(conninfo: str, namespace: str, args: bytes) -> dict[str, int]:
-    """Return how many attempts were counted of the calls with these args."""
     query = (
         "SELECT process_id, attempt_count FROM progressor.tasks"
         " WHERE namespace = %s AND args = %s AND task_type = 'call'"

@@ -46,7 +46,6 @@ CALLS = """
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def collector() -> AsyncIterator[Collector]:
-    """Return a collector for the metrics of the replica that freezes."""
     async with running_collector() as collector:
         yield collector
 
@@ -60,7 +59,6 @@ async def prepared(env: Env, late: Hang, in_time: Step) -> list[str]:
 
 
 def late_answer() -> Hang:
-    """Return the step whose answer shall not count."""
     return Hang(response=response(b"late", aux_state=b"late", response=b"late"))
 
 

@@ -93,7 +93,6 @@ def an_activity(
     uncounted: int = 0,
     exact_below: int = 10_000,
 ) -> Activity:
-    """Return what goes on in these replicas; what waits was just counted."""
     return Activity(
         read_at=START,
         replicas=replicas,
@@ -121,13 +120,11 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
 
 
 def replica_in(activity: Activity, replica_id: int) -> ReplicaActivity:
-    """Return the activity of a replica; an unknown one if there is none."""
     unknown = a_replica(0, state=ReplicaState.UNSPECIFIED)
     return next((it for it in activity.replicas if it.replica_id == replica_id), unknown)
 
 
 def namespace_in(activity: Activity, replica_id: int, name: str) -> NamespaceActivity:
-    """Return what a replica tells of a namespace."""
     found = replica_in(activity, replica_id).namespaces
     return next((it for it in found if it.namespace == name), a_namespace(name))
 
@@ -139,5 +136,4 @@ def tally_in(activity: Activity, replica_id: int, namespace: str) -> StepTally:
 
 
 def queue_in(activity: Activity, namespace: str) -> NamespaceQueue:
-    """Return what waits in a namespace."""
     return next((it for it in activity.queues if it.namespace == namespace), a_queue(namespace))

@@ -26,7 +26,6 @@ class FastClock:
         self._begun_at = begun_at
 
     def now(self) -> dt.datetime:
-        """Return how late it is."""
         return START + dt.timedelta(seconds=(time.time() - self._begun_at) * self._speed)
 
     def monotonic(self) -> float:
@@ -34,7 +33,6 @@ class FastClock:
         return time.monotonic()
 
     def pinned(self) -> dt.datetime | None:
-        """Return the same for PostgreSQL."""
         return self.now()
 
 

@@ -71,7 +71,6 @@ class NotingProcessor(ScriptedProcessor):
     """A scripted processor that notes when steps begin and end, in the order in which they do."""
 
     def __init__(self, **options: Any) -> None:
-        """Note nothing yet; `options` as of `ScriptedProcessor`."""
         super().__init__(**options)
         self.notes: list[Note] = []
 
@@ -126,19 +125,16 @@ class Gated:
     async def answered(
         self, process_id: str, constraints: Wire | None = None, **fields: Any
     ) -> bytes:
-        """Call a process and return its response."""
         response: bytes = (
             await next(self.turns).call(process_id, **_options(constraints, fields))
         ).response
         return response
 
     async def notify(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
-        """Notify a process and return the task."""
         receipt = await next(self.turns).notify(process_id, **_options(constraints, fields))
         return receipt.task_id
 
     async def cancel(self, process_id: str, task: int | str) -> int:
-        """Cancel a task by its id or its key, and return its id."""
         which = {"task_id" if isinstance(task, int) else "idempotency_key": task}
         return await next(self.turns).cancel(process_id, **which)  # type: ignore[arg-type]
 
@@ -146,7 +142,6 @@ class Gated:
         await next(self.turns).gates.set(gate, capacity)
 
     async def line(self, gate: str) -> list[str]:
-        """Return the processes in the line of a gate, in order."""
         return [it.process_id for it in (await next(self.turns).gates.get(gate)).line]
 
     async def ended_as(self, process_id: str, task_id: int) -> str:
@@ -154,7 +149,6 @@ class Gated:
         return await refused(next(self.turns).await_task(process_id, task_id=task_id, timeout=10))
 
     async def finished(self, *tasks: tuple[str, int]) -> None:
-        """Wait until tasks have ended well."""
         for process_id, task_id in tasks:
             await self.env.client.await_task(process_id, task_id=task_id)
 
@@ -202,7 +196,6 @@ class Gated:
         await eventually(lambda: len(self.begun(process_id, args)) >= count)
 
     def at_once(self, names: Iterable[str] | None = None, args: bytes = CONSTRAINED) -> int:
-        """Return how many steps of these args were in hand at once, at most."""
         return at_once(
             note
             for note in self.notes
@@ -240,7 +233,6 @@ class Gated:
         return {gate: held for gate, _, held, _ in found if held}
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds of the database, or of the notes."""
         await eventually(holds)
 
     async def at_rest(self) -> None:
@@ -280,7 +272,6 @@ def constraints(
 
 
 def at_once(notes: Iterable[Note]) -> int:
-    """Return how many steps were in hand at once, at most."""
     count = most = 0
     for note in notes:
         count += 1 if note.begins else -1
@@ -299,7 +290,6 @@ async def running_pair(conninfo: str) -> AsyncIterator[tuple[Replica, Replica]]:
 
 
 async def refused(request: Awaitable[object]) -> str:
-    """Return the reason for which a request was refused."""
     return (await refusal(request)).reason
 
 

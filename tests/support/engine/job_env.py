@@ -40,12 +40,10 @@ _INTERNAL = 13
 
 
 def done(result: bytes = b"") -> ProcessResponse:
-    """Return the answer of a follower that is done with its node."""
     return response(complete=Complete(result=result))
 
 
 def failing(message: str = "it broke") -> ProcessResponse:
-    """Return the answer of a follower that breaks."""
     answer = fail(_INTERNAL, reason="BROKEN", message=message).response
     assert answer is not None, "a failure is an answer"
     return answer
@@ -91,7 +89,6 @@ class JobEnv:
             self.env.processor.on_process(f"{job_id}/{name}", hang, *then)
 
     def release(self, job_id: str, name: str, answer: ProcessResponse | None = None) -> None:
-        """Let the follower of a node be answered."""
         hang = self.hangs[job_id, name]
         if answer is not None:
             # A hanging node has its answer by now, and reads the message once it is released.
@@ -106,30 +103,24 @@ class JobEnv:
         await self.env.settled(f"{job_id}/{name}")
 
     async def released_all(self, job_id: str, names: Iterable[str]) -> str:
-        """Release all nodes, and return how the job has ended."""
         for name in names:
             self.release(job_id, name)
         return await self.ended(job_id)
 
     async def asked(self, job_id: str, *names: str, count: int = 1) -> None:
-        """Wait until the processor was asked for these nodes."""
         for name in names:
             await self.env.asked(f"{job_id}/{name}", count)
 
     def asked_for(self, job_id: str, names: Iterable[str]) -> list[str]:
-        """Return those of the nodes that the processor was asked for."""
         return [name for name in names if self.env.asked_for(f"{job_id}/{name}")]
 
     def states(self, job_id: str) -> dict[str, str]:
-        """Return the states of a job's nodes, as the last settlement left them."""
         return dict(self._rows(_STATES, job_id))
 
     def in_state(self, job_id: str, state: str) -> set[str]:
-        """Return the nodes that are in a state."""
         return {name for name, each in self.states(job_id).items() if each == state}
 
     def tasks(self, process_id: str) -> list[tuple[str, str, int]]:
-        """Return type, status and attempts of a process's tasks."""
         return self._rows(_TASKS, process_id)
 
     def attempts(self, process_id: str) -> int:
@@ -138,12 +129,10 @@ class JobEnv:
         return found[0][2] if found else 0
 
     def state(self, job_id: str) -> str | None:
-        """Return the state of a job; None: there is none."""
         found = self._rows(_JOB, job_id)
         return found[0][0] if found else None
 
     async def get(self, job_id: str) -> pb.GetJobResponse:
-        """Return a job with its graph."""
         request = pb.GetJobRequest(namespace=self.env.namespace, job_id=job_id)
         return await self.service.GetJob(request, timeout=PATIENCE_SECONDS)
 
@@ -157,12 +146,10 @@ class JobEnv:
         return list((await self.service.RetryJob(request, timeout=PATIENCE_SECONDS)).nodes)
 
     async def ended(self, job_id: str) -> str:
-        """Wait until a job has ended, and return its state."""
         await eventually(lambda: self.state(job_id) not in {"running", None})
         return self.state(job_id) or ""
 
     async def become(self, job_id: str, states: Mapping[str, str]) -> None:
-        """Wait until nodes of a job are in these states."""
         await eventually(lambda: states.items() <= self.states(job_id).items())
 
     async def target(self, target: str, *, patience: dt.timedelta) -> None:

@@ -26,7 +26,6 @@ Line = Mapping[str, Any]  # it is JSON
 
 
 def flags_of(settings: Mapping[str, str]) -> list[str]:
-    """Return settings as they are given on the command line."""
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
@@ -49,12 +48,10 @@ class ChildProcess:
 
     @property
     def has_left_by_itself(self) -> bool:
-        """Whether it has ended without a request."""
         ended = self._process is not None and self._process.returncode is not None
         return self._is_wanted and ended
 
     async def start(self) -> None:
-        """Start it, anew if need be."""
         with contextlib.ExitStack() as stack:
             log = None if self._log is None else stack.enter_context(self._log.open("ab"))
             self._process = await asyncio.create_subprocess_exec(
@@ -65,19 +62,15 @@ class ChildProcess:
         self._is_wanted = True
 
     def kill(self) -> None:
-        """Send SIGKILL: it ends at once, frozen or not."""
         self._send(signal.SIGKILL, ends=True)
 
     def terminate(self) -> None:
-        """Send SIGTERM: it drains."""
         self._send(signal.SIGTERM, ends=True)
 
     def freeze(self) -> None:
-        """Send SIGSTOP."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Send SIGCONT."""
         self._send(signal.SIGCONT)
 
     async def left(self) -> int:
@@ -120,13 +113,11 @@ class ReplicaProcess(ChildProcess):
 
     @property
     def text(self) -> str:
-        """What it has logged."""
         assert self._path is not None, "it logs to a file"
         return self._path.read_text()
 
     @property
     def records(self) -> list[Line]:
-        """Its complete lines that are JSON."""
         whole, _, _ = self.text.rpartition("\n")
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
@@ -167,7 +158,6 @@ class Supervised(ReplicaProcess):
         return found
 
     async def serving_address(self) -> str:
-        """Wait until all replicas serve, and return their address."""
         (found,) = (await self.log_record("engine serves"))["addresses"]
         return str(found)
 
@@ -240,5 +230,4 @@ async def gone(process: int) -> None:
 
 
 def kill(process: int) -> None:
-    """End a process at once."""
     os.kill(process, signal.SIGKILL)

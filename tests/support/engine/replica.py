@@ -77,12 +77,10 @@ class Replica:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         return self.engine.addresses[0]
 
     @contextlib.asynccontextmanager
     async def namespace(self, name: str, target: str, **options: Any) -> AsyncIterator[Client]:
-        """Create a namespace for a processor, and return a client for it."""
         async with Client(self.address, namespace=name) as client:
             described = NamespaceConfig(name=name, processor_targets=(target,))
             await client.namespaces.create(dataclasses.replace(described, **options))
@@ -126,11 +124,9 @@ class Env:
 
     @property
     def points(self) -> Points:
-        """What the engine has passed, in all its namespaces."""
         return self.replica.points
 
     def key(self, process_id: str) -> ProcessKey:
-        """Return the key of a process, which is a fact of most points."""
         return process_key(self.namespace, process_id)
 
     def client_at(self, address: str) -> Client:
@@ -174,7 +170,6 @@ class Env:
         return int(status.metadata["task_id"])
 
     async def finished(self, process_id: str, result: bytes = b"") -> None:
-        """Bring a process to its end."""
         await self.running(process_id, answering(complete=Complete(result=result)))
         await self.client.call(process_id)
 
@@ -200,7 +195,6 @@ class Env:
                 await self.processor.received(seen, seconds=PATIENCE_SECONDS)
 
     def asked_for(self, process_id: str) -> list[Any]:
-        """Return the requests that the processor got for a process, in order."""
         return [it for it in self.processor.requests if it.process.process_id == process_id]
 
     async def settled(self, process_id: str, count: int = 1, **facts: object) -> None:
@@ -247,7 +241,6 @@ async def open_env(
 
 
 def answering(*events: bytes, **fields: Any) -> Answer:
-    """Return the step that answers with these events and fields of ProcessResponse."""
     return Answer(response(*events, **fields))
 
 
@@ -299,7 +292,6 @@ async def health_of(address: str, services: Sequence[str] = SERVICES) -> dict[st
 
 
 async def serving(address: str) -> None:
-    """Wait until the engine at an address, which may not listen yet, says SERVING."""
     await health_becomes(address, health_pb2.HealthCheckResponse.SERVING)
 
 

@@ -24,7 +24,6 @@ class RawSession:
         self.is_draining = False
 
     async def send(self, *calls: messages.SessionCall, cancelled: Sequence[int] = ()) -> None:
-        """Send one frame."""
         await self.stream.write(messages.SessionRequest(calls=calls, cancelled=cancelled))
 
     async def read(self) -> messages.SessionResponse | None:
@@ -42,13 +41,11 @@ class RawSession:
         return frame  # type: ignore[no-any-return]
 
     async def answered(self, count: int = 1) -> Mapping[int, messages.SessionAnswer]:
-        """Return all answers by their ids, once there are `count`."""
         while len(self.answers) < count:
             assert await self.read() is not None, "it ended too early"
         return {answer.call_id: answer for answer in self.answers}
 
     async def told_draining(self) -> None:
-        """Wait until the engine says that it is leaving."""
         while not self.is_draining:
             assert await self.read() is not None, "it ended too early"
 
@@ -62,7 +59,6 @@ class RawSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Hang up."""
         self.stream.cancel()
 
 
@@ -74,7 +70,6 @@ class SessionStub:
         self._stub = ProcessServiceStub(channel)
 
     def __getattr__(self, rpc: str) -> Callable[..., Any]:
-        """Return the method of an RPC."""
         if rpc not in CARRIED:
             return getattr(self._stub, rpc)  # type: ignore[no-any-return]
 
@@ -107,7 +102,6 @@ def call_of(
     timeout: float | None = None,
     trace_context: Mapping[str, str] | None = None,
 ) -> messages.SessionCall:
-    """Return a request as an item of a session."""
     field = type(request).__name__.removesuffix("Request").lower()
     call = messages.SessionCall(call_id=call_id, trace_context=trace_context)
     getattr(call, field).CopyFrom(request)

@@ -47,7 +47,6 @@ async def named(
 
 
 async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """Return what `progressor why` says of a process, line by line."""
     capfd.readouterr()
     arguments = ["why", "-n", env.namespace, process_id, "--address", env.replica.address]
     assert await asyncio.to_thread(main, arguments) == 0
@@ -55,7 +54,6 @@ async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> 
 
 
 async def all_silent(client: Client) -> None:
-    """Wait until no replica on the list is heard of any more."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await _are_silent(client):

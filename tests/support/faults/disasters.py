@@ -35,13 +35,11 @@ class Target:
 
 
 def terminate_all(conninfo: str) -> None:
-    """End every session of a database but our own."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(_END_ALL)
 
 
 def kill_and_restart(cluster: Cluster) -> None:
-    """End the server as kill -9 does, and start it, which recovers."""
     cluster.kill()
     cluster.restart()
 

@@ -91,7 +91,6 @@ class FaultEnv(Env):
 
     @classmethod
     def of(cls, env: Env, **fields: Any) -> Self:
-        """Return an environment as one of this class."""
         same = {name: getattr(env, name) for name in ("replica", "processor", "client", "session")}
         return cls(**same, **fields)
 
@@ -137,7 +136,6 @@ class FaultEnv(Env):
         self.judge()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds of the database."""
         await until(self.points, holds)
 
     async def at_rest(self) -> None:
@@ -145,25 +143,20 @@ class FaultEnv(Env):
         await self.until(lambda: not self.rows(_RESTLESS))
 
     def rows(self, query: str, **values: object) -> list[Any]:
-        """Return what a query finds, of the namespace."""
         return rows(self.observer, self, query, **values)
 
     def events(self, process_id: str) -> list[bytes]:
-        """Return the payloads of a process's events, in order."""
         return [payload for (payload,) in self.rows(_EVENTS, process_id=process_id)]
 
     def tasks(self, process_id: str, task_type: str = "call") -> list[tuple[bytes, str]]:
-        """Return args and status of the tasks of one type, in order."""
         return self.rows(_TASKS, process_id=process_id, type=task_type)
 
     def status(self, process_id: str) -> str | None:
-        """Return the status of a process; None: there is none."""
         found = self.rows(_STATUS, process_id=process_id)
         return found[0][0] if found else None
 
     @contextlib.asynccontextmanager
     async def locked(self, process_id: str) -> AsyncIterator[None]:
-        """Lock the row of a process for as long as the context lasts."""
         async with await psycopg.AsyncConnection.connect(
             self.observer.info.dsn, password=self.observer.info.password or None
         ) as connection:
@@ -178,7 +171,6 @@ class FaultEnv(Env):
 
 
 def rows(observer: psycopg.Connection[Any], env: Env, query: str, **values: object) -> list[Any]:
-    """Return what a query finds, one of whose parameters is the namespace of an environment."""
     return observer.execute(query.encode(), {"namespace": env.namespace, **values}).fetchall()
 
 
@@ -221,7 +213,6 @@ async def insist(
 
 
 async def was_answered(request: Awaitable[object]) -> bool:
-    """Send a request once, and return whether its caller knows what became of it."""
     try:
         await request
     except UNKNOWN:

@@ -44,17 +44,14 @@ class Fault:
         self._struck: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def __repr__(self) -> str:
-        """Return what a failing test shows."""
         return f"{self.kind.name.lower()}({self.text!r})"
 
     @property
     def is_stall(self) -> bool:
-        """Whether it lasts until the proxy is restored."""
         return self.kind in {Kind.STALLED_BEFORE, Kind.STALLED_AFTER}
 
     @property
     def has_struck(self) -> bool:
-        """Whether it has happened."""
         return self._struck.done()
 
     async def struck(self) -> None:
@@ -74,7 +71,6 @@ class Fault:
         return self._left == 0
 
     def strike(self) -> None:
-        """Note that it happens."""
         self._struck.set_result(None)
 
 

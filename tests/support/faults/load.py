@@ -76,7 +76,6 @@ class Load:
             self._changed.set()
 
     async def progressed(self, count: int) -> None:
-        """Wait until `count` more calls were answered from now on."""
         wanted = self.count + count
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.count < wanted:

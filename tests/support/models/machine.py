@@ -45,11 +45,9 @@ class Machinery:
         return self._runner.run(work)
 
     def processes(self) -> list[tuple[Any, ...]]:
-        """Return what the tables say of processes, as Model.process_rows does."""
         return self.observer.execute(_PROCESSES).fetchall()
 
     def tasks(self) -> list[tuple[Any, ...]]:
-        """Return what the tables say of tasks, as Model.task_rows does."""
         return self.observer.execute(_TASKS).fetchall()
 
 

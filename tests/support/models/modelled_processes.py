@@ -43,7 +43,6 @@ T = TypeVar("T")
 
 
 def key_of(process_id: str) -> ProcessKey:
-    """Return the key of a process of the model."""
     return process_key(NAMESPACE.name, process_id)
 
 
@@ -72,15 +71,12 @@ class ModelledStorage:
         self.beat()
 
     def a_model(self) -> Model:
-        """Return the model to compare with."""
         return Model()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end."""
         return self.machinery.run(work)
 
     def beat(self) -> None:
-        """Let those that live write a heartbeat."""
         for number in self.alive:
             self.do(self.stores[number].beat())
             self.beaten[number] = self.clock.now()
@@ -135,7 +131,6 @@ class ModelledStorage:
         self.follow()
 
     def simple_repair(self, process_id: str, store: int) -> None:
-        """Bring a process back without asking its processor."""
         expected = self.model.simple_repair(process_id, self.clock.now())
 
         repaired = self.do(self.stores[store].writes.simple_repair(key_of(process_id)))
@@ -154,7 +149,6 @@ class ModelledStorage:
         after: dt.timedelta | None = None,
         broken_by: TaskType | None = None,
     ) -> None:
-        """Import a process."""
         is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
         put = self.do(
             self.stores[0].writes.put(
@@ -195,7 +189,6 @@ class ModelledStorage:
             )
 
     def remove(self, process_id: str) -> None:
-        """Remove a process, even while a replica works on it."""
         process = self.model.remove(process_id)
         unended = [] if process is None else [*process.waiting()]
         if process is not None and process.running is not None:
@@ -244,7 +237,6 @@ class ModelledStorage:
         assert dump(self.machinery.observer) == before
 
     def claim(self, *, wait: bool, limit: int) -> None:
-        """Let both replicas claim what is due, at once."""
         due = self.due()
 
         claimed = self._take(
@@ -281,7 +273,6 @@ class ModelledStorage:
         return found
 
     def due(self) -> set[int]:
-        """Return the tasks that a claim must find."""
         self.adopt()
         return set(self.model.due(self.clock.now()))
 
@@ -310,7 +301,6 @@ class ModelledStorage:
         return set(ids)
 
     def collect(self, store: int) -> None:
-        """Let a replica collect the leases that are lost."""
         now = self.clock.now()
         silent = {number for number in (0, 1) if self.beaten[number] < now - LEASE_TIMEOUT}
         expected = {
@@ -340,7 +330,6 @@ class ModelledStorage:
         return self.held[tokens[which % len(tokens)]] if tokens else None
 
     def tables_are_as_the_model_says(self) -> None:
-        """Compare everything."""
         self.adopt()
         for rows, modelled in (
             (self.machinery.processes(), self.model.process_rows()),
@@ -393,7 +382,6 @@ class ModelledStorage:
         assert lost == {zombie.task_id for zombie in zombies} - {row[0] for row in news}
 
     def hold(self, task: RunningTask, store: int) -> None:
-        """Put a task that was leased into a replica's hands."""
         keys = {held.task.key for held in self.held.values()}
         assert task.key not in keys, "the processor is asked twice at the same time"
         assert task.process == self.process(task.key)
@@ -404,7 +392,6 @@ class ModelledStorage:
         return dataclasses.replace(stored, result=None)
 
     def lose(self, running: ModelTask) -> None:
-        """Take from its replica what runs no more."""
         for token, held in tuple(self.held.items()):
             if held.task.task_id == running.task_id:
                 self.stale.append(self.held.pop(token))

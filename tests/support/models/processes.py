@@ -75,7 +75,6 @@ class ModelProcess:
         return timer
 
     def add(self, task: ModelTask) -> ModelTask:
-        """Record a task."""
         self.tasks.append(task)
         return task
 
@@ -83,7 +82,6 @@ class ModelProcess:
         return next(task for task in self.tasks if task.task_id == task_id)
 
     def known(self, idempotency_key: str | None) -> ModelTask | None:
-        """Return the task that a key names."""
         named = (task for task in self.tasks if task.idempotency_key == idempotency_key)
         return None if idempotency_key is None else next(named, None)
 
@@ -130,7 +128,6 @@ class Model:
         return is_free
 
     def due(self, now: dt.datetime) -> dict[int, ModelProcess]:
-        """Return the ids of tasks that a claim would find, and their processes."""
         return {
             task.task_id: process
             for process in self.processes.values()
@@ -142,7 +139,6 @@ class Model:
         }
 
     def claim(self, process: ModelProcess, task_id: int) -> ModelTask:
-        """Lease a due task."""
         task = process.find(task_id)
         assert process.running is None, "two tasks of a process run"
         if task is process.timer:
@@ -188,7 +184,6 @@ class Model:
         return self._go_on(process, retried, continues=continues, now=now)
 
     def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
-        """Bring a process back without asking its processor."""
         process = self.processes.get(process_id)
         if process is None:
             return Verdict.PROCESS_NOT_FOUND
@@ -204,11 +199,9 @@ class Model:
         return Verdict.ACCEPTED
 
     def remove(self, process_id: str) -> ModelProcess | None:
-        """Forget a process, and return it."""
         return self.processes.pop(process_id, None)
 
     def process_rows(self) -> list[tuple[object, ...]]:
-        """Return what the tables should say of processes."""
         return [
             (
                 process_id,

@@ -69,7 +69,6 @@ class Facts:
         return (life, len(elements)) in self._asked.get(operation.element, ())
 
     def was_seen(self, element: str) -> bool:
-        """Return whether any client saw an element in a list."""
         return element in self._places
 
     def was_never_asked(self, element: str) -> bool:

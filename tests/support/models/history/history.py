@@ -151,13 +151,11 @@ class Operation:
     imported: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return it as one line of a counterexample."""
         what = " ".join(filter(None, (self.kind, self.deed.removeprefix("append"), self.element)))
         return f"{self.sent_at:.3f} .. {self.answered_at:.3f} {what} -> {self.outcome}"
 
     @property
     def ends_process(self) -> bool:
-        """Whether the process may be gone after it."""
         return self.kind in {Kind.REMOVE, Kind.EXPIRY} or self.deed in ENDING_DEEDS
 
 

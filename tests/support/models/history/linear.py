@@ -62,7 +62,6 @@ class Life:
     starting: str = ""
 
     def __str__(self) -> str:
-        """Return its status and the end of its list."""
         return f"{self.status}, {len(self.elements)} elements, ... {self.elements[-TAIL:]}"
 
 
@@ -380,7 +379,6 @@ def _mask(indices: Iterable[int]) -> int:
 
 
 def together(*histories: Iterable[Operation]) -> dict[str, list[Operation]]:
-    """Return the operations by their process."""
     by_process: dict[str, list[Operation]] = {}
     for operation in itertools.chain.from_iterable(histories):
         by_process.setdefault(operation.process_id, []).append(operation)

@@ -52,7 +52,6 @@ def specs(
 
 
 def ancestors(graph: Graph, name: str) -> frozenset[str]:
-    """Return all that a node depends on, directly or not."""
     found: set[str] = set()
     pending = list(graph[name])
     while pending:
@@ -82,7 +81,6 @@ def states(graph: Graph, ended: Mapping[str, str]) -> States:
 
 
 def running(graph: Graph, ended: Mapping[str, str]) -> list[str]:
-    """Return the nodes that run, in the order of the graph."""
     return [name for name, state in states(graph, ended).items() if state == "running"]
 
 

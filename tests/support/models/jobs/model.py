@@ -41,32 +41,26 @@ class ModelJob:
 
     @property
     def graph(self) -> Graph:
-        """Who depends on whom."""
         return {name: node.before for name, node in self.nodes.items()}
 
     @property
     def states(self) -> dict[str, str]:
-        """The states of the nodes."""
         return {name: node.state for name, node in self.nodes.items()}
 
     def named(self, *states: str) -> list[str]:
-        """Return the nodes in these states."""
         return [name for name, node in self.nodes.items() if node.state in states]
 
     @property
     def has_come_to_its_end(self) -> bool:
-        """Whether nothing of it is unfinished."""
         return not self.named(*UNFINISHED)
 
     def add(self, graph: Graph, constrained: Collection[str] = ()) -> None:
-        """Add nodes, of which some have constraints."""
         for name, before in graph.items():
             node = ModelNode(before=tuple(before), has_constraints=name in constrained)
             self.nodes[name] = node
         self._move()
 
     def maintain(self) -> None:
-        """Start what is ready and has constraints."""
         for name in self.named("ready"):
             node = self.nodes[name]
             # One that was stopped begins again by this; one that has failed, by the retry.
@@ -88,7 +82,6 @@ class ModelJob:
             self.nodes[name].state = "cancelled"
 
     def stop(self, names: Iterable[str]) -> None:
-        """Stop nodes that run of a job that has ended."""
         for name in names:
             self.nodes[name].state = "cancelled"
 
