@@ -1,6 +1,5 @@
 """What goes on, as the SDK tells it: made, every default valid; and awaited of an engine."""
 
-import asyncio
 import datetime as dt
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from progressor.sdk.client.replicas import (
 )
 from tests.support.builders import seconds
 from tests.support.clock import START
-from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.points import eventually
 
 _PAUSE_SECONDS = 0.05
 
@@ -111,12 +110,13 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
     Raises:
         TimeoutError: It did not within 30 s.
     """
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            activity = await client.replicas.activity()
-            if satisfied(activity):
-                return activity
-            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def read() -> Activity | None:
+        activity = await client.replicas.activity()
+        return activity if satisfied(activity) else None
+
+    activity: Activity = await eventually(read, pause=_PAUSE_SECONDS)
+    return activity
 
 
 def replica_in(activity: Activity, replica_id: int) -> ReplicaActivity:

@@ -16,7 +16,7 @@ from progressor.sdk import (
     TaskFailedError,
 )
 from progressor.sdk.transport.failures import Status
-from tests.support.engine.env_reads import process_of
+from tests.support.engine.reads import process_of
 from tests.support.engine.replica import Env, Replica, broken, open_env, refusal, unavailable
 from tests.support.processor.scripted import Answer, Hang
 

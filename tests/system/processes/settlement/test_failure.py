@@ -7,7 +7,7 @@ from grpc import StatusCode
 
 from progressor.sdk import ProcessStatus, TaskStatus
 from progressor.v1.processor_service_pb2 import ProcessResponse, Reject
-from tests.support.engine.env_reads import process_of, tasks_of
+from tests.support.engine.reads import process_of, tasks_of
 from tests.support.engine.replica import (
     Env,
     broken,

@@ -7,7 +7,7 @@ from grpc import StatusCode
 
 from progressor.sdk import ProcessStatus
 from progressor.v1.types_pb2 import TASK_TYPE_TIMEOUT
-from tests.support.engine.env_reads import process_of
+from tests.support.engine.reads import process_of
 from tests.support.engine.replica import (
     Env,
     answering,

@@ -9,7 +9,7 @@ from grpc import StatusCode
 from progressor.sdk import TaskStatus
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
 from progressor.v1.types_pb2 import TASK_TYPE_CALL, TASK_TYPE_TIMEOUT
-from tests.support.engine.env_reads import in_line, tasks_of, types_asked
+from tests.support.engine.reads import in_line, tasks_of, types_asked
 from tests.support.engine.replica import (
     Env,
     answering,

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import Wait, WaitCause
+from tests.support.engine.reads import first_wait, named, said
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Replica,
@@ -18,7 +19,6 @@ from tests.support.engine.replica import (
     running_replica,
     unavailable,
 )
-from tests.support.engine.waiting import first_wait, named, said
 from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

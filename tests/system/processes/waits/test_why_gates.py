@@ -21,13 +21,13 @@ from progressor.sdk import (
     TaskTrace,
     WaitCause,
 )
+from tests.support.engine.reads import named, said
 from tests.support.engine.replica import (
     Env,
     Replica,
     open_env,
     running_replica,
 )
-from tests.support.engine.waiting import named, said
 from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

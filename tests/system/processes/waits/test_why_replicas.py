@@ -14,8 +14,8 @@ import pytest
 from progressor.runtime.core.context import JITTER
 from progressor.sdk import TaskStatus, Wait, WaitCause
 from tests.support.engine.process import ReplicaProcess, running_process
+from tests.support.engine.reads import all_silent, first_wait, named, said
 from tests.support.engine.replica import Env, open_env, running_replica
-from tests.support.engine.waiting import all_silent, first_wait, named, said
 from tests.support.faults.faults import stalled_before
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.processor.scripted import Answer, Hang

@@ -1,4 +1,7 @@
-"""Waiting for an engine to name a cause: facts of replicas reach a Get a second late."""
+"""What tests read of an engine, once or until it is as expected.
+
+Facts of replicas reach a Get a second late.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -6,11 +9,29 @@ from collections.abc import Callable
 import pytest
 
 from progressor.cli.main import main
-from progressor.sdk import Client, ReplicaState, Wait, WaitCause
-from tests.support.engine.points import PATIENCE_SECONDS
+from progressor.sdk import Client, Process, ReplicaState, TaskTrace, Wait, WaitCause
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import Env
 
 _PAUSE_SECONDS = 0.05
+
+
+async def process_of(env: Env) -> Process:
+    return (await env.client.get("p")).process
+
+
+async def tasks_of(env: Env) -> tuple[TaskTrace, ...]:
+    return (await env.client.trace("p")).tasks
+
+
+def types_asked(env: Env) -> list[int]:
+    return [request.task.type for request in env.asked_for("p")]
+
+
+async def in_line(env: Env, *args: bytes) -> list[int]:
+    """Put calls behind the step in hand, in this order; return their task ids."""
+    accepted = [await env.client.call("p", each, accept_only=True) for each in args]
+    return [each.task_id for each in accepted]
 
 
 async def first_wait(
@@ -24,12 +45,14 @@ async def first_wait(
     Raises:
         TimeoutError: It had not within 30 s.
     """
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            waits = (await client.get(process_id)).waits
-            if waits and waits[0].cause is cause and satisfied(waits[0]):
-                return waits[0]
-            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def read() -> Wait | None:
+        waits = (await client.get(process_id)).waits
+        found = waits and waits[0].cause is cause and satisfied(waits[0])
+        return waits[0] if found else None
+
+    wait: Wait = await eventually(read, pause=_PAUSE_SECONDS)
+    return wait
 
 
 async def named(
@@ -47,6 +70,7 @@ async def named(
 
 
 async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the output of `progressor why`, line by line."""
     capfd.readouterr()
     arguments = ["why", "-n", env.namespace, process_id, "--address", env.replica.address]
     assert await asyncio.to_thread(main, arguments) == 0
@@ -54,13 +78,8 @@ async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> 
 
 
 async def all_silent(client: Client) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if await _are_silent(client):
-                return
-            await asyncio.sleep(_PAUSE_SECONDS)
+    async def are_silent() -> bool:
+        replicas = [it async for it in client.replicas.list()]
+        return all(it.state is ReplicaState.SILENT for it in replicas)
 
-
-async def _are_silent(client: Client) -> bool:
-    replicas = [it async for it in client.replicas.list()]
-    return all(it.state is ReplicaState.SILENT for it in replicas)
+    await eventually(are_silent, pause=_PAUSE_SECONDS)
