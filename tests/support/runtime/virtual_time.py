@@ -1,7 +1,7 @@
 """An asyncio loop without waiting: it jumps to the next deadline, and reports a deadlock.
 
 A test that runs in it takes no time for sleeps and timeouts, and takes the same course every time.
-Threads and sockets have no place in it.
+What is meant for a thread of the loop's executor runs at once; sockets have no place in it.
 """
 
 import asyncio
@@ -28,12 +28,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._passed = 0.0
-        self._observers = _Observers(self._skip)
-        super().__init__(self._observers)
+        super().__init__(_Selector(self._skip))
 
     def time(self) -> float:
         """Return the virtual seconds that have passed."""
         return self._passed
+
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: object, function: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001  as the executor does
+            future.set_exception(error)
+        return future
 
     def _skip(self, seconds: float | None) -> None:
         if seconds is None:
@@ -102,7 +111,7 @@ def _place(task: "asyncio.Task[Any]") -> str:
     return f"{frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}"
 
 
-class _Observers(selectors.DefaultSelector):
+class _Selector(selectors.DefaultSelector):
     """Sees nothing but the loop's own pipe; instead of waiting, lets time pass."""
 
     def __init__(self, skip: Callable[[float | None], None]) -> None:

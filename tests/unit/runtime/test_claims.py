@@ -19,10 +19,9 @@ from tests.support.runtime.harness import (
     ONE_SLOT,
     Harness,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 
 
-@in_virtual_time
 async def test_a_timer_is_claimed_the_moment_it_is_due() -> None:
     harness = Harness()
     harness.make_due(1)
@@ -37,7 +36,6 @@ async def test_a_timer_is_claimed_the_moment_it_is_due() -> None:
     assert harness.observers.counts["timers_claimed"] == 1
 
 
-@in_virtual_time
 async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
     harness = Harness()
     harness.make_due(1, 2)
@@ -49,7 +47,6 @@ async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
         assert harness.carried == [2]
 
 
-@in_virtual_time
 async def test_a_timer_does_not_overtake_the_backlog() -> None:
     harness = Harness()
     harness.slots.reserve(harness.namespaces.known()[0])
@@ -63,7 +60,6 @@ async def test_a_timer_does_not_overtake_the_backlog() -> None:
         assert harness.slots.backlogs() == {"orders": 2}
 
 
-@in_virtual_time
 async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over() -> None:
     harness = Harness()
     harness.make_due(1)
@@ -75,7 +71,6 @@ async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over() -> None:
         assert harness.carried == [1]
 
 
-@in_virtual_time
 async def test_an_outage_puts_timers_off_and_loses_none() -> None:
     harness = Harness()
     harness.make_due(1, 2)
@@ -88,7 +83,6 @@ async def test_an_outage_puts_timers_off_and_loses_none() -> None:
         assert harness.slots.busy_count("orders") == 2
 
 
-@in_virtual_time
 async def test_a_place_that_becomes_free_goes_to_the_oldest_in_the_backlog() -> None:
     harness = Harness(ONE_SLOT)
     async with harness.running(harness.backlog.run):
@@ -104,7 +98,6 @@ async def test_a_place_that_becomes_free_goes_to_the_oldest_in_the_backlog() -> 
         assert (before, harness.carried) == ([1], [1, 2])
 
 
-@in_virtual_time
 async def test_a_backlog_is_worked_off_to_the_last() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1, 2, 3)
@@ -121,7 +114,6 @@ async def test_a_backlog_is_worked_off_to_the_last() -> None:
         assert harness.slots.reserve(ONE_SLOT)
 
 
-@in_virtual_time
 async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
     harness = Harness(ONE_SLOT)
     crowd, calls = range(1, 101), (1001, 1002, 1003)
@@ -138,7 +130,6 @@ async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
         assert harness.carried[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
 
 
-@in_virtual_time
 async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1, 2)
@@ -154,7 +145,6 @@ async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
         assert {1, 2} < set(harness.carried)
 
 
-@in_virtual_time
 async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> None:
     harness = Harness(ONE_SLOT)
     harness.slots.reserve(ONE_SLOT)
@@ -174,7 +164,6 @@ async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> N
     assert len(passed) >= 20
 
 
-@in_virtual_time
 async def test_what_was_marked_during_a_claim_is_looked_for_again() -> None:
     harness = Harness()
     (namespace,) = harness.namespaces.known()
@@ -188,7 +177,6 @@ async def test_what_was_marked_during_a_claim_is_looked_for_again() -> None:
     assert harness.claims.asked.count("claim_due overdue=0 wait=True") == 2
 
 
-@in_virtual_time
 async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1)
@@ -201,7 +189,6 @@ async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> N
         assert harness.carried == [1]
 
 
-@in_virtual_time
 async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
     harness = Harness()
     harness.slots.reserve(make_namespace("void"))
@@ -212,7 +199,6 @@ async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
     assert not harness.slots.has_backlog("void")
 
 
-@in_virtual_time
 async def test_an_outage_puts_the_backlog_off_and_keeps_no_place() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1)
@@ -233,7 +219,6 @@ async def _scan_as_called(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("scanner", ["timers", "backlog", "due", "called"])
-@in_virtual_time
 async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> None:
     harness = Harness()
     harness.claims.hangs = True
@@ -261,7 +246,6 @@ async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> N
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
     harness = Harness()
     harness.make_due(1)
@@ -279,7 +263,6 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
     ]
 
 
-@in_virtual_time
 async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
     harness = Harness()
     harness.claims.upcoming = [
@@ -293,7 +276,6 @@ async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
     assert len(harness.due_queue.take_due(100)) == 25
 
 
-@in_virtual_time
 async def test_one_scan_reads_only_so_many_pages() -> None:
     harness = Harness()
     harness.claims.upcoming = [
@@ -306,7 +288,6 @@ async def test_one_scan_reads_only_so_many_pages() -> None:
     assert harness.claims.asked.count("find_upcoming") == PAGES_MAX
 
 
-@in_virtual_time
 async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> None:
     harness = Harness()
     harness.slots.draining = True
@@ -316,7 +297,6 @@ async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> Non
     assert (harness.namespaces.refresh_count, harness.claims.asked) == (1, [])
 
 
-@in_virtual_time
 async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1)
@@ -327,7 +307,6 @@ async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
     assert harness.slots.has_backlog("orders")
 
 
-@in_virtual_time
 async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
     harness = Harness()
     harness.make_due(1)
@@ -339,7 +318,6 @@ async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
     harness = Harness()
     async with harness.running(harness.due.run_called):
@@ -353,7 +331,6 @@ async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
     assert harness.observers.counts["scan_found"] == 0
 
 
-@in_virtual_time
 async def test_an_outage_leaves_what_was_called_for_to_the_scan() -> None:
     harness = Harness()
     harness.claims.outage.remaining = 1

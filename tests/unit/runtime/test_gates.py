@@ -22,7 +22,6 @@ from tests.support.runtime.harness import (
     running,
 )
 from tests.support.runtime.memory import MemoryNamespaces
-from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted
 
 
@@ -62,7 +61,6 @@ def again(*gates: str, namespace: str = "orders") -> Effects:
     )
 
 
-@in_virtual_time
 async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
     gates, effects = LockableGates("c"), make_dispatcher()
     async with running(wake_ups(gates, effects).run):
@@ -82,7 +80,6 @@ async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
     assert asked_count < 30
 
 
-@in_virtual_time
 async def test_a_locked_namespace_keeps_no_other_from_being_promoted() -> None:
     gates, effects = LockableGates("orders"), make_dispatcher()
     later = [Later(process_key(name, "p"), n, 0.0) for n, name in enumerate(("orders", "other"))]
@@ -130,7 +127,6 @@ async def lowering(gates: RoundsOfGates) -> AsyncIterator[GateQueue]:
         yield effects.gate_queue
 
 
-@in_virtual_time
 async def test_gates_take_turns_until_nobody_has_to_go() -> None:
     gates = RoundsOfGates(a=3, b=1)
     async with lowering(gates) as queue:
@@ -147,7 +143,6 @@ async def test_gates_take_turns_until_nobody_has_to_go() -> None:
     assert len(gates.at) == 5
 
 
-@in_virtual_time
 async def test_it_rests_longer_than_it_works() -> None:
     gates = RoundsOfGates(a=3)
     async with lowering(gates) as queue:
@@ -160,7 +155,6 @@ async def test_it_rests_longer_than_it_works() -> None:
 
 
 @pytest.mark.parametrize("what", ["fails", "locked"])
-@in_virtual_time
 async def test_when_no_task_could_give_way_it_is_tried_again_later(what: str) -> None:
     gates = RoundsOfGates(a=1)
     setattr(gates, what, 3)

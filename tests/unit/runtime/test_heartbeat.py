@@ -20,7 +20,7 @@ from tests.support.runtime.harness import (
     running,
 )
 from tests.support.runtime.memory import away
-from tests.support.runtime.virtual_time import VirtualTimeLoop, in_virtual_time, settled
+from tests.support.runtime.virtual_time import VirtualTimeLoop, settled
 
 REPLICA = ReplicaSettings(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
 QUICK = ReplicaSettings(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
@@ -232,7 +232,6 @@ class Watch:
             self.lost_at.append(self.now())
 
 
-@in_virtual_time
 async def test_a_lease_is_let_go_a_tenth_of_its_timeout_before_others_may_take_it() -> None:
     watch = Watch()
 
@@ -243,7 +242,6 @@ async def test_a_lease_is_let_go_a_tenth_of_its_timeout_before_others_may_take_i
 
 
 @pytest.mark.parametrize("last_beat_at", [0.3, 0.5, 0.999, 1.0, 2.7, 4.4])
-@in_virtual_time
 async def test_the_time_counts_from_the_last_beat_and_not_from_when_it_was_looked_at(
     last_beat_at: float,
 ) -> None:
@@ -258,7 +256,6 @@ async def test_the_time_counts_from_the_last_beat_and_not_from_when_it_was_looke
 
 
 @pytest.mark.parametrize("late", [0.1, 0.3, 0.49])
-@in_virtual_time
 async def test_a_loop_that_is_late_by_less_than_the_margin_is_still_before_the_others(
     late: float,
 ) -> None:
@@ -271,7 +268,6 @@ async def test_a_loop_that_is_late_by_less_than_the_margin_is_still_before_the_o
     assert KEPT < watch.lost_at[0] < 5
 
 
-@in_virtual_time
 async def test_a_loop_that_is_late_lets_go_at_once() -> None:
     watch = Watch()
 
@@ -282,7 +278,6 @@ async def test_a_loop_that_is_late_lets_go_at_once() -> None:
     assert watch.lost_at[0] == pytest.approx(21)
 
 
-@in_virtual_time
 async def test_a_lease_is_kept_by_beats() -> None:
     watch = Watch()
 
@@ -294,7 +289,6 @@ async def test_a_lease_is_kept_by_beats() -> None:
     assert watch.lost_at == []
 
 
-@in_virtual_time
 async def test_a_beat_ends_the_loss(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
 
@@ -311,7 +305,6 @@ async def test_a_beat_ends_the_loss(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 2
 
 
-@in_virtual_time
 async def test_a_beat_that_hangs_is_cut_once_it_could_renew_nothing() -> None:
     watch = Watch()
 
@@ -324,7 +317,6 @@ async def test_a_beat_that_hangs_is_cut_once_it_could_renew_nothing() -> None:
     assert watch.beats.cut_at == [6.5, 7.0]
 
 
-@in_virtual_time
 async def test_a_beat_in_flight_is_left_alone_as_long_as_it_may_renew_the_lease() -> None:
     watch = Watch()
 

@@ -37,7 +37,7 @@ from tests.support.runtime.harness import (
     make_dispatcher,
     running,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted
 
 ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
@@ -98,7 +98,6 @@ class Upkeep:
         self.scan = JobScan(control=cast("Any", self.control), context=context)
 
 
-@in_virtual_time
 async def test_a_reported_job_is_handled_at_once() -> None:
     upkeep = Upkeep(answers=[Maintained(started=2), Maintained(stopped=3)])
     async with running(upkeep.scan.run):
@@ -113,7 +112,6 @@ async def test_a_reported_job_is_handled_at_once() -> None:
     }
 
 
-@in_virtual_time
 async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
     locked = errors.StorageLockedError("kept")
     upkeep = Upkeep(answers=[locked, Maintained(is_whole=False), Maintained()])
@@ -124,7 +122,6 @@ async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
     assert upkeep.jobs.maintained == [ONE] * 3
 
 
-@in_virtual_time
 async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
     upkeep = Upkeep(answers=[errors.StorageLockedError("kept"), Maintained()])
     async with running(upkeep.scan.run):
@@ -134,7 +131,6 @@ async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
         assert upkeep.jobs.maintained == [ONE, OTHER]
 
 
-@in_virtual_time
 async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
     upkeep = Upkeep(upkeep_due=(ONE,))
     async with running(upkeep.scan.run):
@@ -146,7 +142,6 @@ async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
     assert upkeep.jobs.orphans_asked == 1
 
 
-@in_virtual_time
 async def test_what_fails_at_its_deadline_is_counted() -> None:
     upkeep = Upkeep(overdue=(ONE, OTHER))
 
@@ -157,7 +152,6 @@ async def test_what_fails_at_its_deadline_is_counted() -> None:
     assert upkeep.observers.counts["job_overdue"] == 2
 
 
-@in_virtual_time
 async def test_what_recovery_finds_is_counted() -> None:
     upkeep = Upkeep(found=(Found("join", ONE, None), Found("node", OTHER, 3)))
 
@@ -167,7 +161,6 @@ async def test_what_recovery_finds_is_counted() -> None:
     assert upkeep.observers.counts["job_recovered"] == 2
 
 
-@in_virtual_time
 async def test_running_jobs_are_reported_until_they_have_ended() -> None:
     upkeep = Upkeep(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
     upkeep.scan.observed()

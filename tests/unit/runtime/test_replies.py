@@ -10,11 +10,10 @@ from tests.support.runtime.harness import (
     Harness,
     running,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted, recorded
 
 
-@in_virtual_time
 async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
     harness = Harness()
     first, second = harness.expect(), harness.expect()
@@ -27,7 +26,6 @@ async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
     assert (after_first, harness.replies.waiting_count) == (1, 0)
 
 
-@in_virtual_time
 async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
     harness = Harness()
     harness.replies.deliver(make_result())
@@ -40,7 +38,6 @@ async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
     assert asyncio.get_running_loop().time() == 0
 
 
-@in_virtual_time
 async def test_only_so_many_early_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EARLY_MAX", 1)
     harness = Harness()
@@ -54,7 +51,6 @@ async def test_only_so_many_early_ends_are_remembered(monkeypatch: pytest.Monkey
     assert harness.results.fetches == [(8,)]
 
 
-@in_virtual_time
 async def test_a_notification_brings_the_answer_of_another_replica() -> None:
     harness = Harness()
     waiter = harness.expect()
@@ -68,7 +64,6 @@ async def test_a_notification_brings_the_answer_of_another_replica() -> None:
     assert counted(harness.metrics.replies) == {("remote",): 1}
 
 
-@in_virtual_time
 async def test_a_notification_that_comes_before_the_expectation_is_not_lost() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -82,7 +77,6 @@ async def test_a_notification_that_comes_before_the_expectation_is_not_lost() ->
     assert asyncio.get_running_loop().time() == 0
 
 
-@in_virtual_time
 async def test_a_request_for_help_is_passed_on() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -92,7 +86,6 @@ async def test_a_request_for_help_is_passed_on() -> None:
     assert harness.results.fetches == []
 
 
-@in_virtual_time
 async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() -> None:
     harness = Harness()
     waiter = harness.expect()
@@ -107,7 +100,6 @@ async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() 
     assert harness.listener.connections == 2
 
 
-@in_virtual_time
 async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
     harness = Harness()
     harness.leases.take(make_task(task_id=7))
@@ -119,7 +111,6 @@ async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
     assert harness.results.fetches == [(8,)]
 
 
-@in_virtual_time
 async def test_an_answer_without_a_notification_is_found_by_the_scan() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -131,7 +122,6 @@ async def test_an_answer_without_a_notification_is_found_by_the_scan() -> None:
     assert asyncio.get_running_loop().time() <= 2
 
 
-@in_virtual_time
 async def test_the_safety_net_leaves_what_is_young() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -142,7 +132,6 @@ async def test_the_safety_net_leaves_what_is_young() -> None:
     assert harness.results.fetches == []
 
 
-@in_virtual_time
 async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FETCH_MAX", 2)
     harness = Harness()
@@ -154,7 +143,6 @@ async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPat
     assert harness.results.fetches == [(1, 2), (3, 1), (2, 3)]
 
 
-@in_virtual_time
 async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
     harness = Harness()
     waiter = harness.expect()
@@ -170,7 +158,6 @@ async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
     assert harness.results.fetches == []
 
 
-@in_virtual_time
 async def test_an_outage_delays_an_answer_and_loses_none() -> None:
     harness = Harness()
     waiter = harness.expect()
@@ -182,7 +169,6 @@ async def test_an_outage_delays_an_answer_and_loses_none() -> None:
     assert len(harness.results.fetches) == 3
 
 
-@in_virtual_time
 async def test_the_callers_of_other_replicas_are_notified_in_batches() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -193,7 +179,6 @@ async def test_the_callers_of_other_replicas_are_notified_in_batches() -> None:
     assert harness.results.notified == [{2: [7, 8], 3: [7]}]
 
 
-@in_virtual_time
 async def test_a_replica_does_not_notify_itself() -> None:
     harness = Harness()
     async with running(harness.replies.run):
@@ -203,7 +188,6 @@ async def test_a_replica_does_not_notify_itself() -> None:
     assert harness.results.notified == []
 
 
-@in_virtual_time
 async def test_a_notification_that_cannot_be_sent_is_counted() -> None:
     harness = Harness()
     harness.results.outage.remaining = 1
@@ -216,7 +200,6 @@ async def test_a_notification_that_cannot_be_sent_is_counted() -> None:
     assert recorded(harness.metrics.notification) == {}
 
 
-@in_virtual_time
 async def test_notifications_beyond_the_bound_are_left_to_the_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,7 +218,6 @@ async def test_notifications_beyond_the_bound_are_left_to_the_scan(
     assert recorded(harness.metrics.notification) == {("orders", "call"): (2, 0)}
 
 
-@in_virtual_time
 async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
     harness = Harness()
     async with running(harness.replies.run):

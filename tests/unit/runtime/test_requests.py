@@ -31,10 +31,9 @@ from tests.support.runtime.harness import (
 from tests.support.runtime.memory import (
     away,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 
 
-@in_virtual_time
 async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
     harness = Harness()
     async with harness.running():
@@ -48,7 +47,6 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
     assert harness.carried == [7]
 
 
-@in_virtual_time
 async def test_a_place_that_is_not_needed_is_given_back() -> None:
     harness = Harness()
     await harness.ask()
@@ -59,7 +57,6 @@ async def test_a_place_that_is_not_needed_is_given_back() -> None:
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
     harness = Harness()
     await harness.ask()
@@ -70,7 +67,6 @@ async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
     assert harness.slots.has_backlog("orders")
 
 
-@in_virtual_time
 async def test_a_repeated_request_joins_the_earlier_task() -> None:
     harness = Harness()
     answer = await harness.ask()
@@ -82,7 +78,6 @@ async def test_a_repeated_request_joins_the_earlier_task() -> None:
     assert (await answer).deduplicated
 
 
-@in_virtual_time
 async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
     harness = Harness()
     answer = await harness.ask()
@@ -107,7 +102,6 @@ async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
         (Verdict.PROCESS_FINISHED, errors.ProcessFinishedError),
     ],
 )
-@in_virtual_time
 async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
     verdict: Verdict, error_class: type[errors.RequestError]
 ) -> None:
@@ -121,7 +115,6 @@ async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
     harness = Harness()
     answer = await harness.ask()
@@ -142,7 +135,6 @@ async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
     assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 10, "ZOMBIE")
 
 
-@in_virtual_time
 async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> None:
     harness = Harness()
     answer = await harness.ask(make_request(TaskType.INIT))
@@ -157,7 +149,6 @@ async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> 
     assert len(harness.admissions.entries) == 2
 
 
-@in_virtual_time
 async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
     harness = Harness()
     answer = await harness.ask(make_request(TaskType.INIT))
@@ -171,7 +162,6 @@ async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
 
 
 @pytest.mark.parametrize("worker_count_max", [1, 0])
-@in_virtual_time
 async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> None:
     harness = Harness(make_namespace(worker_count_max=worker_count_max))
     harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
@@ -182,7 +172,6 @@ async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> 
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_more_callers_than_may_wait_are_refused() -> None:
     harness = Harness(make_namespace(waiting_callers_max=1))
     await harness.ask()
@@ -194,7 +183,6 @@ async def test_more_callers_than_may_wait_are_refused() -> None:
     assert len(harness.admissions.entries) == 1
 
 
-@in_virtual_time
 async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
     harness = Harness(make_namespace(waiting_callers_max=1))
     gone = await harness.ask()
@@ -206,7 +194,6 @@ async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
     assert len(harness.admissions.entries) == 2
 
 
-@in_virtual_time
 async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> None:
     harness = Harness()
     async with harness.running():
@@ -224,7 +211,6 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> No
 @pytest.mark.parametrize(
     "admission", [WAITING, Admission(verdict=Verdict.PROCESS_FINISHED)], ids=["admitted", "refused"]
 )
-@in_virtual_time
 async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
     admission: Admission,
 ) -> None:
@@ -249,7 +235,6 @@ async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
     ],
     ids=["refused", "ended", "away"],
 )
-@in_virtual_time
 async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
     admission: Admission | Exception,
 ) -> None:
@@ -264,7 +249,6 @@ async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
     assert harness.slots.busy_count("orders") == 0
 
 
-@in_virtual_time
 async def test_a_deadline_names_the_task_that_goes_on() -> None:
     harness = Harness()
     answer = await harness.ask(timeout=3)
@@ -278,7 +262,6 @@ async def test_a_deadline_names_the_task_that_goes_on() -> None:
     assert harness.replies.waiting_count == 0
 
 
-@in_virtual_time
 async def test_a_request_in_an_unknown_namespace_is_refused_before_admission() -> None:
     harness = Harness()
 
@@ -288,7 +271,6 @@ async def test_a_request_in_an_unknown_namespace_is_refused_before_admission() -
     assert harness.admissions.entries == []
 
 
-@in_virtual_time
 async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
     harness = Harness()
     harness.results.awaited = make_result(response=b"old")
@@ -298,7 +280,6 @@ async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
     assert (answer.response, answer.deduplicated) == (b"old", True)
 
 
-@in_virtual_time
 async def test_a_task_that_has_not_ended_is_waited_for() -> None:
     harness = Harness()
     answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
@@ -309,7 +290,6 @@ async def test_a_task_that_has_not_ended_is_waited_for() -> None:
     assert harness.replies.waiting_count == 0
 
 
-@in_virtual_time
 async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
     harness = Harness()
 
@@ -320,7 +300,6 @@ async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
     assert harness.replies.waiting_count == 0
 
 
-@in_virtual_time
 async def test_those_who_wait_for_known_tasks_count_as_callers() -> None:
     harness = Harness(make_namespace(waiting_callers_max=1))
     await begun(harness.requests.await_task(KEY, 7, timeout=None))
@@ -338,7 +317,6 @@ def ended(*task_ids: int, removed: bool) -> Effects:
     )
 
 
-@in_virtual_time
 async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
     harness = Harness()
     receipt = await harness.accept()
@@ -350,7 +328,6 @@ async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
     assert harness.replies.waiting_count == 0
 
 
-@in_virtual_time
 async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
     harness = Harness()
     receipt = await harness.accept()
@@ -363,7 +340,6 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
     assert harness.observers.counts["admitted"] == 1
 
 
-@in_virtual_time
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     harness = Harness()
     harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
@@ -378,7 +354,6 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
 @pytest.mark.parametrize(
     ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
 )
-@in_virtual_time
 async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
     harness = Harness()
     harness.processes.put_answer = Put(verdict=verdict, task_id=1)
@@ -387,7 +362,6 @@ async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -
     assert harness.due_queue.wait_seconds() is None
 
 
-@in_virtual_time
 async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     harness = Harness()
     harness.processes.effects = Effects(upcoming=(Later(KEY, 7, 2.0),))
@@ -397,7 +371,6 @@ async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
 
 
-@in_virtual_time
 async def test_an_import_of_an_existing_process_is_refused() -> None:
     harness = Harness()
     harness.processes.put_answer = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
@@ -406,7 +379,6 @@ async def test_an_import_of_an_existing_process_is_refused() -> None:
         await harness.requests.put(IMPORT)
 
 
-@in_virtual_time
 async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     harness = Harness()
     answer = await begun(harness.requests.await_task(KEY, 8, timeout=None))
@@ -422,7 +394,6 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     assert (waiter.result().status, waiter.result().removed) == (TaskStatus.CANCELLED, True)
 
 
-@in_virtual_time
 @pytest.mark.parametrize(
     ("removed", "kind"),
     [(False, errors.TaskCancelledError), (True, errors.ProcessRemovedError)],
@@ -440,7 +411,6 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
         await answer
 
 
-@in_virtual_time
 async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
     harness = Harness()
     harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None)

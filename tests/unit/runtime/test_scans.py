@@ -31,7 +31,6 @@ from tests.support.runtime.harness import (
 from tests.support.runtime.memory import (
     away,
 )
-from tests.support.runtime.virtual_time import in_virtual_time
 from tests.support.telemetry.measured import counted
 
 
@@ -55,7 +54,6 @@ async def scanned(scan: Scan, *, during: float) -> Context:
     return context
 
 
-@in_virtual_time
 async def test_a_scan_is_repeated_about_every_interval() -> None:
     scan = Scan()
 
@@ -68,7 +66,6 @@ async def test_a_scan_is_repeated_about_every_interval() -> None:
     assert len(set(pauses)) == 3
 
 
-@in_virtual_time
 async def test_an_outage_is_a_warning_and_the_next_scan_comes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -80,7 +77,6 @@ async def test_an_outage_is_a_warning_and_the_next_scan_comes(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-@in_virtual_time
 async def test_a_bug_is_an_error_with_its_traceback_and_the_next_scan_comes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -121,7 +117,6 @@ def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlem
 LIMIT = 10
 
 
-@in_virtual_time
 async def test_old_answers_and_dead_replicas_go_everywhere() -> None:
     harness = Harness()
 
@@ -131,7 +126,6 @@ async def test_old_answers_and_dead_replicas_go_everywhere() -> None:
     assert harness.replicas.dead_deleted == [REPLICAS_AGE]
 
 
-@in_virtual_time
 async def test_a_namespace_without_retention_keeps_everything() -> None:
     harness = Harness()
 
@@ -140,7 +134,6 @@ async def test_a_namespace_without_retention_keeps_everything() -> None:
     assert (harness.retention.finished_calls, harness.retention.task_calls) == ([], [])
 
 
-@in_virtual_time
 async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
     harness = Harness(make_namespace(finished_process_retention=seconds(60)))
     harness.retention.finished["orders"] = 2 * LIMIT + 1
@@ -151,7 +144,6 @@ async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
     assert harness.retention.finished["orders"] == 0
 
 
-@in_virtual_time
 async def test_one_round_deletes_only_so_much() -> None:
     harness = Harness(make_namespace(finished_process_retention=seconds(60)))
     harness.retention.finished["orders"] = 1000 * LIMIT
@@ -161,7 +153,6 @@ async def test_one_round_deletes_only_so_much() -> None:
     assert len(harness.retention.finished_calls) == BATCHES_MAX
 
 
-@in_virtual_time
 async def test_all_slots_have_their_turn() -> None:
     harness = Harness(make_namespace(task_retention=seconds(60)))
 

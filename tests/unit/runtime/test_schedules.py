@@ -49,7 +49,7 @@ from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
 from tests.support.runtime.harness import make_context, make_dispatcher, running
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.spans import (
     NOT_TRACED,
     TRACED,
@@ -613,7 +613,6 @@ async def test_a_slot_with_many_old_runs_is_gone_on_with_in_the_next_round(
     assert second == [*[1] * 11, *range(2, 1 + schedules.SLOTS_PER_ROUND)]
 
 
-@in_virtual_time
 async def test_a_full_batch_is_followed_by_another_at_once() -> None:
     harness = Scanning()
     harness.runs.due = [[due(f"s{n}") for n in range(schedules.BATCH_MAX)], [due("last")]]
@@ -624,7 +623,6 @@ async def test_a_full_batch_is_followed_by_another_at_once() -> None:
     assert [len(batch) for batch in harness.batches] == [schedules.BATCH_MAX, 1]
 
 
-@in_virtual_time
 async def test_it_wakes_for_a_change() -> None:
     harness = Scanning()
     harness.runs.seconds = 3600.0
@@ -637,7 +635,6 @@ async def test_it_wakes_for_a_change() -> None:
 
 
 @pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
-@in_virtual_time
 async def test_an_error_is_counted_and_the_loop_goes_on(error: Exception) -> None:
     harness = Scanning()
     harness.runs.due = [error, [due("a")]]

@@ -11,7 +11,7 @@ from tests.support.builders import make_key, make_namespace, make_process, make_
 from tests.support.runtime.harness import (
     begun,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 
 TWO_PLACES = make_namespace(worker_count_max=2)
 OTHER = make_namespace("invoices", worker_count_max=1)
@@ -92,7 +92,6 @@ def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
     assert slots.has_backlog("orders")
 
 
-@in_virtual_time
 async def test_a_step_gives_its_place_back_when_it_ends() -> None:
     carrier, stop = Carrier(), asyncio.Event()
     slots = Slots(carrier.carry)
@@ -108,7 +107,6 @@ async def test_a_step_gives_its_place_back_when_it_ends() -> None:
     await running
 
 
-@in_virtual_time
 async def test_workers_end_only_when_the_last_step_has_ended() -> None:
     carrier, stop = Carrier(), asyncio.Event()
     slots = Slots(carrier.carry)
@@ -128,7 +126,6 @@ async def test_workers_end_only_when_the_last_step_has_ended() -> None:
     assert len(carrier.carried) == 2
 
 
-@in_virtual_time
 async def test_a_bug_in_a_step_ends_all_workers() -> None:
     async def fail(_task: RunningTask) -> None:
         raise ZeroDivisionError
@@ -144,7 +141,6 @@ async def test_a_bug_in_a_step_ends_all_workers() -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
-@in_virtual_time
 async def test_a_lease_without_a_place_is_a_bug() -> None:
     stop = asyncio.Event()
     slots = idle_workers()
@@ -166,7 +162,6 @@ async def ask(handle: LeaseHandle) -> None:
 
 
 @pytest.mark.parametrize("ending", Ending)
-@in_virtual_time
 async def test_releasing_leases_cancels_the_request_in_flight(ending: Ending) -> None:
     leases = Leases()
     handle = leases.take(make_task())
@@ -180,7 +175,6 @@ async def test_releasing_leases_cancels_the_request_in_flight(ending: Ending) ->
     assert handle.ending is ending
 
 
-@in_virtual_time
 async def test_a_lease_taken_after_the_release_is_held() -> None:
     leases = Leases()
     leases.let_go(Ending.ABANDONED)

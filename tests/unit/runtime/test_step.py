@@ -30,14 +30,13 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.runtime.harness import GRACE, Harness
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 
 
 def task_with_history(last: int, **fields: Any) -> RunningTask:
     return make_task(process=make_process(last_event_id=last), **fields)
 
 
-@in_virtual_time
 async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
     harness = Harness()
     task = make_task(trace_context={"traceparent": "t"})
@@ -59,7 +58,6 @@ async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
     )
 
 
-@in_virtual_time
 async def test_a_fenced_step_notifies_nobody() -> None:
     harness = Harness()
     harness.settlements.script.append(LeaseLost())
@@ -71,7 +69,6 @@ async def test_a_fenced_step_notifies_nobody() -> None:
     assert harness.points == {"claimed": 1, "answered": 1, "fenced": 1}
 
 
-@in_virtual_time
 async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
     harness = Harness()
     harness.settlements.script.append(make_written(next=make_task(task_id=8, token=80)))
@@ -85,7 +82,6 @@ async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
     carrying.cancel()
 
 
-@in_virtual_time
 async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait() -> None:
     harness = Harness()
     harness.slots.reserve(harness.namespaces.known()[0])
@@ -100,7 +96,6 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     )
 
 
-@in_virtual_time
 async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
     harness = Harness()
     harness.processor.script.append(None)
@@ -114,7 +109,6 @@ async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=1, error=None)
 
 
-@in_virtual_time
 async def test_a_task_that_follows_a_release_is_released_without_asking() -> None:
     harness = Harness()
     harness.settlements.held = []
@@ -131,7 +125,6 @@ async def test_a_task_that_follows_a_release_is_released_without_asking() -> Non
     assert isinstance(harness.settlements.entries[1].settlement, Retry)
 
 
-@in_virtual_time
 async def test_a_settlement_in_line_outlives_its_worker() -> None:
     harness = Harness()
     harness.settlements.held = []
@@ -145,7 +138,6 @@ async def test_a_settlement_in_line_outlives_its_worker() -> None:
     assert harness.leases.tokens() == []
 
 
-@in_virtual_time
 async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
     harness = Harness()
     harness.namespaces.outage.remaining = 3
@@ -156,7 +148,6 @@ async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
     assert len(harness.settlements.entries) == 1
 
 
-@in_virtual_time
 async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
     harness = Harness()
     harness.namespaces.by_name.clear()
@@ -167,7 +158,6 @@ async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
     assert harness.leases.tokens() == []
 
 
-@in_virtual_time
 async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     harness = Harness()
     harness.settlements.script.append(errors.StorageRefusedError("a value out of range"))
@@ -182,7 +172,6 @@ async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     assert waiter.result().error == instead.settlement.error
 
 
-@in_virtual_time
 async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None:
     harness = Harness()
     action = StartNodes(nodes=(NodeSpec(name="a"),))
@@ -196,7 +185,6 @@ async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None
     assert (entry.settlement.error.reason, entry.plan) == ("JOB_UNREADABLE", None)
 
 
-@in_virtual_time
 async def test_a_settlement_that_was_found_again_later_hurts_nobody() -> None:
     # The answer to the first try was lost, and others have recorded events since.
     harness = Harness()
@@ -208,7 +196,6 @@ async def test_a_settlement_that_was_found_again_later_hurts_nobody() -> None:
     assert harness.points["settled"] == 1
 
 
-@in_virtual_time
 async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombies_scan() -> None:
     harness = Harness()
     harness.settlements.script.extend([errors.StorageRefusedError("its page is broken")] * 2)
@@ -220,7 +207,6 @@ async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombi
     assert harness.leases.tokens() == []
 
 
-@in_virtual_time
 async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
     harness = Harness()
     harness.histories.outage.remaining = 1
@@ -232,7 +218,6 @@ async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
     assert harness.processor.asked == []
 
 
-@in_virtual_time
 async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
     harness = Harness()
     harness.histories.cut = True
@@ -264,7 +249,6 @@ async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("remembered", [False, True], ids=["read", "remembered"])
-@in_virtual_time
 async def test_a_range_means_the_same_read_and_remembered(
     remembered: bool, wanted: HistoryRange, expected: tuple[int, ...]
 ) -> None:
@@ -279,7 +263,6 @@ async def test_a_range_means_the_same_read_and_remembered(
     assert not (remembered and harness.histories.reads)
 
 
-@in_virtual_time
 async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     harness = Harness()
     harness.histories.events = make_history(3)
@@ -291,7 +274,6 @@ async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     assert harness.history_sent() == (1, 2, 3)
 
 
-@in_virtual_time
 async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
     harness = Harness()
     harness.histories.events = ()
@@ -307,7 +289,6 @@ LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
 
 
 @pytest.mark.parametrize("wanted", [HistoryRange(limit=2), LAST_TWO], ids=repr)
-@in_virtual_time
 async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRange) -> None:
     harness = Harness()
     harness.histories.events = make_history(3)
@@ -318,7 +299,6 @@ async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRa
     assert len(harness.histories.reads) == 2
 
 
-@in_virtual_time
 async def test_the_last_events_of_a_long_history_are_read_once() -> None:
     harness = Harness()
     harness.histories.events = make_history(1000)
@@ -333,7 +313,6 @@ async def test_the_last_events_of_a_long_history_are_read_once() -> None:
     assert harness.history_sent() == (1001, 1000)
 
 
-@in_virtual_time
 async def test_what_a_step_records_is_known_to_the_next() -> None:
     harness = Harness()
     harness.processor.script.append(make_success(events=make_new_events(2)))
@@ -347,7 +326,6 @@ async def test_what_a_step_records_is_known_to_the_next() -> None:
     assert harness.histories.reads == []
 
 
-@in_virtual_time
 async def test_a_removed_process_is_not_remembered() -> None:
     harness = Harness()
     harness.processor.script.append(make_success(RemoveProcess()))
@@ -358,7 +336,6 @@ async def test_a_removed_process_is_not_remembered() -> None:
     assert harness.points["settled"] == 1
 
 
-@in_virtual_time
 async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     harness = Harness(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
     harness.histories.events = make_history(5)
@@ -368,7 +345,6 @@ async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     assert harness.history_sent() == (4, 5)
 
 
-@in_virtual_time
 async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
     harness = Harness()
     harness.histories.refuses = True

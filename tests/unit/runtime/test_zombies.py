@@ -32,7 +32,7 @@ from tests.support.runtime.harness import (
 from tests.support.runtime.memory import (
     away,
 )
-from tests.support.runtime.virtual_time import in_virtual_time, settled
+from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted, recorded
 from tests.support.telemetry.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
 
@@ -40,7 +40,6 @@ STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
 
 
 @pytest.mark.parametrize("cause", [ZombieCause.SILENT, ZombieCause.OVERRUN])
-@in_virtual_time
 async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause) -> None:
     harness = Harness()
     zombie = make_zombie(cause=cause, attempt=2)
@@ -64,7 +63,6 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause
     )
 
 
-@in_virtual_time
 async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
     harness = Harness()
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
@@ -80,7 +78,6 @@ async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
     assert recorded(harness.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
 
 
-@in_virtual_time
 async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
     harness = Harness()
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
@@ -92,7 +89,6 @@ async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
     assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
 
 
-@in_virtual_time
 async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
     harness = Harness()
     gone = make_zombie(key=make_key(namespace="void"), task_id=1)
@@ -103,7 +99,6 @@ async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
     assert [entry.task_id for entry in harness.settlements.entries] == [2]
 
 
-@in_virtual_time
 async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
     harness = Harness()
     harness.replicas.zombies = (STRAY,)
@@ -117,7 +112,6 @@ async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
 
 
-@in_virtual_time
 async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
     harness = Harness()
     harness.replicas.zombies = (STRAY,)
@@ -130,7 +124,6 @@ async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
 
 
 @pytest.mark.parametrize("writes", ["admissions", "settlements"])
-@in_virtual_time
 async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes: str) -> None:
     harness = Harness()
     harness.replicas.zombies = (STRAY,)
@@ -147,7 +140,6 @@ async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes
     assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
-@in_virtual_time
 async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> None:
     harness = Harness()
     harness.replicas.zombies = (STRAY,)
@@ -162,7 +154,6 @@ async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> N
     assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
-@in_virtual_time
 async def test_a_suspect_that_disappears_is_cleared() -> None:
     harness = Harness()
     for zombies in ((STRAY,), (), (STRAY,)):
@@ -172,7 +163,6 @@ async def test_a_suspect_that_disappears_is_cleared() -> None:
     assert harness.settlements.entries == []
 
 
-@in_virtual_time
 async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
     harness = Harness()
     harness.replicas.zombies = (make_zombie(),)
@@ -184,7 +174,6 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
     assert caught.group_contains(errors.StorageUnavailableError)
 
 
-@in_virtual_time
 async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found_later() -> None:
     harness = Harness()
     locked, later = make_zombie(task_id=1, token=11), make_zombie(task_id=2, token=12)
@@ -209,7 +198,6 @@ async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found
     assert [entry.task_id for entry in harness.settlements.entries] == [1, 2, 1]
 
 
-@in_virtual_time
 async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled() -> None:
     harness = Harness()
     held: list[asyncio.Future[Outcome]] = []
@@ -226,7 +214,6 @@ async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled() ->
     assert harness.due_queue.changed.is_set()
 
 
-@in_virtual_time
 async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     harness = Harness()
@@ -239,7 +226,6 @@ async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture
     assert [told[name] for name in names] == [7, 2, "silent", "retry", 3]
 
 
-@in_virtual_time
 async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
     harness = Harness()
     harness.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
@@ -251,7 +237,6 @@ async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
     assert harness.observers.counts == {"zombie_collected": 1}
 
 
-@in_virtual_time
 async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
     spans, harness = Spans(), Harness()
     harness.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
@@ -266,7 +251,6 @@ async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
     assert attributes_of(span)["progressor.settlement"] == "retry"
 
 
-@in_virtual_time
 async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> None:
     spans, harness = Spans(), Harness()
     harness.replicas.zombies = (make_zombie(trace_context=TRACED),)
@@ -281,7 +265,6 @@ JUMP = seconds(60)
 LEASE = ReplicaSettings().lease_timeout.total_seconds()
 
 
-@in_virtual_time
 async def test_nothing_is_collected_for_a_lease_timeout_after_the_clock_has_jumped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -303,7 +286,6 @@ async def test_nothing_is_collected_for_a_lease_timeout_after_the_clock_has_jump
     assert line.__dict__["ahead_seconds"] == JUMP.total_seconds()
 
 
-@in_virtual_time
 async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
     harness = Harness()
     await harness.zombies.scan()
@@ -319,7 +301,6 @@ async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-60.0, 0.0, 0.4])
-@in_virtual_time
 async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(ahead: float) -> None:
     harness = Harness()
     await harness.zombies.scan()
