@@ -1,12 +1,14 @@
 """What goes to a processor, and what is made of its answers."""
 
+import dataclasses
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
+from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
+from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
 from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.intent import (
     Complete,
@@ -19,9 +21,11 @@ from progressor.domain.processes.intent import (
     UnsetTimer,
 )
 from progressor.domain.processes.process import Process, ProcessStatus, process_key
-from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.processes.task import NodeOutcome, NodeState, RunningTask, TaskType
 from progressor.processor import codec
-from progressor.v1 import processor_service_pb2, types_pb2
+from progressor.v1 import namespace_service_pb2, nodes_pb2, processor_service_pb2, types_pb2
+from tests.support.builders import make_error, make_task
+from tests.support.clock import START
 
 NOW = dt.datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=dt.UTC)
 PAYLOAD_BYTES_MAX = 100
@@ -67,10 +71,13 @@ EVENT = Event(
 
 
 def decode(
-    response: processor_service_pb2.ProcessResponse, task_type: TaskType = TaskType.CALL
+    response: processor_service_pb2.ProcessResponse,
+    task_type: TaskType = TaskType.CALL,
+    *,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> codec.StepOutcome:
     return codec.decode_response(
-        response.SerializeToString(), task_type=task_type, payload_bytes_max=PAYLOAD_BYTES_MAX
+        response.SerializeToString(), task_type=task_type, payload_bytes_max=payload_bytes_max
     )
 
 
@@ -201,137 +208,107 @@ def with_metadata(value: struct_pb2.Value) -> processor_service_pb2.ProcessRespo
     return answer_of(metadata=struct(m=value))
 
 
-Response = Callable[[], processor_service_pb2.ProcessResponse]
-_INVALID: dict[str, tuple[Response, str]] = {
-    "a response too large": (
-        lambda: answer_of(response=TOO_LARGE),
-        "response: must be at most 100 bytes, got 101",
-    ),
-    "a state too large": (
-        lambda: answer_of(aux_state=TOO_LARGE),
-        "aux_state: must be at most 100 bytes, got 101",
-    ),
-    "a result too large": (
-        lambda: answer_of(complete={"result": TOO_LARGE}),
-        "complete.result: must be at most 100 bytes, got 101",
-    ),
-    "timer args too large": (
-        lambda: set_timer(args=TOO_LARGE),
-        "set_timer.args: must be at most 100 bytes, got 101",
-    ),
-    "the second event too large": (
-        lambda: answer_of(events=[event_of(), event_of(payload=TOO_LARGE)]),
-        "events[1].payload: must be at most 100 bytes, got 101",
-    ),
-    "an event that tells its time": (
-        lambda: answer_of(events=[event_of(occurred_at={"seconds": 1})]),
-        "events[0].occurred_at:",
-    ),
-    "a NUL in an event's metadata": (
-        lambda: answer_of(events=[event_of(metadata={"a": ["\0"]})]),
-        "events[0].metadata.a[0]: must not contain a NUL",
-    ),
-    "a NUL in a name": (
-        lambda: answer_of(metadata={"\0": 1}),
-        "metadata.'\\x00': must not contain a NUL",
-    ),
-    "a NaN": (
-        lambda: with_metadata(struct_pb2.Value(number_value=float("nan"))),
-        "metadata.m: must be a finite number, got nan",
-    ),
-    "an infinity": (
-        lambda: with_metadata(struct_pb2.Value(number_value=float("-inf"))),
-        "metadata.m: must be a finite number, got -inf",
-    ),
-    "metadata too deep": (lambda: answer_of(metadata=nested(31)), "metadata.a."),
-    "metadata too large": (
-        lambda: answer_of(metadata={"a": "x" * 65_536}),
-        "metadata: must be at most 65536 bytes, got 655",
-    ),
-    "a timer before now": (
-        lambda: set_timer(after={"nanos": -1_000}),
-        "set_timer.after: must be 0 to 365000 days, got -0.000001 s",
-    ),
-    "a timer in a million days": (
-        lambda: set_timer(after={"seconds": 86_400_000_000}),
-        "set_timer.after: must be 0 to 365000 days, got 1000000 days",
-    ),
-    "a duration of two signs": (
-        lambda: set_timer(after={"seconds": 1, "nanos": -1}),
-        "set_timer.after: nanos must be less than 1 s, with the sign of 1 s, got -1",
-    ),
-    "a duration beyond protobuf's": (
-        lambda: set_timer(after={"seconds": 2**62}),
-        "set_timer.after: must be at most 10,000 years, got 4611686018427387904 s",
-    ),
-    "an instant beyond Python's": (
-        lambda: set_timer(at={"seconds": 2**40}),
-        "set_timer.at: must be from 0001-01-02 to 9999-12-30, got 1099511627776 s",
-    ),
-    "an instant before Python's": (
-        lambda: set_timer(at={"seconds": -(2**40)}),
-        "set_timer.at: must be from 0001-01-02 to 9999-12-30, got -1099511627776 s",
-    ),
-    "negative nanos": (
-        lambda: set_timer(at={"nanos": -1}),
-        "set_timer.at: nanos must be 0 to 999999999, got -1",
-    ),
-    "no time for the step": (
-        lambda: set_timer(step_timeout={}),
-        "set_timer.step_timeout: must be 1 ms to 1 day, got 0 s",
-    ),
-    "over a day for the step": (
-        lambda: set_timer(step_timeout={"seconds": 86_401}),
-        "set_timer.step_timeout: must be 1 ms to 1 day, got 86401 s",
-    ),
-    "a range from before": (
-        lambda: set_timer(history_range={"after": -1}),
-        "set_timer.history_range.after: must not be negative, got -1",
-    ),
-    "a negative limit": (
-        lambda: set_timer(history_range={"limit": -1}),
-        "set_timer.history_range.limit: must be 0 to 100000, got -1",
-    ),
-    "a limit too high": (
-        lambda: set_timer(history_range={"limit": 100_001}),
-        "set_timer.history_range.limit: must be 0 to 100000, got 100001",
-    ),
-    "an unknown direction": (
-        lambda: set_timer(history_range=types_pb2.HistoryRange.FromString(b"\x18\x09")),
-        "set_timer.history_range.direction: unknown direction 9",
-    ),
-    "a reject of no known code": (
-        lambda: answer_of(reject={"code": 17}),
-        "reject.code: must be in 1 .. 16, or 0 for",
-    ),
-    "a reject with too many words": (
-        lambda: answer_of(reject={"code": 3, "metadata": {"a": "x" * 2048}}),
-        "reject.metadata: must be at most 2048 bytes, got 2049",
-    ),
-    "a reject with too many pairs": (
-        lambda: answer_of(reject={"code": 3, "metadata": {str(i): "" for i in range(65)}}),
-        "reject.metadata: must have at most 64 items, got 65",
-    ),
-    "a failure of no known code": (
-        lambda: answer_of(failure={"code": -1}),
-        "failure.code: must be in 1 .. 16",
-    ),
-    "a retry in the past": (
-        lambda: answer_of(failure={"code": 14, "retry_after": {"seconds": -1}}),
-        "failure.retry_after: -1 day, 23:59:59 is not",
-    ),
-    "a retry in a year": (
-        lambda: answer_of(failure={"code": 14, "retry_after": {"seconds": 31_536_000}}),
-        "failure.retry_after: 365 days",
-    ),
-}
+def nodes(**fields: Any) -> processor_service_pb2.ProcessResponse:
+    """Return an answer that starts two nodes, of which the second one has the fields."""
+    second = nodes_pb2.NodeSpec(**{"name": "b"} | fields)
+    return answer_of(start_nodes={"nodes": [nodes_pb2.NodeSpec(name="a"), second]})
 
 
-@pytest.mark.parametrize("what", _INVALID)
-def test_an_invalid_answer_fails_the_step_and_names_the_field(what: str) -> None:
-    make, beginning = _INVALID[what]
+def job(**fields: Any) -> processor_service_pb2.ProcessResponse:
+    return answer_of(start_nodes={"nodes": [{"name": "a"}], **fields})
 
-    answer = decode(make())
+
+UNREADABLE, UNNAMED = types_pb2.Order(key="k", version="x"), types_pb2.GateUse(gate="")
+INVALID: list[tuple[processor_service_pb2.ProcessResponse, str]] = [
+    (answer_of(response=TOO_LARGE), "response: must be at most 100 bytes, got 101"),
+    (answer_of(aux_state=TOO_LARGE), "aux_state: must be at most 100 bytes, got 101"),
+    (answer_of(complete={"result": TOO_LARGE}),
+     "complete.result: must be at most 100 bytes, got 101"),
+    (set_timer(args=TOO_LARGE), "set_timer.args: must be at most 100 bytes, got 101"),
+    (answer_of(events=[event_of(), event_of(payload=TOO_LARGE)]),
+     "events[1].payload: must be at most 100 bytes, got 101"),
+    (answer_of(events=[event_of(occurred_at={"seconds": 1})]), "events[0].occurred_at:"),
+    (answer_of(events=[event_of(metadata={"a": ["\0"]})]),
+     "events[0].metadata.a[0]: must not contain a NUL"),
+    (answer_of(metadata={"\0": 1}), "metadata.'\\x00': must not contain a NUL"),
+    (with_metadata(struct_pb2.Value(number_value=float("nan"))),
+     "metadata.m: must be a finite number, got nan"),
+    (with_metadata(struct_pb2.Value(number_value=float("-inf"))),
+     "metadata.m: must be a finite number, got -inf"),
+    (answer_of(metadata=nested(31)), "metadata.a."),
+    (answer_of(metadata={"a": "x" * 65_536}), "metadata: must be at most 65536 bytes, got 655"),
+    (set_timer(after={"nanos": -1_000}),
+     "set_timer.after: must be 0 to 365000 days, got -0.000001 s"),
+    (set_timer(after={"seconds": 86_400_000_000}),
+     "set_timer.after: must be 0 to 365000 days, got 1000000 days"),
+    (set_timer(after={"seconds": 1, "nanos": -1}),
+     "set_timer.after: nanos must be less than 1 s, with the sign of 1 s, got -1"),
+    (set_timer(after={"seconds": 2**62}),
+     "set_timer.after: must be at most 10,000 years, got 4611686018427387904 s"),
+    (set_timer(at={"seconds": 2**40}),
+     "set_timer.at: must be from 0001-01-02 to 9999-12-30, got 1099511627776 s"),
+    (set_timer(at={"seconds": -(2**40)}),
+     "set_timer.at: must be from 0001-01-02 to 9999-12-30, got -1099511627776 s"),
+    (set_timer(at={"nanos": -1}), "set_timer.at: nanos must be 0 to 999999999, got -1"),
+    (set_timer(step_timeout={}), "set_timer.step_timeout: must be 1 ms to 1 day, got 0 s"),
+    (set_timer(step_timeout={"seconds": 86_401}),
+     "set_timer.step_timeout: must be 1 ms to 1 day, got 86401 s"),
+    (set_timer(history_range={"after": -1}),
+     "set_timer.history_range.after: must not be negative, got -1"),
+    (set_timer(history_range={"limit": -1}),
+     "set_timer.history_range.limit: must be 0 to 100000, got -1"),
+    (set_timer(history_range={"limit": 100_001}),
+     "set_timer.history_range.limit: must be 0 to 100000, got 100001"),
+    (set_timer(history_range=types_pb2.HistoryRange.FromString(b"\x18\x09")),
+     "set_timer.history_range.direction: unknown direction 9"),
+    (answer_of(reject={"code": 17}), "reject.code: must be in 1 .. 16, or 0 for"),
+    (answer_of(reject={"code": 3, "metadata": {"a": "x" * 2048}}),
+     "reject.metadata: must be at most 2048 bytes, got 2049"),
+    (answer_of(reject={"code": 3, "metadata": {str(i): "" for i in range(65)}}),
+     "reject.metadata: must have at most 64 items, got 65"),
+    (answer_of(failure={"code": -1}), "failure.code: must be in 1 .. 16"),
+    (answer_of(failure={"code": 14, "retry_after": {"seconds": -1}}),
+     "failure.retry_after: -1 day, 23:59:59 is not"),
+    (answer_of(failure={"code": 14, "retry_after": {"seconds": 31_536_000}}),
+     "failure.retry_after: 365 days"),
+    (answer_of(start_nodes={}), "start_nodes.nodes: must have 1 to 10000 items, got 0"),
+    (answer_of(start_nodes={"nodes": [{"name": "a"}] * (NODES_PER_STEP_MAX + 1)}),
+     "start_nodes.nodes: must have 1 to 10000 items, got 10001"),
+    (nodes(args=b"x" * (PAYLOAD_BYTES_MAX + 1)),
+     "start_nodes.nodes[1].args: must be at most 100 bytes, got 101"),
+    (nodes(namespace="Stock"),
+     "start_nodes.nodes[1].namespace: must be 1 to 64 characters of [a-z0-9._-], got 'Stock'"),
+    (nodes(constraints=types_pb2.Constraints(priority=6)),
+     "start_nodes.nodes[1].constraints.priority: must be 0 to 5, got 6"),
+    (nodes(retry_policy=namespace_service_pb2.RetryPolicy(coefficient=0.5)),
+     "start_nodes.nodes[1].retry_policy.coefficient: must be at least 1, got 0.5"),
+    (nodes(zombie_policy=9), "start_nodes.nodes[1].zombie_policy: unknown zombie policy 9"),
+    (nodes(target="x" * 513),
+     "start_nodes.nodes[1].target: must be at most 512 bytes without NUL characters"),
+    (nodes(target="\0"),
+     "start_nodes.nodes[1].target: must be at most 512 bytes without NUL characters"),
+    (job(timeout=duration_pb2.Duration()),
+     "start_nodes.timeout: must be greater than 0 and at most 365000 days, got 0 s"),
+    (job(timeout=duration_pb2.Duration(seconds=40_000_000_000)),
+     "start_nodes.timeout: must be greater than 0 and at most 365000 days, got 40000000000 s"),
+    (job(deadline=timestamp_pb2.Timestamp(nanos=-1)),
+     "start_nodes.deadline: nanos must be 0 to 999999999, got -1"),
+    (set_timer(constraints=types_pb2.Constraints(priority=9)),
+     "set_timer.constraints.priority: must be 0 to 5, got 9"),
+    (set_timer(constraints=types_pb2.Constraints(order=UNREADABLE, gates=[UNNAMED])),
+     ("set_timer.constraints.order.version: 'x' is not a version: dotted numbers, as 1.10.2; "
+     "set_timer.constraints.gates[0].gate: ")),
+    (set_timer(constraints=types_pb2.Constraints(run_at=timestamp_pb2.Timestamp(seconds=1))),
+     "set_timer.constraints.run_at: "),
+    (set_timer(remove=True, constraints=types_pb2.Constraints()), "set_timer.constraints: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("response", "beginning"), INVALID, ids=[it[1] for it in INVALID])
+def test_an_invalid_answer_fails_the_step_and_names_the_field(
+    response: processor_service_pb2.ProcessResponse, beginning: str
+) -> None:
+    answer = decode(response)
 
     assert isinstance(answer, Failed)
     assert answer == invalid(answer.message)
@@ -425,3 +402,69 @@ def test_texts_are_made_storable() -> None:
     answer = decode(answer_of(reject=reject))
 
     assert answer == Rejected(code=9, message="é" * 2048, reason="R" * 256, metadata={"a": "b"})
+
+
+def test_constraints_that_say_nothing_are_none() -> None:
+    answer = decode(nodes(constraints=types_pb2.Constraints(priority=2)))
+
+    assert answer == Succeeded(
+        Intent(action=StartNodes(nodes=(NodeSpec(name="a"), NodeSpec(name="b"))))
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (job(), (None, None)),
+        (job(timeout=duration_pb2.Duration(nanos=1_000)), (None, dt.timedelta(microseconds=1))),
+        (job(deadline=timestamp_pb2.Timestamp(seconds=1)),
+         (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), None)),
+    ],
+)  # fmt: skip
+def test_a_job_has_a_deadline_or_a_timeout_or_neither(
+    message: processor_service_pb2.ProcessResponse, expected: tuple[object, object]
+) -> None:
+    answer = decode(message)
+
+    assert isinstance(answer, Succeeded)
+    action = answer.intent.action
+    assert isinstance(action, StartNodes)
+    assert (action.deadline, action.timeout) == expected
+
+
+def test_the_bytes_of_a_graph_are_bounded() -> None:
+    large = nodes_pb2.NodeSpec(name="a", args=b"x" * (GRAPH_BYTES_MAX // 2))
+
+    answer = decode(
+        answer_of(start_nodes={"nodes": [large] * 2}), payload_bytes_max=GRAPH_BYTES_MAX
+    )
+
+    assert isinstance(answer, Failed)
+    assert answer.message == (
+        f"start_nodes: must be at most 33554432 bytes, got {GRAPH_BYTES_MAX + 26}"
+    )
+
+
+def test_a_leader_hears_how_each_node_has_ended() -> None:
+    outcomes = (
+        NodeOutcome(name="a", state=NodeState.DONE, result=b"result"),
+        NodeOutcome(name="b", state=NodeState.FAILED, error=make_error()),
+        NodeOutcome(name="c", state=NodeState.SKIPPED, skipped_because_of="b"),
+        NodeOutcome(name="d", state=NodeState.CANCELLED),
+    )
+    task = dataclasses.replace(make_task(task_type=TaskType.JOIN), nodes=outcomes)
+
+    sent = processor_service_pb2.ProcessRequest.FromString(codec.encode_request(task, (), START))
+
+    error = make_error()
+    assert sent.task.type == types_pb2.TASK_TYPE_JOIN
+    assert list(sent.task.nodes) == [
+        nodes_pb2.NodeOutcome(name="a", state=nodes_pb2.NODE_STATE_DONE, result=b"result"),
+        nodes_pb2.NodeOutcome(
+            name="b",
+            state=nodes_pb2.NODE_STATE_FAILED,
+            error=types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message),
+        ),
+        nodes_pb2.NodeOutcome(name="c", state=nodes_pb2.NODE_STATE_SKIPPED, skipped_because_of="b"),
+        nodes_pb2.NodeOutcome(name="d", state=nodes_pb2.NODE_STATE_CANCELLED),
+    ]
