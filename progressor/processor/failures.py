@@ -87,14 +87,6 @@ _RAN_OUT_TEXTS = frozenset({STEP_RAN_OUT.message, "context deadline exceeded"})
 _TOO_LARGE_TEXTS = ("larger than max", "exceeds maximum size")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Details:
-    """What the rich part of a status says; both may be missing."""
-
-    reason: str = ""
-    retry_after: dt.timedelta | None = None
-
-
 def code_name(code: int) -> str:
     """Return the name of a gRPC status code, 0 .. 16."""
     return _CODE_NAMES[code]
@@ -114,21 +106,18 @@ def clean_reason(reason: str) -> str:
     return clean_text(reason, REASON_BYTES_MAX)
 
 
+def _failed(code: int, reason: str, why: str, *, retryable: bool = False) -> Failed:
+    return Failed(code=code, reason=reason, message=clean_text(why), retryable=retryable)
+
+
 def invalid_answer(why: str) -> Failed:
     """Return the failure of a step whose answer nothing can be saved from."""
-    return Failed(
-        code=code_pb2.INTERNAL, reason=INVALID_ANSWER, message=clean_text(why), retryable=False
-    )
+    return _failed(code_pb2.INTERNAL, INVALID_ANSWER, why)
 
 
 def message_too_large(why: str) -> Failed:
     """Return the failure of a step whose request or answer gRPC would not carry."""
-    return Failed(
-        code=code_pb2.RESOURCE_EXHAUSTED,
-        reason=MESSAGE_TOO_LARGE,
-        message=clean_text(why),
-        retryable=False,
-    )
+    return _failed(code_pb2.RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE, why)
 
 
 def step_too_large(target: str, size: int, *, limit: int, history: Sequence[Event]) -> Failed:
@@ -142,22 +131,14 @@ def step_too_large(target: str, size: int, *, limit: int, history: Sequence[Even
             "; or send less history, with the namespace's history policy (last n, none) "
             "or the request's history_range"
         )
-    return Failed(
-        code=code_pb2.RESOURCE_EXHAUSTED,
-        reason=HISTORY_TOO_LARGE if history else MESSAGE_TOO_LARGE,
-        message=f"{what}; the processor at {target} accepts at most {limit:,}: {remedy}",
-        retryable=False,
-    )
+    reason = HISTORY_TOO_LARGE if history else MESSAGE_TOO_LARGE
+    why = f"{what}; the processor at {target} accepts at most {limit:,}: {remedy}"
+    return _failed(code_pb2.RESOURCE_EXHAUSTED, reason, why)
 
 
 def processor_unavailable(why: str) -> Failed:
     """Return the failure of a step that did not reach its processor, or was cut off from it."""
-    return Failed(
-        code=code_pb2.UNAVAILABLE,
-        reason=PROCESSOR_UNAVAILABLE,
-        message=clean_text(why),
-        retryable=True,
-    )
+    return _failed(code_pb2.UNAVAILABLE, PROCESSOR_UNAVAILABLE, why, retryable=True)
 
 
 def misconfigured(
@@ -172,24 +153,16 @@ def misconfigured(
 
 
 def target_not_found(target: str) -> Failed:
-    """Return the failure of a node whose target its namespace does not name any more."""
-    return Failed(
-        code=code_pb2.FAILED_PRECONDITION,
-        reason=TARGET_NOT_FOUND,
-        message=clean_text(f"the namespace has no processor target {target}"),
-        retryable=False,
-    )
+    """Return the failure of a node whose target its namespace no longer names."""
+    why = f"the namespace has no processor target {target}"
+    return _failed(code_pb2.FAILED_PRECONDITION, TARGET_NOT_FOUND, why)
 
 
 def target_unreachable(target: str, unreachable_for: dt.timedelta, why: str) -> Failed:
-    """Return the failure of a node whose target has been out of reach for longer than it may."""
+    """Return the failure of a node whose target has been unreachable for too long."""
     seconds = unreachable_for.total_seconds()
-    return Failed(
-        code=code_pb2.UNAVAILABLE,
-        reason=TARGET_UNREACHABLE,
-        message=clean_text(f"{target} has been unreachable for {seconds:.1f} s: {why}"),
-        retryable=False,
-    )
+    why = f"{target} has been unreachable for {seconds:.1f} s: {why}"
+    return _failed(code_pb2.UNAVAILABLE, TARGET_UNREACHABLE, why)
 
 
 def out_of_time(failed: Failed, timeout: dt.timedelta, elapsed: dt.timedelta) -> Failed:
@@ -225,36 +198,29 @@ def failure_of(error: aio.AioRpcError) -> Failed:
     text = error.details() or code_name(code)
     if code == code_pb2.CANCELLED:
         return processor_unavailable(text)
-    details = _details_of(error)
-    if code == code_pb2.RESOURCE_EXHAUSTED and not details.reason and _is_too_large(text):
+    reason, retry_after = _details_of(error)
+    if code == code_pb2.RESOURCE_EXHAUSTED and not reason and _is_too_large(text):
         return message_too_large(text)
     if code in MISCONFIGURED_CODES:
-        return misconfigured(code, details.reason, text, details.retry_after)
-    return Failed(
-        code=code,
-        reason=_reason_of(code, details),
-        message=clean_text(text),
-        retryable=code in RETRYABLE_CODES or code == code_pb2.DEADLINE_EXCEEDED,
-        retry_after=details.retry_after,
-    )
-
-
-def _reason_of(code: int, details: _Details) -> str:
+        return misconfigured(code, reason, text, retry_after)
     if code == code_pb2.DEADLINE_EXCEEDED:
-        return STEP_TIMEOUT
-    if details.reason:
-        return details.reason
-    return PROCESSOR_UNAVAILABLE if code == code_pb2.UNAVAILABLE else code_name(code)
+        reason = STEP_TIMEOUT
+    elif not reason:
+        reason = PROCESSOR_UNAVAILABLE if code == code_pb2.UNAVAILABLE else code_name(code)
+    retryable = code in RETRYABLE_CODES or code == code_pb2.DEADLINE_EXCEEDED
+    failed = _failed(code, reason, text, retryable=retryable)
+    return dataclasses.replace(failed, retry_after=retry_after)
 
 
 def _is_too_large(text: str) -> bool:
     return any(sign in text for sign in _TOO_LARGE_TEXTS)
 
 
-def _details_of(error: aio.AioRpcError) -> _Details:
+def _details_of(error: aio.AioRpcError) -> tuple[str, dt.timedelta | None]:
+    """Return the reason and the retry delay of a rich status; both may be missing."""
     packed = error.trailing_metadata().get(_STATUS_DETAILS_KEY)
     if not isinstance(packed, bytes):
-        return _Details()
+        return "", None
     error_info, retry_info = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     try:
         for detail in status_pb2.Status.FromString(packed).details:
@@ -262,13 +228,10 @@ def _details_of(error: aio.AioRpcError) -> _Details:
             detail.Unpack(error_info)
             detail.Unpack(retry_info)
     except message.DecodeError:
-        # The status itself still tells enough; a step shall not end otherwise for its trimmings.
-        return _Details()
+        # The status itself says enough; broken details must not end a step otherwise.
+        return "", None
     has_delay = retry_info.HasField("retry_delay")
-    return _Details(
-        reason=clean_reason(error_info.reason),
-        retry_after=_delay_of(retry_info.retry_delay) if has_delay else None,
-    )
+    return clean_reason(error_info.reason), _delay_of(retry_info.retry_delay) if has_delay else None
 
 
 def _delay_of(duration: duration_pb2.Duration) -> dt.timedelta:

@@ -1,16 +1,27 @@
-"""Reach: how long the processor of each namespace has been unreachable.
+"""What heartbeats report of processors: which are unreachable, and which steps come near a limit.
 
 A processor is unreachable from the first step that fails to reach it until a step succeeds or its
 channel is connected again. A processor that responds, or hangs, is reachable. A target that does
 not serve the namespace, or not this engine, counts as unreachable until it responds otherwise,
 although its channel is connected.
+
+A history that is sent whole grows until its processor no longer accepts it. Sizes from half of that
+limit on are also reported by a metric; ``progressor doctor`` reads them from the heartbeats.
 """
 
 import datetime as dt
 from collections.abc import Mapping
 
 from progressor.clock import Clock
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.views.replica import StepSize
 from progressor.processor.channels import Channels
+
+SHARE_TOLD = 0.5
+"""The share of its limit from which on a step is reported."""
+
+TOLD_SECONDS = 600.0
+"""For how long a step is reported, unless a larger one follows."""
 
 
 class Reach:
@@ -51,4 +62,32 @@ class Reach:
         return {
             namespace: dt.timedelta(seconds=max(0.0, now - missed_at))
             for namespace, missed_at in tuple(self._missed_at.items())
+        }
+
+
+class Sizes:
+    """The largest recent steps, by namespace."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Bounded by the namespaces that have been asked for.
+        self._largest: dict[str, tuple[float, StepSize]] = {}
+
+    def note(self, key: ProcessKey, *, size: int, limit: int) -> None:
+        """Record a step of `size` bytes, whose processor accepts `limit`."""
+        if size < SHARE_TOLD * limit:
+            return
+        found = StepSize(process_id=key.process_id, size_bytes=size, limit_bytes=limit)
+        now = self._clock.monotonic()
+        noted_at, largest = self._largest.get(key.namespace, (now - TOLD_SECONDS, found))
+        if now - noted_at >= TOLD_SECONDS or found.share >= largest.share:
+            self._largest[key.namespace] = now, found
+
+    def largest(self) -> Mapping[str, StepSize]:
+        """Return the largest step of each namespace that has one to report; thread-safe."""
+        now = self._clock.monotonic()
+        return {
+            namespace: largest
+            for namespace, (noted_at, largest) in tuple(self._largest.items())
+            if now - noted_at < TOLD_SECONDS
         }

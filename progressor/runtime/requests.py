@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import datetime as dt
 import functools
-from typing import assert_never
+from collections.abc import Mapping
 
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
@@ -328,35 +328,25 @@ def _after(request: Request) -> int:
     return 0 if request.history_range is None else request.history_range.after
 
 
-def _refusal(  # noqa: C901, PLR0911  one line per verdict
+def _refusal(
     key: ProcessKey, idempotency_key: str | None, admission: Admission, *, after: int = 0
 ) -> errors.RequestError:
-    match admission.verdict:
-        case Verdict.KEY_REUSED:
-            return errors.IdempotencyKeyReusedError(key.process_id, idempotency_key or "")
-        case Verdict.NAMESPACE_NOT_FOUND:
-            return errors.NamespaceNotFoundError(key.namespace)
-        case Verdict.PROCESS_NOT_FOUND:
-            return errors.ProcessNotFoundError(key.namespace, key.process_id)
-        case Verdict.PROCESS_ALREADY_EXISTS:
-            return errors.ProcessAlreadyExistsError(key.namespace, key.process_id)
-        case Verdict.PROCESS_FAILED:
-            process = admission.process
-            assert process is not None, "the verdict comes with the process"
-            return errors.ProcessFailedError(
-                key.process_id, process.detail or "", failure=_failure(process, admission.failure)
-            )
-        case Verdict.PROCESS_IS_RUNNING:
-            return errors.ProcessIsRunningError(key.process_id)
-        case Verdict.PROCESS_FINISHED:
-            return errors.ProcessFinishedError(key.process_id)
-        case Verdict.EVENT_NOT_FOUND:
-            return errors.EventNotFoundError(key.process_id, after)
-        case Verdict.GATE_NOT_FOUND:
-            namespace = admission.gate_namespace or key.namespace
-            return errors.GateNotFoundError(namespace, admission.gate or "")
-        case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
-            message = f"{admission.verdict} is not a refusal"
-            raise AssertionError(message)
-        case _:
-            assert_never(admission.verdict)
+    namespace, process_id, verdict = key.namespace, key.process_id, admission.verdict
+    if verdict is Verdict.PROCESS_FAILED:
+        process = admission.process
+        assert process is not None, "the verdict comes with the process"
+        failure = _failure(process, admission.failure)
+        return errors.ProcessFailedError(process_id, process.detail or "", failure=failure)
+    gate_namespace = admission.gate_namespace or namespace
+    refusals: Mapping[Verdict, errors.RequestError] = {
+        Verdict.KEY_REUSED: errors.IdempotencyKeyReusedError(process_id, idempotency_key or ""),
+        Verdict.NAMESPACE_NOT_FOUND: errors.NamespaceNotFoundError(namespace),
+        Verdict.PROCESS_NOT_FOUND: errors.ProcessNotFoundError(namespace, process_id),
+        Verdict.PROCESS_ALREADY_EXISTS: errors.ProcessAlreadyExistsError(namespace, process_id),
+        Verdict.PROCESS_IS_RUNNING: errors.ProcessIsRunningError(process_id),
+        Verdict.PROCESS_FINISHED: errors.ProcessFinishedError(process_id),
+        Verdict.EVENT_NOT_FOUND: errors.EventNotFoundError(process_id, after),
+        Verdict.GATE_NOT_FOUND: errors.GateNotFoundError(gate_namespace, admission.gate or ""),
+    }
+    assert verdict in refusals, f"{verdict} is not a refusal"
+    return refusals[verdict]

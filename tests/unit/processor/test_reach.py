@@ -1,4 +1,4 @@
-"""Since when a processor has not been reached: what begins it, and what ends it."""
+"""Since when a processor has not been reached, and which steps come near its limit."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -7,9 +7,10 @@ import pytest
 import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.views.replica import StepSize
 from progressor.processor.channels import Channels
-from progressor.processor.reach import Reach
-from tests.support.builders import make_namespace, seconds
+from progressor.processor.reach import TOLD_SECONDS, Reach, Sizes
+from tests.support.builders import make_key, make_namespace, seconds
 from tests.support.clock import ManualClock
 
 NOWHERE = make_namespace(processor_targets=("127.0.0.1:1",))
@@ -137,3 +138,55 @@ async def test_channels_are_connected_where_a_connection_stands(
         await channels.give_back(await channels.take(asked))
 
     assert channels.is_connected(NOWHERE.name) is connected
+
+
+KEY = make_key()
+
+
+@pytest.fixture
+def sizes(clock: ManualClock) -> Sizes:
+    return Sizes(clock)
+
+
+def step(size: int, process_id: str = KEY.process_id, limit: int = 100) -> StepSize:
+    return StepSize(process_id=process_id, size_bytes=size, limit_bytes=limit)
+
+
+@pytest.mark.parametrize(("size", "is_told"), [(49, False), (50, True), (100, True), (101, True)])
+def test_a_step_is_told_from_half_of_its_limit_on(
+    sizes: Sizes,
+    size: int,
+    is_told: bool,  # from the table
+) -> None:
+    sizes.note(KEY, size=size, limit=100)
+
+    assert sizes.largest() == ({KEY.namespace: step(size)} if is_told else {})
+
+
+def test_the_nearest_to_its_limit_is_told(sizes: Sizes) -> None:
+    other = make_key("other")
+    sizes.note(KEY, size=60, limit=100)
+    sizes.note(other, size=70, limit=100)
+    sizes.note(KEY, size=100, limit=200)
+
+    assert sizes.largest() == {KEY.namespace: step(70, "other")}
+
+
+def test_it_is_told_for_ten_minutes_unless_it_comes_again(sizes: Sizes, clock: ManualClock) -> None:
+    sizes.note(KEY, size=60, limit=100)
+    clock.advance(seconds(TOLD_SECONDS - 1))
+    sizes.note(KEY, size=60, limit=100)
+    clock.advance(seconds(TOLD_SECONDS - 1))
+    again = sizes.largest()
+    clock.advance(seconds(1))
+
+    assert (again, sizes.largest()) == ({KEY.namespace: step(60)}, {})
+
+
+def test_a_smaller_one_takes_the_place_of_one_that_is_old(sizes: Sizes, clock: ManualClock) -> None:
+    sizes.note(KEY, size=90, limit=100)
+    sizes.note(KEY, size=60, limit=100)
+    clock.advance(seconds(TOLD_SECONDS))
+    sizes.note(KEY, size=60, limit=100)
+
+    assert sizes.largest() == {KEY.namespace: step(60)}
