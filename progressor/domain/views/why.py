@@ -289,28 +289,12 @@ def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.d
     return min(since, default=None)
 
 
-def _predicate(cause: Cause, wait: Wait) -> str:
-    match cause:
-        case Running() | PresumedDead() | Overrun():
-            return _of_lease(cause, wait)
-        case TimerNotDue() | RunAtNotDue() | RetryNotDue():
-            return _of_instant(cause, wait)
-        case BehindTask():
-            return _of_line(cause)
-        case BehindVersion() | GatesFull():
-            return _of_constraint(cause)
-        case NoFreeWorker() | NoReplica():
-            return _of_worker(cause)
-        case _:
-            assert_never(cause)
-
-
-def _of_lease(cause: Running | PresumedDead | Overrun, wait: Wait) -> str:
-    runs = f"has been running since {_at(cause.since)} in replica {cause.replica_id}"
+def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911  one case per cause
     match cause:
         case Running():
             again = f", attempt {wait.attempt}{_after(wait)}" if wait.attempt > 1 else ""
-            return f"{runs}{again}.{_unreachable(cause.processor_unreachable_since)}{_risk(cause)}"
+            reach = _unreachable(cause.processor_unreachable_since)
+            return f"{_runs(cause)}{again}.{reach}{_risk(cause)}"
         case PresumedDead():
             return (
                 f"was taken at {_at(cause.since)} by replica {cause.replica_id}, "
@@ -319,13 +303,7 @@ def _of_lease(cause: Running | PresumedDead | Overrun, wait: Wait) -> str:
             )
         case Overrun():
             ought = f"ought to have ended by {_at(cause.expired_at)}"
-            return f"{runs} and {ought}; {_collection(cause.collected_at)}."
-        case _:
-            assert_never(cause)
-
-
-def _of_instant(cause: TimerNotDue | RunAtNotDue | RetryNotDue, wait: Wait) -> str:
-    match cause:
+            return f"{_runs(cause)} and {ought}; {_collection(cause.collected_at)}."
         case TimerNotDue(until=until):
             return f"is a timer, until {_at(until)}."
         case RunAtNotDue(until=until):
@@ -336,25 +314,26 @@ def _of_instant(cause: TimerNotDue | RunAtNotDue | RetryNotDue, wait: Wait) -> s
                 f"at {_at(cause.until)}{_after(wait)}."
                 f"{_unreachable(cause.processor_unreachable_since)}"
             )
-        case _:
-            assert_never(cause)
-
-
-def _of_line(cause: BehindTask) -> str:
-    state = "running" if cause.is_running else "waiting"
-    until = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
-    before = f"task {cause.task_id} ({cause.task_type})"
-    return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{until}"
-
-
-def _of_constraint(cause: BehindVersion | GatesFull) -> str:
-    match cause:
+        case BehindTask():
+            state = "running" if cause.is_running else "waiting"
+            timer = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
+            before = f"task {cause.task_id} ({cause.task_type})"
+            return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{timer}"
         case BehindVersion(order=order):
             return _of_order(order)
         case GatesFull(gates=gates):
             return f"waits for {', and for '.join(map(_of_gate, gates))}."
+        case NoFreeWorker():
+            return _of_crowd(cause)
+        case NoReplica():
+            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
+            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
         case _:
             assert_never(cause)
+
+
+def _runs(cause: Running | Overrun) -> str:
+    return f"has been running since {_at(cause.since)} in replica {cause.replica_id}"
 
 
 def _of_order(wait: OrderWait) -> str:
@@ -377,17 +356,6 @@ def _of_gate(wait: GateWait) -> str:
         f"gate {wait.gate}{place}, which is full: {wait.held} of {wait.capacity} held, {by} task "
         f"{first.task_id} of process {first.process_id} since {_at(first.held_at)}{kept}"
     )
-
-
-def _of_worker(cause: NoFreeWorker | NoReplica) -> str:
-    match cause:
-        case NoFreeWorker():
-            return _of_crowd(cause)
-        case NoReplica():
-            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
-            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
-        case _:
-            assert_never(cause)
 
 
 def _of_crowd(cause: NoFreeWorker) -> str:
