@@ -33,8 +33,7 @@ from progressor.domain.jobs.graph import (
     namespaces_of,
     plan_nodes,
 )
-from progressor.domain.jobs.job import Job, JobState, Node, NodeSpec, StartNodes
-from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.jobs.job import Job, JobFilter, JobPage, JobState, Node, NodeSpec, StartNodes
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.processes.process import Leadership, ProcessKey

@@ -12,7 +12,7 @@ rule                     function                       decided by              
 admission of a request   admission.decide               admission/admit_*            1, 2
 outcome of an attempt    settlement.settle              runtime; written by          2
                                                         settlement/settle_tasks
-next attempt             retry.next_delay               settle; sdk/testing          3
+next attempt             policy.next_delay              settle; sdk/testing          3
 nodes and edges          graph.plan_nodes               runtime; written by          4
                                                         jobs/nodes/add_nodes
 state of a node          job.state_before_start         jobs/nodes                   4

@@ -26,9 +26,8 @@ from progressor.domain.processes.intent import (
     UnsetTimer,
 )
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy, next_delay
 from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.processes.retry import next_delay
 from progressor.domain.processes.settlement import (
     Break,
     Fail,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor.domain.processes import policy as domain
-from progressor.domain.processes.retry import next_delay
+from progressor.domain.processes.policy import next_delay
 from progressor.sdk import NamespaceConfig, RetryPolicy, TaskError, TaskType
 from progressor.sdk.client.replicas import (
     Activity,

@@ -160,3 +160,23 @@ class Node:
     revision: int
     replica_id: int | None = None
     updated_at: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """A job with its nodes, by their ordinals.
+
+    ``payloads_left_out``: the args and results of some are empty here, since all would be too much.
+    """
+
+    job: Job
+    nodes: tuple[Node, ...]
+    payloads_left_out: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs a list is asked for; no ``states``: in any."""
+
+    states: tuple[JobState, ...] = ()
+    schedule_id: str | None = None

@@ -39,9 +39,8 @@ from progressor.domain.processes.intent import (
     Succeeded,
 )
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy, next_delay
 from progressor.domain.processes.process import NO_OPTIONS, JobOptions
-from progressor.domain.processes.retry import next_delay
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskType
 
 ZOMBIE = "ZOMBIE"

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from progressor.domain.processes.retry import next_delay
+from progressor.domain.processes.policy import next_delay
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.verdicts import status_number

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString, NamedTuple
 
 from progressor import errors, job_errors
-from progressor.domain.jobs.job import Job, JobState, Node
-from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.jobs.job import Job, JobFilter, JobPage, JobState, Node
 from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError

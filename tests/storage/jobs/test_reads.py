@@ -7,8 +7,7 @@ import pytest
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import Job, JobState, NodeCounts, NodeSpec
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import Job, JobFilter, JobState, NodeCounts, NodeSpec
 from progressor.domain.processes.process import JobOptions, Leadership
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from tests.support.clock import ManualClock

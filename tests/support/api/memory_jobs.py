@@ -6,8 +6,7 @@ import datetime as dt
 from typing import Any
 
 from progressor import job_errors
-from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
-from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.jobs.job import Job, JobFilter, JobPage, JobState, Node, NodeCounts
 from progressor.domain.processes.process import Leadership, ProcessKey, process_key
 from progressor.domain.processes.task import NodeState
 

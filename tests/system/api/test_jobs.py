@@ -10,8 +10,7 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2
 
 from progressor.domain.jobs.graph import decode_graph
-from progressor.domain.jobs.job import JobState, NodeCounts, NodeSpec, StartNodes
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import JobFilter, JobState, NodeCounts, NodeSpec, StartNodes
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.process import Leadership, process_key
 from progressor.domain.processes.task import NodeState, TaskType

@@ -14,8 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import JobState, StartNodes
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import JobFilter, JobState, StartNodes
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType

@@ -11,8 +11,7 @@ import pytest_asyncio
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import JobFilter, JobState, NodeSpec, StartNodes
 from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.task import TaskType

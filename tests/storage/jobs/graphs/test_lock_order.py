@@ -15,8 +15,7 @@ from psycopg.conninfo import make_conninfo
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import NodePlan, plan_nodes
-from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import JobFilter, JobState, NodeSpec, StartNodes
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.process import Leadership, ProcessKey
 from progressor.domain.processes.settlement import settle

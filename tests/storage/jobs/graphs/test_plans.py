@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 import pytest_asyncio
 
-from progressor.domain.jobs.view import JobFilter
+from progressor.domain.jobs.job import JobFilter
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from tests.support.clock import START, ManualClock
