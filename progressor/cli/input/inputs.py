@@ -96,9 +96,10 @@ class PayloadInput:
         return (self.text or "").encode()
 
 
-class RequestOptions(TypedDict):
+class RequestArguments(TypedDict):
     """The arguments that all requests of the client share."""
 
+    args: bytes
     idempotency_key: str
     context: dict[str, str]
     history: HistoryRange | None
@@ -116,10 +117,10 @@ class RequestInput(PayloadInput):
     history_last: Int32 | None = None
     """How many of the last events the processor gets; by default, as set for the namespace."""
 
-    def options(self) -> RequestOptions:
-        """Return the arguments for the client, except the payload."""
+    def arguments(self) -> RequestArguments:
         last = self.history_last
         return {
+            "args": self.payload(),
             "idempotency_key": self.idempotency_key,
             "context": pairs("--context", self.context),
             "history": None if last is None else HistoryRange.last(last),

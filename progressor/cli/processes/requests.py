@@ -52,8 +52,7 @@ async def start(
     async with client_of(options) as client:
         answer = await client.start(
             process_id,
-            request.payload(),
-            **request.options(),
+            **request.arguments(),
             constraints=constraints.constraints(),
             metadata=json_object("--metadata", metadata),
             accept_only=accept_only,
@@ -74,8 +73,7 @@ async def call(
     async with client_of(options) as client:
         answer = await client.call(
             process_id,
-            request.payload(),
-            **request.options(),
+            **request.arguments(),
             constraints=constraints.constraints(),
             accept_only=accept_only,
         )
@@ -93,10 +91,7 @@ async def notify(
     """Run a call on a process without waiting for its answer."""
     async with client_of(options) as client:
         accepted = await client.notify(
-            process_id,
-            request.payload(),
-            **request.options(),
-            constraints=constraints.constraints(),
+            process_id, **request.arguments(), constraints=constraints.constraints()
         )
     _show(accepted, options)
 
@@ -111,12 +106,7 @@ async def repair(
 ) -> None:
     """Ask the processor to repair a broken process, and print its answer."""
     async with client_of(options) as client:
-        answer = await client.repair(
-            process_id,
-            request.payload(),
-            **request.options(),
-            accept_only=accept_only,
-        )
+        answer = await client.repair(process_id, **request.arguments(), accept_only=accept_only)
     _show(answer, options)
 
 

@@ -1,11 +1,14 @@
 """The command top: one look for programs and people, and a live view on a terminal."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from asyncio import StreamReader
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -112,16 +115,25 @@ async def load(env: Env, address: str, process_id: str) -> None:
             await client.call(process_id)
 
 
-async def printed(*arguments: str) -> str:
-    """Run `progressor` to its end, and return what it printed."""
+@contextlib.asynccontextmanager
+async def top(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, StreamReader]]:
+    """Run `progressor top`, and return the process and what it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "progressor", *arguments,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PROGRESSOR_CONFIG": ""},
+        sys.executable, "-m", "progressor", "top", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PROGRESSOR_CONFIG": ""},
     )  # fmt: skip
+    assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_SECONDS):
-        out, _ = await process.communicate()
-    assert process.returncode == 0
-    return out.decode()
+        yield process, process.stdout
+
+
+async def look_of(*arguments: str) -> Any:
+    """Return the document that `progressor top --once` prints."""
+    async with top("--once", "--json", *arguments) as (process, out):
+        document = json.loads(await out.read())
+        assert await process.wait() == 0
+    return document
 
 
 async def test_two_replicas_at_work_are_seen_by_asking_one(env: Env, database: str) -> None:
@@ -137,10 +149,7 @@ async def test_two_replicas_at_work_are_seen_by_asking_one(env: Env, database: s
             for process_id, address in addresses.items()
         ]
         await env.settled("p", 3)
-        seen = [
-            json.loads(await printed("top", "--once", "--json", "--address", address))
-            for address in addresses.values()
-        ]
+        seen = [await look_of("--address", address) for address in addresses.values()]
         for task in working:
             task.cancel()
 
@@ -157,63 +166,36 @@ async def test_two_replicas_at_work_are_seen_by_asking_one(env: Env, database: s
 
 
 async def test_a_pipe_gets_one_look_after_the_other_until_it_is_closed(replica: Replica) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "progressor", "top", *OFTEN, "--address", replica.address,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PROGRESSOR_CONFIG": ""},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with top(*OFTEN, "--address", replica.address) as (process, out):
         heads = 0
         while heads < 3:
-            line = (await process.stdout.readline()).decode()
-            heads += line.startswith("progressor at ")
-        process.stdout._transport.close()  # type: ignore[attr-defined]  # no other way
-        code = await process.wait()
-        said = (await process.stderr.read()).decode()
+            heads += (await out.readline()).startswith(b"progressor at ")
+        out._transport.close()  # type: ignore[attr-defined]  # no other way
+        _, said = await process.communicate()
 
-    assert (code, said) == (1, "")
+    assert (process.returncode, said) == (1, b"")
 
 
-async def test_json_in_a_pipe_is_one_line_for_each_look_until_a_signal(replica: Replica) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "progressor", "top", "--json", *OFTEN, "--address", replica.address,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PROGRESSOR_CONFIG": ""},
-    )  # fmt: skip
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        looks = [json.loads(await process.stdout.readline()) for _ in range(3)]
+async def test_json_in_a_pipe_is_a_line_for_each_look_and_tells_that_the_engine_is_away(
+    database: str, tmp_path: Path
+) -> None:
+    async with (
+        running_process(database, tmp_path) as mortal,
+        top("--json", *OFTEN, "--address", mortal.address) as (process, out),
+    ):
+        looks = [json.loads(await out.readline()) for _ in range(2)]
+        mortal.kill()
+        look = looks[0]
+        while "away" not in look:
+            look = json.loads(await out.readline())
         process.terminate()
-        await process.stdout.read()
-        code = await process.wait()
+        await process.communicate()
 
-    assert code == 0
-    assert [it["totals"]["serving_count"] for it in looks] == [1, 1, 1]
-
-
-async def test_json_in_a_pipe_tells_that_the_engine_is_away(database: str, tmp_path: Path) -> None:
-    async with running_process(database, tmp_path) as mortal:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "progressor", "top", "--json", *OFTEN, "--address",
-            mortal.address, stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PROGRESSOR_CONFIG": ""},
-        )  # fmt: skip
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            first = json.loads(await process.stdout.readline())
-            mortal.kill()
-            look = first
-            while "away" not in look:
-                look = json.loads(await process.stdout.readline())
-            process.terminate()
-            await process.stdout.read()
-            code = await process.wait()
-
-    assert code == 0
+    assert process.returncode == 0
+    assert [it["totals"]["serving_count"] for it in looks] == [1, 1]
     assert look["away"]["reason"] == "ENGINE_UNAVAILABLE"
     assert look["away"]["lasting_seconds"] > 0
-    assert look["away"]["since"] >= first["read_at"]
+    assert look["away"]["since"] >= looks[0]["read_at"]
 
 
 class TestALiveView:

@@ -6,13 +6,19 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import grpc
 import pytest
 import pytest_asyncio
 from google.rpc import code_pb2
 
+from progressor.domain.processes.process import process_key
 from progressor.sdk import Constraints, GateHold
-from progressor.telemetry.instruments import Distribution, Family, Labels
+from progressor.telemetry.instruments import Counter, Distribution, Family, Labels
 from progressor.telemetry.metrics.registry import METRICS, Metrics
+from progressor.v1 import job_service_pb2 as pb
+from progressor.v1 import nodes_pb2
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
+from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     NOW_AND_THEN,
@@ -20,12 +26,14 @@ from tests.support.engine.replica import (
     Env,
     Replica,
     answering,
+    broken,
     open_env,
     refusal,
     running_replica,
     unavailable,
 )
 from tests.support.processor.scripted import Answer, Hang, reject
+from tests.support.telemetry.measured import counted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -307,3 +315,52 @@ async def test_a_lost_lease_is_counted_by_its_cause_and_its_end(
     assert seen.counts("zombie_collection") == {(name, "call"): 1}
     assert seen.value("settled", name, "call", "retry") == 1
     assert seen.value("settled", name, "call", "finish") == 1
+
+
+DONE = answering(complete=Complete(result=b""))
+
+
+def by_state(counter: Counter, env: Env) -> Mapping[str, float]:
+    return {
+        state: count
+        for (namespace, state), count in counted(counter).items()
+        if namespace == env.namespace
+    }
+
+
+async def ended(replica: Replica, env: Env, job_id: str) -> None:
+    """Wait for the two steps of a leader: its init, and the join."""
+    await replica.points.wait("settled", 2, key=process_key(env.namespace, job_id))
+
+
+async def submitted(replica: Replica, env: Env, job_id: str, *nodes: str) -> None:
+    """Submit a job in which each node depends on the one before."""
+    specs = [
+        nodes_pb2.NodeSpec(
+            name=name, process_id=f"{job_id}-{name}", predecessors=nodes[:place][-1:]
+        )
+        for place, name in enumerate(nodes)
+    ]
+    request = pb.SubmitJobRequest(namespace=env.namespace, job_id=job_id, nodes=specs)
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        await JobServiceStub(channel).SubmitJob(request)
+
+
+async def test_nodes_and_jobs_are_counted_by_how_they_end(replica: Replica, env: Env) -> None:
+    for process_id in ("good-a", "good-b", "bad-a"):
+        env.processor.on_process(process_id, DONE)
+    env.processor.on_process("bad-b", broken())
+    env.processor.on_process("idle-a", Hang())
+    metrics = replica.engine.metrics
+
+    await submitted(replica, env, "good", "a", "b")
+    await submitted(replica, env, "bad", "a", "b", "c")
+    await submitted(replica, env, "idle", "a", "b")
+    await ended(replica, env, "good")
+    await ended(replica, env, "bad")
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        request = pb.CancelJobRequest(namespace=env.namespace, job_id="idle", reason="why")
+        await JobServiceStub(channel).CancelJob(request)
+
+    assert by_state(metrics.job_nodes_ended, env) == {"done": 3, "failed": 1}
+    assert by_state(metrics.jobs_ended, env) == {"done": 1, "failed": 1, "cancelled": 1}
