@@ -23,7 +23,7 @@ from progressor.settings.sections import Database
 from progressor.storage.commit.group_commit import CONFLICT_ATTEMPTS_MAX
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
-from progressor.storage.postgres.pools import Connection, connection_of, open_pools
+from progressor.storage.postgres.pools import Connection, Pool, connection_of, open_pools
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import direct
@@ -38,7 +38,6 @@ from tests.support.storage.store import (
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 POISON = "poison"
 FAULTS = """
     CREATE TABLE public.faults (state text NOT NULL, times integer NOT NULL);
@@ -63,7 +62,6 @@ FAULTS = """
     CREATE TRIGGER refuse BEFORE UPDATE ON progressor.tasks
         FOR EACH ROW WHEN (NEW.process_id LIKE 'poison%') EXECUTE FUNCTION public.refuse();
 """
-
 CONFLICTS = ("40P01", "40001")
 LOCKED = ("55P03",)
 AWAY = (
@@ -75,7 +73,6 @@ SCHEMA = ("0A000", "28000", "3D000", "3F000", "42501", "42883", "42P01", "42703"
 VALUES = ("22001", "22003", "22021", "22P02", "23502", "23505", "23514", "21000", "54000", "P0001")
 CORRUPT = ("XX001", "XX002")
 DOUBTFUL = ("XX000",)
-
 CLASSES: dict[str, type[errors.StorageError]] = {
     **dict.fromkeys(CONFLICTS, errors.StorageConflictError),
     **dict.fromkeys(LOCKED, errors.StorageLockedError),
@@ -487,3 +484,19 @@ async def test_a_cancellation_that_the_driver_has_swallowed_is_heeded(store: Sto
 
     assert scanning.cancelled()
     assert not after
+
+
+async def test_a_connection_whose_answer_came_just_before_the_hang_up_is_not_lent_again(
+    database: str,
+) -> None:
+    options = {"autocommit": True}
+    async with Pool(database, patience=60.0, kwargs=options, min_size=1, max_size=1) as pool:
+        async with pool.connection() as connection:
+            await connection.execute("SELECT 1")
+            # As where a scan is cancelled while its answer arrives: all of it has been read.
+            await connection.cancel_safe()
+            assert not connection.closed
+
+        async with pool.connection() as another:
+            cursor = await another.execute("SELECT 2")
+            assert await cursor.fetchone() == (2,)
