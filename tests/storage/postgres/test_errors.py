@@ -294,10 +294,10 @@ class TestAnAdmission:
 class TestAClaim:
     @pytest.mark.parametrize("state", sorted({*TRANSIENT} - {*LOCKED}))
     async def test_that_fails_leaves_the_task_to_be_claimed_again(
-        self, store: Store, clock: ManualClock, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str
     ) -> None:
         key, timer = await store.timed(dt.timedelta(seconds=1))
-        clock.advance(dt.timedelta(seconds=2))
+        store.clock.advance(dt.timedelta(seconds=2))
         await store.beat()
         strike(state)
         with pytest.raises(errors.StorageUnavailableError):
@@ -307,10 +307,10 @@ class TestAClaim:
         assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
 
     async def test_that_meets_a_lock_is_repeated_at_once_without_what_is_locked(
-        self, store: Store, clock: ManualClock, strike: Strike
+        self, store: Store, strike: Strike
     ) -> None:
         key, timer = await store.timed(dt.timedelta(seconds=1))
-        clock.advance(dt.timedelta(seconds=2))
+        store.clock.advance(dt.timedelta(seconds=2))
         await store.beat()
         strike(*LOCKED)
 

@@ -13,7 +13,6 @@ from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.intent import Complete, Rejected, RemoveProcess
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
-from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import BROKEN, Store, a_request, dump, fresh_key, success
 
@@ -76,8 +75,7 @@ class TestEveryCellOfTheTable:
             assert admission.verdict is decide(task_type, status, after=after)
 
     async def test_joins_the_earlier_task_before_its_range_is_looked_at(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=2))
+        key = await store.ready(success(events=2))
         asked = a_request(key, idempotency_key="k", history_range=HistoryRange(after=2))
         admitted = await store.admit(asked)
 
@@ -130,7 +128,7 @@ class TestEveryCellOfTheTable:
 class TestAnAcceptedRequest:
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_runs_at_once_where_a_worker_is_reserved(
-        self, store: Store, clock: ManualClock, task_type: TaskType
+        self, store: Store, task_type: TaskType
     ) -> None:
         key = fresh_key()
         if task_type is not TaskType.INIT:
@@ -153,7 +151,7 @@ class TestAnAcceptedRequest:
         assert (running.trace_context, running.history_range) == (
             asked.trace_context, asked.history_range,
         )  # fmt: skip
-        assert running.scheduled_at == running.started_at == clock.now()
+        assert running.scheduled_at == running.started_at == store.clock.now()
         assert running.process == (await store.processes.get(key)).process
 
     @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
@@ -177,8 +175,7 @@ class TestAnAcceptedRequest:
 
         assert (admission.due_now, admission.running) == (False, None)
         assert await store.claim(key, admission.task_id) == []
-        following = (await store.settled(init)).next
-        assert following is not None
+        following = await store.next_of(init)
         assert following.task_id == admission.task_id
 
     async def test_waits_behind_a_call_that_waits_for_a_worker(self, store: Store) -> None:
@@ -322,9 +319,8 @@ async def test_a_request_that_nobody_waits_for_names_no_replica(store: Store) ->
     init = await store.start(key)
     await store.admit(a_request(key, waits=False))
 
-    following = (await store.settled(init)).next
+    following = await store.next_of(init)
 
-    assert following is not None
     assert (await store.settled(following)).reply_to == ()
 
 
@@ -365,13 +361,11 @@ class TestAStartThatIsRepeated:
         assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
         assert broken_invariants(observer) == {}
 
-    async def test_long_after_its_end_finds_its_answer(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_long_after_its_end_finds_its_answer(self, store: Store) -> None:
         key = fresh_key()
         init = await store.run_task(a_start(key))
         await store.settled(init, success(response=b"begun"))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.beat()
         await store.settled(await store.run_task(a_request(key)), GONE)
 
@@ -397,12 +391,10 @@ class TestAStartThatIsRepeated:
         # It never came to be.
         assert (await store.admit(a_start(key))).verdict is Verdict.ACCEPTED
 
-    async def test_starts_anew_once_the_answer_is_not_kept_any_more(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_starts_anew_once_the_answer_is_not_kept_any_more(self, store: Store) -> None:
         key = fresh_key()
         await store.settled(await store.run_task(a_start(key)), GONE)
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.results.delete_old_replies(age=HOUR / 2)
 
         assert (await store.admit(a_start(key))).verdict is Verdict.ACCEPTED
@@ -431,8 +423,7 @@ class TestAStartThatIsRepeated:
 
 
 async def test_a_call_that_removed_its_process_is_answered_once_more(store: Store) -> None:
-    key = fresh_key()
-    await store.started(key)
+    key = await store.ready()
     call = await store.run_task(a_request(key, idempotency_key="k", args=b"1"))
     await store.settled(call, GONE)
 

@@ -15,7 +15,6 @@ from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views.process import ProcessQuery, place_of
 from progressor.domain.views.wait import TimerNotDue
 from progressor.storage.postgres.context import StorageContext
-from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
@@ -50,16 +49,14 @@ class TestHistory:
     async def test_is_the_range_that_was_asked_for(
         self, store: Store, wanted: HistoryRange, ids: list[int]
     ) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=5))
+        key = await store.ready(success(events=5))
 
         page = await store.processes.history(key, wanted, last_event_id=5, bytes_max=9999)
 
         assert ([event.event_id for event in page.events], page.next_after) == (ids, None)
 
     async def test_ends_where_the_reader_knows_it_to_end(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=5))
+        key = await store.ready(success(events=5))
 
         forward, backward = [
             await store.processes.history(
@@ -72,8 +69,7 @@ class TestHistory:
         assert [event.event_id for event in backward.events] == [3, 2, 1]
 
     async def test_is_cut_where_a_message_is_full_but_moves_on(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=5))
+        key = await store.ready(success(events=5))
         seen, after = [], 0
         while True:
             page = await store.processes.history(
@@ -108,15 +104,12 @@ class TestHistory:
 
 
 class TestTrace:
-    async def test_tells_each_task_with_its_events_in_order(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=2))
+    async def test_tells_each_task_with_its_events_in_order(self, store: Store) -> None:
+        key = await store.ready(success(events=2))
         call = await store.run_task(
             a_request(key, args=b"a", caller_context={"who": "me"}, idempotency_key="k")
         )
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         await store.settled(call, success(events=1, response=b"r"))
         refused = await store.run_task(a_request(key))
         await store.settled(refused, BROKEN)
@@ -128,13 +121,15 @@ class TestTrace:
         assert (done.args, done.caller_context, done.idempotency_key, done.response) == (
             b"a", {"who": "me"}, "k", b"r",
         )  # fmt: skip
-        assert (done.created_at, done.finished_at) == (clock.now() - SECOND, clock.now())
+        assert (done.created_at, done.finished_at) == (
+            store.clock.now() - SECOND,
+            store.clock.now(),
+        )
         assert (done.attempt_count, done.error) == (1, None)
         assert (failed.status, failed.error is not None) == (TaskStatus.ERROR, True)
 
     async def test_is_read_in_pages(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         for _ in range(4):
             await store.settled(await store.run_task(a_request(key)))
         seen, after = [], 0
@@ -152,8 +147,7 @@ class TestTrace:
     async def test_is_refused_where_the_process_goes_meanwhile(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=2))
+        key = await store.ready(success(events=2))
         read = StorageContext.read_on
 
         async def too_late(
@@ -170,14 +164,12 @@ class TestTrace:
 
 
 class TestList:
-    async def test_pages_from_the_newest_without_gap_or_repetition(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_pages_from_the_newest_without_gap_or_repetition(self, store: Store) -> None:
         keys = []
         for number in range(7):
             keys.append(fresh_key())
             await store.start(keys[-1])
-            clock.advance(SECOND if number % 3 == 0 else NO_TIME)
+            store.clock.advance(SECOND if number % 3 == 0 else NO_TIME)
         seen: list[Any] = []
         query = ProcessQuery(namespace="orders", page_size=2)
         while page := await store.processes.list(query):
@@ -190,7 +182,7 @@ class TestList:
         assert order == sorted(order, reverse=True)
 
     async def test_of_all_namespaces_pages_from_the_newest_without_gap_or_repetition(
-        self, database: str, store: Store, clock: ManualClock
+        self, database: str, store: Store
     ) -> None:
         names = ("orders", "anywhere", "elsewhere", "empty")
         for name in names:
@@ -198,7 +190,7 @@ class TestList:
         keys = [fresh_key(names[number % 3]) for number in range(11)]
         for number, key in enumerate(keys):
             # Several of one instant, in several namespaces.
-            clock.advance(SECOND if number % 4 == 0 else NO_TIME)
+            store.clock.advance(SECOND if number % 4 == 0 else NO_TIME)
             await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
         seen: list[Any] = []
         query = ProcessQuery(namespace="", page_size=2)
@@ -227,12 +219,10 @@ class TestList:
             assert wait == (await store.processes.get(key)).waits[0]
         assert none.listed == ()
 
-    async def test_filters_by_status_time_and_metadata(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_filters_by_status_time_and_metadata(self, store: Store) -> None:
         broken, tagged, early = fresh_key(), fresh_key(), fresh_key()
         await store.started(early, success(Complete()))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.broken(broken)
         await store.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
 
@@ -244,8 +234,8 @@ class TestList:
         assert await found(statuses=(ProcessStatus.ERROR, ProcessStatus.FINISHED)) == {
             broken, early,
         }  # fmt: skip
-        assert await found(created_from=clock.now()) == {broken, tagged}
-        assert await found(created_to=clock.now()) == {early}
+        assert await found(created_from=store.clock.now()) == {broken, tagged}
+        assert await found(created_to=store.clock.now()) == {early}
         assert await found(metadata={"colour": "red"}) == {tagged}
         assert await found(metadata={"n": [2]}) == {tagged}
         assert await found(metadata={"colour": "blue"}) == set()

@@ -15,7 +15,7 @@ from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.processes import WAITS_MAX
-from tests.support.clock import START, ManualClock
+from tests.support.clock import START
 from tests.support.postgres.locks import until_blocked
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -38,15 +38,14 @@ SECOND = dt.timedelta(seconds=1)
 async def broken_by_timer(store: Store, **fields: Any) -> ProcessKey:
     key = fresh_key()
     init = await store.start(key)
-    timer = (await store.settled(init, success(SetTimer(after=NO_TIME, **fields)))).next
-    assert timer is not None
+    timer = await store.next_of(init, success(SetTimer(after=NO_TIME, **fields)))
     await store.settled(timer, BROKEN)
     return key
 
 
 class TestPut:
     async def test_brings_a_running_process_with_history_and_timer(
-        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         long_ago = START - 365 * 24 * HOUR
         put = Import(
@@ -76,18 +75,16 @@ class TestPut:
             put.key, HistoryRange(), last_event_id=2, bytes_max=9999
         )
         assert [(e.event_id, e.payload, e.occurred_at) for e in page.events] == [
-            (1, b"1", long_ago), (2, b"2", clock.now()),
+            (1, b"1", long_ago), (2, b"2", store.clock.now()),
         ]  # fmt: skip
         assert view.timer is not None
         [timer] = store.told[-1].upcoming
         assert (timer.task_id, timer.seconds) == (view.timer.task_id, HOUR.total_seconds())
-        assert view.timer.due_at == clock.now() + HOUR
+        assert view.timer.due_at == store.clock.now() + HOUR
         assert broken_invariants(observer) == {}
 
-    async def test_brings_a_timer_at_an_instant_that_a_claim_finds(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        timer = SetTimer(at=clock.now() - HOUR, remove=True)
+    async def test_brings_a_timer_at_an_instant_that_a_claim_finds(self, store: Store) -> None:
+        timer = SetTimer(at=store.clock.now() - HOUR, remove=True)
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer)
 
         await store.writes.put(put)
@@ -95,13 +92,11 @@ class TestPut:
         [claimed] = await store.claim_due()
         assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
 
-    async def test_brings_a_timer_under_the_trace_of_who_brought_it(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_brings_a_timer_under_the_trace_of_who_brought_it(self, store: Store) -> None:
         put = Import(
             key=fresh_key(),
             status=ProcessStatus.RUNNING,
-            timer=SetTimer(at=clock.now() - HOUR),
+            timer=SetTimer(at=store.clock.now() - HOUR),
             trace_context=TRACED,
         )
 
@@ -135,8 +130,7 @@ class TestPut:
     async def test_is_refused_for_an_id_that_is_taken(
         self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         before = dump(observer)
 
         done = await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
@@ -172,8 +166,7 @@ class TestRemove:
         self, store: Store, other: Store, observer: psycopg.Connection[Any]
     ) -> None:
         before = dump(observer)
-        key = fresh_key()
-        await store.started(key, success(SetTimer(after=HOUR), events=3))
+        key = await store.ready(success(SetTimer(after=HOUR), events=3))
         call = await store.run_task(a_request(key))
         waiting = await other.admit(a_request(key))
 
@@ -194,8 +187,7 @@ class TestRemove:
     async def test_that_is_held_up_on_its_way_does_not_meet_a_later_process_of_the_id(
         self, store: Store, database: str, observer: psycopg.Connection[Any]
     ) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         with psycopg.connect(database) as holder:
             holder.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
@@ -219,8 +211,7 @@ class TestRemove:
         "answer", [BROKEN, success(Complete()), success()], ids=["error", "finished", "running"]
     )
     async def test_takes_a_process_in_any_status(self, store: Store, answer: Any) -> None:
-        key = fresh_key()
-        await store.started(key, answer)
+        key = await store.ready(answer)
 
         await store.writes.remove(key)
 
@@ -229,9 +220,7 @@ class TestRemove:
 
 
 class TestSimpleRepair:
-    async def test_brings_a_process_broken_by_a_call_to_running_at_once(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_brings_a_process_broken_by_a_call_to_running_at_once(self, store: Store) -> None:
         key = fresh_key()
         await store.broken(key)
 
@@ -240,17 +229,17 @@ class TestSimpleRepair:
         assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
         process = (await store.processes.get(key)).process
         assert (process.status, process.detail) == (ProcessStatus.RUNNING, None)
-        assert process.status_changed_at == clock.now()
+        assert process.status_changed_at == store.clock.now()
 
     async def test_runs_the_timer_again_that_broke_it(
-        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         key = await broken_by_timer(store, args=b"t", step_timeout=SECOND)
 
         repaired = await store.writes.simple_repair(key)
 
         assert repaired.due is not None
-        assert repaired.due.due_at == clock.now()
+        assert repaired.due.due_at == store.clock.now()
         assert (await store.processes.get(key)).process.status is ProcessStatus.ERROR
         assert broken_invariants(observer) == {}
         [claimed] = await store.claim(key, repaired.due.task_id)

@@ -207,8 +207,7 @@ async def test_whatever_was_acknowledged_is_seen_by_every_replica(
 
 
 async def test_a_process_and_its_history_are_of_one_instant(store: Store, other: Store) -> None:
-    key = fresh_key()
-    await store.started(key, success(events=1))
+    key = await store.ready(success(events=1))
     writing = asyncio.Event()
 
     async def write() -> None:

@@ -148,10 +148,10 @@ class TestFetch:
 
 
 async def test_replies_are_kept_for_a_while(
-    store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
+    store: Store, observer: psycopg.Connection[Any]
 ) -> None:
     await store.settled(await store.start(fresh_key()), success(RemoveProcess()))
-    clock.advance(HOUR)
+    store.clock.advance(HOUR)
     await store.settled(await store.start(fresh_key()), success(RemoveProcess()))
 
     assert await store.results.delete_old_replies(age=HOUR / 2) == 1
@@ -196,10 +196,10 @@ class TestReplicas:
         assert drawn == sorted(set(drawn))
 
     async def test_are_listed_until_they_retire_or_are_long_silent(
-        self, store: Store, other: Store, clock: ManualClock
+        self, store: Store, other: Store
     ) -> None:
         await other.beat()
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.beat()
         assert [each.replica_id for each in await store.replicas.list(after=0, limit=9)] == [1, 2]
 
@@ -214,16 +214,16 @@ class TestReplicas:
 
 class TestRetention:
     async def test_deletes_finished_processes_oldest_first_in_small_batches(
-        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         old = [fresh_key() for _ in range(5)]
         for key in old:
             await store.started(key, success(Complete(), events=2))
-            clock.advance(dt.timedelta(seconds=1))
+            store.clock.advance(dt.timedelta(seconds=1))
         kept, broken = fresh_key(), fresh_key()
         await store.started(kept)
         await store.broken(broken)
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         young = fresh_key()
         await store.started(young, success(Complete()))
 
@@ -237,12 +237,12 @@ class TestRetention:
         assert broken_invariants(observer) == {}
 
     async def test_passes_over_a_process_that_somebody_has_locked(
-        self, store: Store, clock: ManualClock, database: str
+        self, store: Store, database: str
     ) -> None:
         locked, free = fresh_key(), fresh_key()
         for key in (locked, free):
             await store.started(key, success(Complete()))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         with psycopg.connect(database) as holder:
             holder.execute(
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
@@ -252,7 +252,7 @@ class TestRetention:
             assert await store.retention.delete_finished("orders", age=HOUR / 2, limit=9) == 1
 
     async def test_deletes_old_tasks_but_those_that_are_needed(
-        self, store: Store, clock: ManualClock, observer: psycopg.Connection[Any]
+        self, store: Store, observer: psycopg.Connection[Any]
     ) -> None:
         key = fresh_key()
         init = await store.start(key)
@@ -261,7 +261,7 @@ class TestRetention:
             await store.settled(await store.run_task(a_request(key)), success(events=1))
         last = await store.run_task(a_request(key))
         await store.settled(last, BROKEN)
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
         counts = [
@@ -291,8 +291,7 @@ class TestATask:
     async def test_that_was_claimed_belongs_to_the_claiming_replica(
         self, store: Store, other: Store
     ) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         waiting = await store.admit(a_request(key), run=False)
         before = await ran(store, key)
         [claimed] = await other.claim(key, waiting.task_id)

@@ -133,11 +133,7 @@ class TestABeat:
             nowhere.beat()
 
     async def test_that_hangs_ends_when_it_is_cut_and_the_next_one_connects_anew(
-        self,
-        beating: Beating,
-        roster: Replicas,
-        database: str,
-        observer: psycopg.Connection[Any],
+        self, beating: Beating, roster: Replicas, database: str, observer: psycopg.Connection[Any]
     ) -> None:
         beating.beat()
         with psycopg.connect(database) as other:
@@ -271,15 +267,15 @@ class TestTheRoster:
 
 class TestALease:
     async def test_is_lost_by_the_timeout_of_its_replica_and_not_by_that_of_who_looks(
-        self, store: Store, other: Store, database: str, clock: ManualClock
+        self, store: Store, other: Store, database: str
     ) -> None:
-        patient = Beating(database, clock, replica_id=other.replica_id)
+        patient = Beating(database, store.clock, replica_id=other.replica_id)
         patient.beat()
         task = await other.start(fresh_key())
-        clock.advance(OWN_TIMEOUT)
+        store.clock.advance(OWN_TIMEOUT)
         await store.beat()
         while_it_holds = await store.find_zombies()
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
         await store.beat()
         afterwards = await store.find_zombies()
         patient.heartbeats.close()
@@ -290,12 +286,12 @@ class TestALease:
         assert [zombie.task_id for zombie in afterwards] == [task.task_id]
 
     async def test_of_a_release_before_is_lost_by_the_timeout_of_who_looks(
-        self, store: Store, other: Store, clock: ManualClock
+        self, store: Store, other: Store
     ) -> None:
         await other.beat()
         request = a_request(fresh_key(), TaskType.INIT)
         task = await other.run_task(request)
-        clock.advance(LEASE_TIMEOUT + SECOND)
+        store.clock.advance(LEASE_TIMEOUT + SECOND)
         await store.beat()
 
         found = await store.find_zombies()

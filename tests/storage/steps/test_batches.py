@@ -531,8 +531,7 @@ async def test_calls_of_other_processes_are_admitted(store: Store, database: str
 
 
 async def test_a_call_of_a_locked_process_keeps_its_place(store: Store, database: str) -> None:
-    key = fresh_key()
-    await store.started(key)
+    key = await store.ready()
     with holding(database, key) as holder:
         first = asyncio.ensure_future(store.admit(a_request(key, args=b"1")))
         await store.started(fresh_key())

@@ -11,7 +11,6 @@ from progressor.domain.processes.intent import Lost, Released
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, TaskStatus, TaskType
 from progressor.storage.processes.claims import Room, Wanted
-from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     EXPIRES_AFTER,
@@ -31,11 +30,8 @@ HOUR = dt.timedelta(hours=1)
 
 
 class TestByTheirIds:
-    async def test_a_due_task_is_leased_with_all_that_a_step_needs(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=2, aux_state=b"s", metadata={"m": 1}))
+    async def test_a_due_task_is_leased_with_all_that_a_step_needs(self, store: Store) -> None:
+        key = await store.ready(success(events=2, aux_state=b"s", metadata={"m": 1}))
         asked = a_request(key, args=b"a", caller_context={"who": "me"})
         admission = await store.admit(asked, run=False)
 
@@ -44,7 +40,7 @@ class TestByTheirIds:
         task = claimed.task
         assert (task.args, task.caller_context, task.attempt) == (b"a", {"who": "me"}, 1)
         assert task.process == (await store.processes.get(key)).process
-        assert (task.started_at, task.first_started_at) == (clock.now(), clock.now())
+        assert (task.started_at, task.first_started_at) == (store.clock.now(), store.clock.now())
 
     async def test_a_task_is_leased_once(self, store: Store, other: Store) -> None:
         key, timer = await store.timed(NO_TIME)
@@ -54,26 +50,24 @@ class TestByTheirIds:
 
         assert sum(len(claim.result()) for claim in claims) == 1
 
-    async def test_a_timer_is_not_leased_a_microsecond_early(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_a_timer_is_not_leased_a_microsecond_early(self, store: Store) -> None:
         key, timer = await store.timed(SECOND)
-        clock.advance(SECOND - dt.timedelta(microseconds=1))
+        store.clock.advance(SECOND - dt.timedelta(microseconds=1))
         assert await store.claim(key, timer) == []
 
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
         assert len(await store.claim(key, timer)) == 1
 
     async def test_a_task_knows_since_when_it_was_due_and_how_long_its_claim_took(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         key, timer = await store.timed(SECOND)
-        due_at = clock.now() + SECOND
-        clock.advance(HOUR)
+        due_at = store.clock.now() + SECOND
+        store.clock.advance(HOUR)
 
         [claimed] = await store.claim(key, timer)
 
-        assert claimed.task.claim == Claim(due_at, clock.now(), clock.now())
+        assert claimed.task.claim == Claim(due_at, store.clock.now(), store.clock.now())
 
     async def test_a_task_that_is_gone_is_left_out(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME)
@@ -90,26 +84,24 @@ class TestByTheirIds:
 
         assert [each.task.key for each in claimed] == [kept]
 
-    async def test_the_lease_lasts_as_long_as_the_step_may_take(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_the_lease_lasts_as_long_as_the_step_may_take(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME, step_timeout=SECOND)
         await store.claim(key, timer)
 
-        clock.advance(SECOND + GRACE)
+        store.clock.advance(SECOND + GRACE)
         await store.beat()
         assert await store.find_zombies() == ()
 
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
         assert [each.task_id for each in await store.find_zombies()] == [timer]
 
 
 class TestByTheirTime:
     async def test_the_longest_overdue_go_first_and_no_more_than_there_is_room_for(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         timers = [await store.timed(each * SECOND) for each in (3, 1, 4, 2)]
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
 
         claimed = await store.claim_due(limit=2)
 
@@ -117,16 +109,15 @@ class TestByTheirTime:
 
     @pytest.mark.parametrize("requests_first", [False, True])
     async def test_requests_and_all_that_is_due_take_turns(
-        self, store: Store, clock: ManualClock, requests_first: bool
+        self, store: Store, requests_first: bool
     ) -> None:
         timers = [(await store.timed(each * SECOND))[1] for each in range(4)]
         calls = []
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         for _ in range(3):
-            key = fresh_key()
-            await store.started(key)
+            key = await store.ready()
             calls.append((await store.admit(a_request(key), run=False)).task_id)
-            clock.advance(SECOND)
+            store.clock.advance(SECOND)
 
         taken = [
             {each.task.task_id for each in await store.claim_due(limit=3, requests_first=turn)}
@@ -146,18 +137,15 @@ class TestByTheirTime:
         only_timers = {each.task.task_id for each in await store.claim_due(limit=3)}
         calls = set()
         for _ in range(3):
-            key = fresh_key()
-            await store.started(key)
+            key = await store.ready()
             calls.add((await store.admit(a_request(key), run=False)).task_id)
         only_calls = {each.task.task_id for each in await store.claim_due(limit=3)}
 
         assert (only_timers, only_calls) == (timers, calls)
 
-    async def test_what_is_not_overdue_enough_is_left_to_who_set_it(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_what_is_not_overdue_enough_is_left_to_who_set_it(self, store: Store) -> None:
         await store.timed(NO_TIME)
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
 
         assert await store.claim_due(overdue=SECOND + dt.timedelta(microseconds=1)) == []
         assert len(await store.claim_due(overdue=SECOND)) == 1
@@ -294,11 +282,9 @@ class TestUpcoming:
 
         assert await self.upcoming(store) == [own[1]]
 
-    async def test_are_those_of_a_replica_that_is_gone(
-        self, store: Store, other: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_those_of_a_replica_that_is_gone(self, store: Store, other: Store) -> None:
         orphan = await other.timed(HOUR)
-        clock.advance(2 * LEASE_TIMEOUT)
+        store.clock.advance(2 * LEASE_TIMEOUT)
 
         assert await self.upcoming(store) == [orphan[1]]
         await other.beat()
@@ -311,17 +297,15 @@ class TestUpcoming:
 
 
 class TestZombies:
-    async def test_are_the_leases_of_a_silent_replica(
-        self, store: Store, other: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_the_leases_of_a_silent_replica(self, store: Store, other: Store) -> None:
         await store.beat()
         await other.beat()
         lost, held = await other.start(fresh_key()), await store.start(fresh_key())
-        clock.advance(LEASE_TIMEOUT)
+        store.clock.advance(LEASE_TIMEOUT)
         await store.beat()
         assert await store.find_zombies() == ()
 
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
         zombies = await store.find_zombies()
 
         assert [(each.task_id, each.cause) for each in zombies] == [(lost.task_id, "silent")]
@@ -348,43 +332,37 @@ class TestZombies:
         assert [each.trace_context for each in zombies] == [{"traceparent": "00-1"}, {}]
         await store.beat()
 
-    async def test_are_steps_that_overran(self, store: Store, clock: ManualClock) -> None:
+    async def test_are_steps_that_overran(self, store: Store) -> None:
         await store.start(fresh_key())
-        clock.advance(EXPIRES_AFTER + dt.timedelta(microseconds=1))
+        store.clock.advance(EXPIRES_AFTER + dt.timedelta(microseconds=1))
         await store.beat()
 
         assert [each.cause for each in await store.find_zombies()] == ["overrun"]
 
-    async def test_are_leases_that_their_own_replica_does_not_know(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_leases_that_their_own_replica_does_not_know(self, store: Store) -> None:
         known, stray = await store.start(fresh_key()), await store.start(fresh_key())
-        clock.advance(LEASE_TIMEOUT + SECOND)
+        store.clock.advance(LEASE_TIMEOUT + SECOND)
         await store.beat()
 
         zombies = await store.find_zombies(known=[known.token])
 
         assert [(each.task_id, each.cause) for each in zombies] == [(stray.task_id, "unknown")]
 
-    async def test_are_found_oldest_first_and_no_more_than_asked_for(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_found_oldest_first_and_no_more_than_asked_for(self, store: Store) -> None:
         lost = []
         for _ in range(3):
             lost.append(await store.start(fresh_key()))
-            clock.advance(SECOND)
-        clock.advance(HOUR)
+            store.clock.advance(SECOND)
+        store.clock.advance(HOUR)
 
         zombies = await store.find_zombies(limit=2)
 
         assert [each.task_id for each in zombies] == [each.task_id for each in lost[:2]]
         await store.beat()
 
-    async def test_are_collected_once_by_whoever_is_first(
-        self, store: Store, other: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_collected_once_by_whoever_is_first(self, store: Store, other: Store) -> None:
         await store.start(fresh_key())
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         [zombie] = await store.find_zombies()
 
         async with asyncio.TaskGroup() as group:
@@ -397,33 +375,27 @@ class TestZombies:
         [again] = await store.claim_due()
         assert again.task.attempt == 2
 
-    async def test_of_a_repair_tell_what_broke_the_process(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_of_a_repair_tell_what_broke_the_process(self, store: Store) -> None:
         key = fresh_key()
         broken_by = await store.broken(key)
         await store.run_task(a_request(key, TaskType.REPAIR))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
 
         [zombie] = await store.find_zombies()
         await store.beat()
 
         assert (zombie.task_type, zombie.broken_by) == (TaskType.REPAIR, broken_by)
 
-    async def test_of_a_call_keep_its_place_and_wake_the_line(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        key = fresh_key()
-        await store.started(key)
+    async def test_of_a_call_keep_its_place_and_wake_the_line(self, store: Store) -> None:
+        key = await store.ready()
         call = await store.run_task(a_request(key))
         later = await store.admit(a_request(key, TaskType.NOTIFY))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
 
         [zombie] = await store.find_zombies()
         await store.collect(zombie, Released())
 
         [again] = await store.claim_due()
         assert (again.task.task_id, again.task.attempt) == (call.task_id, 1)
-        following = (await store.settled(again.task)).next
-        assert following is not None
+        following = await store.next_of(again.task)
         assert following.task_id == later.task_id

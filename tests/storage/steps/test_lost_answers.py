@@ -20,7 +20,6 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.replicas.replicas import ZombieCause
-from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     BROKEN,
     LEASE_TIMEOUT,
@@ -67,8 +66,7 @@ async def settle_again(
 
 
 async def a_call(store: Store) -> RunningTask:
-    key = fresh_key()
-    await store.started(key)
+    key = await store.ready()
     return await store.run_task(a_request(key))
 
 
@@ -211,11 +209,9 @@ class TestAnAdmissionWhoseAnswerWasLost:
 
         assert (again.task_id, again.running) == (first.task_id, None)
 
-    async def test_leaves_a_lease_that_its_replica_finds_and_hands_back(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_leaves_a_lease_that_its_replica_finds_and_hands_back(self, store: Store) -> None:
         stray = await store.start(fresh_key())
-        clock.advance(LEASE_TIMEOUT * 2)
+        store.clock.advance(LEASE_TIMEOUT * 2)
         await store.beat()
 
         [zombie] = await store.find_zombies(known=())

@@ -26,7 +26,6 @@ from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import ZOMBIE_DETECTED
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
-from tests.support.clock import ManualClock
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
@@ -59,9 +58,7 @@ EVERY_OUTCOME: tuple[Outcome, ...] = (
 
 
 class TestASuccess:
-    async def test_saves_events_state_metadata_and_response_together(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_saves_events_state_metadata_and_response_together(self, store: Store) -> None:
         key = fresh_key()
         init = await store.start(key)
         events = (
@@ -83,12 +80,11 @@ class TestASuccess:
         assert [(e.event_id, e.payload, e.format_version, e.metadata) for e in traced.events] == [
             (1, b"\0one", 7, {"a": "ü"}), (2, b"", 0, None),
         ]  # fmt: skip
-        assert (traced.response, traced.finished_at) == (b"r", clock.now())
+        assert (traced.response, traced.finished_at) == (b"r", store.clock.now())
         assert written.process == process
 
     async def test_leaves_what_it_does_not_mention(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(aux_state=b"s", metadata={"m": 1}))
+        key = await store.ready(success(aux_state=b"s", metadata={"m": 1}))
 
         await store.settled(await store.run_task(a_request(key)))
 
@@ -96,8 +92,7 @@ class TestASuccess:
         assert (process.aux_state, process.metadata) == (b"s", {"m": 1})
 
     async def test_overwrites_with_what_is_empty(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(aux_state=b"s", metadata={"m": 1}))
+        key = await store.ready(success(aux_state=b"s", metadata={"m": 1}))
 
         await store.settled(
             await store.run_task(a_request(key)), success(aux_state=b"", metadata={})
@@ -107,8 +102,7 @@ class TestASuccess:
         assert (process.aux_state, process.metadata) == (b"", {})
 
     async def test_numbers_events_on_from_those_before(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=2))
+        key = await store.ready(success(events=2))
         await store.settled(await store.run_task(a_request(key)), success(events=3))
 
         process = (await store.processes.get(key)).process
@@ -129,18 +123,17 @@ class TestASuccess:
         assert (process.detail, process.corrupted_by) == (None, None)
 
     async def test_of_a_repair_without_action_runs_the_timer_that_broke_it_again(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         key, _ = await store.timed(NO_TIME, args=b"a", step_timeout=SECOND)
         [claimed] = await store.claim_due()
         await store.settled(claimed.task, BROKEN)
         repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
-        following = (await store.settled(repair)).next
+        following = await store.next_of(repair)
 
-        assert following is not None
         assert (following.task_type, following.args) == (TaskType.TIMEOUT, b"a")
-        assert (following.step_timeout, following.scheduled_at) == (SECOND, clock.now())
+        assert (following.step_timeout, following.scheduled_at) == (SECOND, store.clock.now())
         assert following.task_id != claimed.task.task_id
 
     @pytest.mark.parametrize("action", [IN_AN_HOUR, UnsetTimer()])
@@ -161,20 +154,16 @@ class TestASuccess:
         written = await store.settled(first)
 
         assert [each.task_id for each in written.cancelled] == [second.task_id]
-        assert second.task_id is not None
-        result = await store.results.await_task(key, second.task_id)
-        assert not isinstance(result, int)
-        assert result.error is not None
-        assert result.error.reason == "PROCESS_IS_RUNNING"
+        error = await store.error_of(key, second.task_id)
+        assert error.reason == "PROCESS_IS_RUNNING"
 
     async def test_tells_the_state_that_the_next_step_begins_with(self, store: Store) -> None:
         key = fresh_key()
         init = await store.start(key)
         await store.admit(a_request(key, args=b"next"))
 
-        following = (await store.settled(init, success(events=1, aux_state=b"s"))).next
+        following = await store.next_of(init, success(events=1, aux_state=b"s"))
 
-        assert following is not None
         assert following.args == b"next"
         assert following.process == (await store.processes.get(key)).process
 
@@ -201,11 +190,8 @@ class TestCompletion:
         assert {(each.task_id, each.reply_to) for each in written.cancelled} == {
             (timer, ()), (waiting.task_id, (other.replica_id,)),
         }  # fmt: skip
-        assert waiting.task_id is not None
-        result = await store.results.await_task(key, waiting.task_id)
-        assert not isinstance(result, int)
-        assert result.error is not None
-        assert result.error.reason == "PROCESS_FINISHED"
+        error = await store.error_of(key, waiting.task_id)
+        assert error.reason == "PROCESS_FINISHED"
 
     async def test_by_a_repair_leaves_no_error_behind(self, store: Store) -> None:
         key = fresh_key()
@@ -277,19 +263,16 @@ class TestARefusal:
     async def test_ends_the_task_and_leaves_the_process(
         self, store: Store, task_type: TaskType
     ) -> None:
-        key = fresh_key()
-        await store.started(key, success(events=1))
+        key = await store.ready(success(events=1))
         before = (await store.processes.get(key)).process
         task = await store.run_task(a_request(key, task_type))
 
         written = await store.settled(task, REFUSED)
 
         assert (await store.processes.get(key)).process == before == written.process
-        result = await store.results.await_task(key, task.task_id)
-        assert not isinstance(result, int)
-        assert result.error is not None
-        assert (result.error.code, result.error.reason, result.error.message) == (3, "BAD", "no")
-        assert (result.error.rejected, result.error.metadata) == (True, {"field": "x"})
+        error = await store.error_of(key, task.task_id)
+        assert (error.code, error.reason, error.message) == (3, "BAD", "no")
+        assert (error.rejected, error.metadata) == (True, {"field": "x"})
 
     async def test_of_a_repair_leaves_the_error(self, store: Store) -> None:
         key = fresh_key()
@@ -315,12 +298,9 @@ class TestAFailureForGood:
         )  # fmt: skip
         assert (process.detail, process.corrupted_by) == (BROKEN.message, call.task_id)
         assert {each.task_id for each in written.cancelled} == {timer, waiting.task_id}
-        assert waiting.task_id is not None
-        result = await store.results.await_task(key, waiting.task_id)
-        assert not isinstance(result, int)
-        assert result.error is not None
-        assert (result.error.reason, result.error.message) == ("PROCESS_FAILED", BROKEN.message)
-        assert result.error.metadata == {
+        error = await store.error_of(key, waiting.task_id)
+        assert (error.reason, error.message) == ("PROCESS_FAILED", BROKEN.message)
+        assert error.metadata == {
             "broken_by": str(call.task_id),
             "failure_code": str(BROKEN.code),
             "failure_reason": BROKEN.reason,
@@ -453,19 +433,19 @@ class TestABatch:
             assert [event.payload for event in page.events] == payloads[number]
 
     async def test_gives_each_process_its_own_timer_among_those_that_set_none(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         tasks = [await store.start(fresh_key()) for _ in range(4)]
         outcomes: list[Outcome] = [
             success(),
-            success(SetTimer(at=clock.now() + HOUR, args=b"at", step_timeout=SECOND)),
+            success(SetTimer(at=store.clock.now() + HOUR, args=b"at", step_timeout=SECOND)),
             UNREACHABLE,
             success(SetTimer(after=NO_TIME, history_range=HistoryRange(after=1, limit=2))),
         ]
 
         written = await settled_together(store, tasks, outcomes)
 
-        assert [each.due and each.due.due_at - clock.now() for each in written] == [
+        assert [each.due and each.due.due_at - store.clock.now() for each in written] == [
             None, HOUR, SECOND, None,
         ]  # fmt: skip
         following = [each.next for each in written]
@@ -510,42 +490,38 @@ async def settled_together(
 
 
 class TestARetry:
-    async def test_waits_its_time_and_keeps_its_place(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        key = fresh_key()
-        await store.started(key)
+    async def test_waits_its_time_and_keeps_its_place(self, store: Store) -> None:
+        key = await store.ready()
         call = await store.run_task(a_request(key, args=b"first"))
         later = await store.admit(a_request(key))
 
         written = await store.settled(call, UNREACHABLE)
 
         assert written.due is not None
-        assert (written.next, written.due.due_at) == (None, clock.now() + SECOND)
+        assert (written.next, written.due.due_at) == (None, store.clock.now() + SECOND)
         assert written.due.task_id == call.task_id
         assert await store.claim(key, call.task_id) == []
         assert await store.claim(key, later.task_id) == []
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         [again] = await store.claim_due()
         assert (again.task.task_id, again.task.attempt, again.task.args) == (
             call.task_id, 2, b"first",
         )  # fmt: skip
         assert again.task.first_started_at == call.started_at
         assert again.task.scheduled_at == call.scheduled_at
-        following = (await store.settled(again.task)).next
-        assert following is not None
+        following = await store.next_of(again.task)
         assert following.task_id == later.task_id
 
-    async def test_keeps_the_timer_blocked(self, store: Store, clock: ManualClock) -> None:
+    async def test_keeps_the_timer_blocked(self, store: Store) -> None:
         key, timer = await store.timed()
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         call = await store.run_task(a_request(key))
 
         await store.settled(call, UNREACHABLE)
 
         assert await store.claim(key, timer) == []
 
-    async def test_of_a_timer_yields_to_calls(self, store: Store, clock: ManualClock) -> None:
+    async def test_of_a_timer_yields_to_calls(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME)
         [claimed] = await store.claim(key, timer)
         waiting = await store.admit(a_request(key))
@@ -554,33 +530,28 @@ class TestARetry:
 
         assert written.next is not None
         assert (written.next.task_id, written.due) == (waiting.task_id, None)
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         assert await store.claim(key, timer) == []
-        following = (await store.settled(written.next)).next
-        assert following is not None
+        following = await store.next_of(written.next)
         assert (following.task_id, following.attempt) == (timer, 2)
 
-    async def test_of_a_timer_alone_waits_like_a_timer(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_of_a_timer_alone_waits_like_a_timer(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME)
         [claimed] = await store.claim(key, timer)
 
         written = await store.settled(claimed.task, UNREACHABLE)
 
         assert written.due is not None
-        assert (written.due.task_id, written.due.due_at) == (timer, clock.now() + SECOND)
+        assert (written.due.task_id, written.due.due_at) == (timer, store.clock.now() + SECOND)
         call = await store.run_task(a_request(key))
         assert call.task_type is TaskType.CALL
 
-    async def test_is_the_last_when_the_attempts_are_spent(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_is_the_last_when_the_attempts_are_spent(self, store: Store) -> None:
         key = fresh_key()
         task = await store.start(key)
         for attempt in range(2, NAMESPACE.retry_policy.attempts_max + 1):
             await store.settled(task, UNREACHABLE)
-            clock.advance(SECOND)
+            store.clock.advance(SECOND)
             task = (await store.claim(key, task.task_id))[0].task
             assert task.attempt == attempt
 

@@ -7,7 +7,6 @@ import pytest
 from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.intent import KeepTimer, Outcome, Rejected, SetTimer, UnsetTimer
 from progressor.domain.processes.task import TaskStatus, TaskType
-from tests.support.clock import ManualClock
 from tests.support.storage.store import NO_TIME, Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -19,11 +18,9 @@ REFUSED = Rejected(code=3, message="no", reason="BAD")
 
 
 class TestTheTimer:
-    async def test_is_set_at_an_instant_with_all_that_was_asked(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_is_set_at_an_instant_with_all_that_was_asked(self, store: Store) -> None:
         wanted = HistoryRange(after=1, limit=2, direction=Direction.BACKWARD)
-        at = clock.now() + dt.timedelta(microseconds=1)
+        at = store.clock.now() + dt.timedelta(microseconds=1)
         key = fresh_key()
 
         written = await store.started(
@@ -32,7 +29,7 @@ class TestTheTimer:
 
         assert written.due is not None
         assert (written.due.due_at, written.next) == (at, None)
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
         [claimed] = await store.claim(key, written.due.task_id)
         task = claimed.task
         assert (task.task_type, task.args) == (TaskType.TIMEOUT, b"a")
@@ -43,23 +40,19 @@ class TestTheTimer:
         key = fresh_key()
         init = await store.start(key, trace_context={"traceparent": "00-1"})
 
-        following = (await store.settled(init, success(SetTimer(after=NO_TIME)))).next
+        following = await store.next_of(init, success(SetTimer(after=NO_TIME)))
 
-        assert following is not None
         assert following.trace_context == {"traceparent": "00-1"}
 
-    async def test_due_now_runs_on_in_the_same_worker(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_due_now_runs_on_in_the_same_worker(self, store: Store) -> None:
         key = fresh_key()
         init = await store.start(key)
-        timer = SetTimer(at=clock.now() - HOUR)
+        timer = SetTimer(at=store.clock.now() - HOUR)
 
-        following = (await store.settled(init, success(timer))).next
+        following = await store.next_of(init, success(timer))
 
-        assert following is not None
         assert (following.task_type, following.attempt) == (TaskType.TIMEOUT, 1)
-        assert following.scheduled_at == clock.now() - HOUR
+        assert following.scheduled_at == store.clock.now() - HOUR
 
     async def test_due_now_is_left_to_a_claim_where_the_worker_does_not_go_on(
         self, store: Store
@@ -92,12 +85,12 @@ class TestTheTimer:
         assert (written.due, (await store.processes.get(key)).timer) == (None, None)
         assert await store.task_status(key, old) is TaskStatus.CANCELLED
 
-    async def test_is_blocked_by_an_admitted_call(self, store: Store, clock: ManualClock) -> None:
+    async def test_is_blocked_by_an_admitted_call(self, store: Store) -> None:
         key, timer = await store.timed()
 
         await store.run_task(a_request(key))
 
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         view = await store.processes.get(key)
         assert view.timer is not None
         assert view.timer.status is TaskStatus.BLOCKED
@@ -116,32 +109,28 @@ class TestTheTimer:
 
     @pytest.mark.parametrize("outcome", [success(KeepTimer()), REFUSED])
     async def test_runs_at_once_when_the_call_is_over_and_it_is_overdue(
-        self, store: Store, clock: ManualClock, outcome: Outcome
+        self, store: Store, outcome: Outcome
     ) -> None:
         key, timer = await store.timed()
         call = await store.run_task(a_request(key))
-        clock.advance(2 * HOUR)
+        store.clock.advance(2 * HOUR)
 
-        following = (await store.settled(call, outcome)).next
+        following = await store.next_of(call, outcome)
 
-        assert following is not None
         assert (following.task_id, following.task_type) == (timer, TaskType.TIMEOUT)
 
-    async def test_stays_blocked_while_another_call_is_in_line(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_stays_blocked_while_another_call_is_in_line(self, store: Store) -> None:
         key, timer = await store.timed()
         first = await store.run_task(a_request(key))
         second = await store.admit(a_request(key))
-        clock.advance(2 * HOUR)
+        store.clock.advance(2 * HOUR)
 
         written = await store.settled(first)
 
         assert written.next is not None
         assert (written.next.task_id, written.due) == (second.task_id, None)
         assert await store.claim(key, timer) == []
-        following = (await store.settled(written.next)).next
-        assert following is not None
+        following = await store.next_of(written.next)
         assert following.task_id == timer
 
     async def test_set_while_a_call_is_in_line_waits_for_it(self, store: Store) -> None:
@@ -156,8 +145,7 @@ class TestTheTimer:
         view = await store.processes.get(key)
         assert view.timer is not None
         assert view.timer.status is TaskStatus.BLOCKED
-        following = (await store.settled(written.next)).next
-        assert following is not None
+        following = await store.next_of(written.next)
         assert following.task_type is TaskType.TIMEOUT
 
     async def test_is_shown_waiting_by_a_trace_once_it_waits(self, store: Store) -> None:

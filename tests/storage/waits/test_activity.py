@@ -121,11 +121,9 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
     }
 
 
-async def test_what_waits_is_counted_beside(
-    store: Store, activities: Activities, clock: ManualClock
-) -> None:
+async def test_what_waits_is_counted_beside(store: Store, activities: Activities) -> None:
     await store.timed(dt.timedelta(hours=1))
-    clock.advance(dt.timedelta(hours=1, seconds=2))
+    store.clock.advance(dt.timedelta(hours=1, seconds=2))
 
     counts = (await activities.read()).counts
     (queue,) = [it for it in counts.queues if it.namespace == NAMESPACE.name]

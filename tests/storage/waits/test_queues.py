@@ -13,7 +13,6 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.activity import Queue
 from progressor.storage.replicas.queues import LATE_AFTER
-from tests.support.clock import ManualClock
 from tests.support.models.gates.walk import Walk
 from tests.support.storage.jobs.store import JobStore, begun
 from tests.support.storage.schedules import MINUTE, schedule_store
@@ -62,32 +61,28 @@ async def test_a_running_task_does_not_wait(store: Store) -> None:
     assert await counted(store) == queue()
 
 
-async def test_a_timer_waits_for_its_time_and_then_for_a_worker(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_timer_waits_for_its_time_and_then_for_a_worker(store: Store) -> None:
     await store.timed(HOUR)
     ahead = await counted(store)
 
-    clock.advance(HOUR + dt.timedelta(seconds=2))
+    store.clock.advance(HOUR + dt.timedelta(seconds=2))
 
     assert ahead == queue(timers=1)
     assert await counted(store) == queue(due=1, due_seconds=2.0)
 
 
-async def test_a_request_that_finds_no_worker_is_due(store: Store, clock: ManualClock) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_a_request_that_finds_no_worker_is_due(store: Store) -> None:
+    key = await store.ready()
     await store.admit(a_request(key), run=False)
     await store.timed(NO_TIME)
 
-    clock.advance(dt.timedelta(seconds=3))
+    store.clock.advance(dt.timedelta(seconds=3))
 
     assert await counted(store) == queue(due=2, due_seconds=3.0)
 
 
 async def test_a_failed_attempt_waits_for_its_retry(store: Store) -> None:
-    key = fresh_key()
-    await store.started(key)
+    key = await store.ready()
     await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
 
     assert await counted(store) == queue(retries=1)
@@ -121,51 +116,45 @@ async def test_requests_wait_behind_one_that_waits_itself(store: Store) -> None:
     assert await counted(store) == queue(due=1, retries=1, behind=2)
 
 
-async def test_a_retry_is_as_old_as_its_first_attempt(store: Store, clock: ManualClock) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_a_retry_is_as_old_as_its_first_attempt(store: Store) -> None:
+    key = await store.ready()
     call = await store.run_task(a_request(key))
-    clock.advance(dt.timedelta(seconds=3))
+    store.clock.advance(dt.timedelta(seconds=3))
     await store.settled(call, UNREACHABLE)
 
     assert await counted(store) == queue(retries=1, retry_seconds=3.0)
 
 
-async def test_a_retry_keeps_its_age_through_its_attempts(store: Store, clock: ManualClock) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_a_retry_keeps_its_age_through_its_attempts(store: Store) -> None:
+    key = await store.ready()
     await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
-    clock.advance(HOUR)
+    store.clock.advance(HOUR)
     [again] = await store.claim_due()
     await store.settled(again.task, UNREACHABLE)
 
     assert await counted(store) == queue(retries=1, retry_seconds=3600.0)
 
 
-async def test_a_request_behind_a_task_is_as_old_as_its_admission(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_request_behind_a_task_is_as_old_as_its_admission(store: Store) -> None:
     key = fresh_key()
     await store.start(key)
     for _ in range(2):
-        clock.advance(dt.timedelta(seconds=5))
+        store.clock.advance(dt.timedelta(seconds=5))
         await store.admit(a_request(key))
-    clock.advance(dt.timedelta(seconds=2))
+    store.clock.advance(dt.timedelta(seconds=2))
 
     assert await counted(store) == queue(behind=2, behind_seconds=7.0)
 
 
-async def test_a_timer_behind_a_call_is_as_old_as_it_is_late(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_timer_behind_a_call_is_as_old_as_it_is_late(store: Store) -> None:
     key, _ = await store.timed(HOUR)
     await store.run_task(a_request(key))
-    clock.advance(HOUR + dt.timedelta(seconds=4))
+    store.clock.advance(HOUR + dt.timedelta(seconds=4))
 
     assert await counted(store) == queue(behind=1, behind_seconds=4.0)
 
 
-async def test_each_cause_is_counted_up_to_the_bound(store: Store, clock: ManualClock) -> None:
+async def test_each_cause_is_counted_up_to_the_bound(store: Store) -> None:
     key = fresh_key()
     await store.start(key)
     for _ in range(5):
@@ -173,7 +162,7 @@ async def test_each_cause_is_counted_up_to_the_bound(store: Store, clock: Manual
         await store.timed(NO_TIME)
     for _ in range(5):
         await store.timed(HOUR)
-    clock.advance(dt.timedelta(seconds=1))
+    store.clock.advance(dt.timedelta(seconds=1))
 
     assert await counted(store, count_max=4) == queue(
         due=4, due_seconds=1.0, timers=4, behind=4, behind_seconds=1.0
@@ -240,15 +229,13 @@ async def test_jobs_that_run_are_counted_with_their_nodes(store: Store, jobs: Jo
     assert await fields_counted(store, *JOBS) == (2, 6, 0, 2, 0)
 
 
-async def test_schedules_are_counted_by_whether_they_go_on(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_schedules_are_counted_by_whether_they_go_on(store: Store) -> None:
     timetable = schedule_store(store)
     for paused in (False, False, True):
         await timetable.create(paused=paused)
     before = await fields_counted(store, *SCHEDULES)
 
-    clock.advance(MINUTE + LATE_AFTER + dt.timedelta(seconds=1))
+    store.clock.advance(MINUTE + LATE_AFTER + dt.timedelta(seconds=1))
     late = await fields_counted(store, *SCHEDULES)
     await timetable.run_due()
 
@@ -293,15 +280,12 @@ def versioned(version: int) -> Constraints:
     return Constraints(order=Order("schema", Version((version,))))
 
 
-async def test_one_that_has_passed_its_gates_is_available_and_not_due_besides(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_one_that_has_passed_its_gates_is_available_and_not_due_besides(store: Store) -> None:
     await constrained(store)
-    key = fresh_key()
-    await store.started(key)
-    clock.advance(2 * SECOND)
+    key = await store.ready()
+    store.clock.advance(2 * SECOND)
     await store.admit(a_request(key), run=False)
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
 
     assert await counted(store) == queue(
         due=1, due_seconds=1.0, available=1, available_seconds=3.0, held=1
@@ -320,14 +304,12 @@ async def test_a_place_that_its_process_keeps_is_held_though_nothing_waits(store
     assert await counted(store) == queue(held=1)
 
 
-async def test_those_in_line_wait_for_the_gate_since_they_came_to_it(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_those_in_line_wait_for_the_gate_since_they_came_to_it(store: Store) -> None:
     await holding(store)
-    await constrained(store, Constraints(run_at=clock.now() + HOUR, gates={"mutex": 1}))
-    clock.advance(HOUR)
+    await constrained(store, Constraints(run_at=store.clock.now() + HOUR, gates={"mutex": 1}))
+    store.clock.advance(HOUR)
     await store.gates.promote_due([NAMESPACE.name])
-    clock.advance(3 * SECOND)
+    store.clock.advance(3 * SECOND)
     await constrained(store)
 
     assert await counted(store) == queue(gate=2, gate_seconds=3.0, held=1, full_gates=1)
@@ -342,56 +324,52 @@ async def test_full_gates_are_those_with_a_line_however_many_lines(store: Store)
     assert await counted(store) == queue(gate=5, held=3, full_gates=2)
 
 
-async def test_a_request_waits_for_its_instant(store: Store, clock: ManualClock) -> None:
+async def test_a_request_waits_for_its_instant(store: Store) -> None:
     for _ in range(2):
-        await constrained(store, Constraints(run_at=clock.now() + HOUR))
+        await constrained(store, Constraints(run_at=store.clock.now() + HOUR))
 
     assert await counted(store) == queue(run_at=2)
 
 
-async def test_a_larger_version_waits_for_the_smaller_one(store: Store, clock: ManualClock) -> None:
+async def test_a_larger_version_waits_for_the_smaller_one(store: Store) -> None:
     await constrained(store, versioned(1))
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
     await constrained(store, versioned(2))
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
 
     assert await counted(store) == queue(
         order=1, order_seconds=1.0, available=1, available_seconds=2.0
     )
 
 
-async def test_one_waits_behind_a_task_of_its_own_process(store: Store, clock: ManualClock) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_one_waits_behind_a_task_of_its_own_process(store: Store) -> None:
+    key = await store.ready()
     await store.run_task(a_request(key))
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
     await constrained(store, key=key)
-    clock.advance(4 * SECOND)
+    store.clock.advance(4 * SECOND)
 
     assert await counted(store) == queue(behind=1, behind_seconds=4.0)
 
 
 async def test_what_is_behind_is_as_old_as_the_oldest_with_constraints_or_without(
-    store: Store, clock: ManualClock
+    store: Store,
 ) -> None:
-    key = fresh_key()
-    await store.started(key)
+    key = await store.ready()
     await store.run_task(a_request(key))
     await store.admit(a_request(key), run=False)
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
     await constrained(store, key=key)
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
 
     assert await counted(store) == queue(behind=2, behind_seconds=2.0)
 
 
-async def test_what_comes_after_an_init_task_with_constraints_is_behind_it(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_what_comes_after_an_init_task_with_constraints_is_behind_it(store: Store) -> None:
     await holding(store)
     key = await constrained(store, task_type=TaskType.INIT)
     await store.admit(a_request(key), run=False)
-    clock.advance(2 * SECOND)
+    store.clock.advance(2 * SECOND)
 
     assert await counted(store) == queue(
         gate=1, gate_seconds=2.0, held=1, full_gates=1, behind=1, behind_seconds=2.0
@@ -399,61 +377,54 @@ async def test_what_comes_after_an_init_task_with_constraints_is_behind_it(
 
 
 async def test_a_timer_with_constraints_is_a_timer_until_its_time_and_never_late(
-    store: Store, clock: ManualClock
+    store: Store,
 ) -> None:
     await store.timed(HOUR, constraints=MUTEX)
     ahead = await counted(store)
     await holding(store)
-    clock.advance(HOUR)
+    store.clock.advance(HOUR)
     await store.gates.promote_due([NAMESPACE.name])
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
 
     assert ahead == queue(timers=1)
     assert await counted(store) == queue(gate=1, gate_seconds=1.0, held=1, full_gates=1)
 
 
-async def test_a_timer_that_waited_for_its_gate_is_due_since_it_has_it(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_timer_that_waited_for_its_gate_is_due_since_it_has_it(store: Store) -> None:
     holder = await holding(store)
     await store.timed(SECOND, constraints=MUTEX)
-    clock.advance(HOUR)
+    store.clock.advance(HOUR)
     await store.gates.promote_due([NAMESPACE.name])
     await store.settled(holder)
-    clock.advance(2 * SECOND)
+    store.clock.advance(2 * SECOND)
     waiting = await counted(store)
 
     # Not overdue for an hour: the safety net would say that no replica has looked.
     assert await store.claim_due(overdue=HOUR) == []
     [claimed] = await store.claim_due()
     assert waiting == queue(available=1, available_seconds=2.0, held=1)
-    assert claimed.due_at == clock.now() - 2 * SECOND
+    assert claimed.due_at == store.clock.now() - 2 * SECOND
 
 
-async def test_a_retry_is_a_retry_whose_gates_are_free(store: Store, clock: ManualClock) -> None:
+async def test_a_retry_is_a_retry_whose_gates_are_free(store: Store) -> None:
     task = await holding(store)
-    clock.advance(5 * SECOND)
+    store.clock.advance(5 * SECOND)
     await store.settled(task, UNREACHABLE)
 
     assert await counted(store) == queue(retries=1, retry_seconds=5.0)
 
 
-async def test_retries_with_constraints_and_without_are_counted_together(
-    store: Store, clock: ManualClock
-) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_retries_with_constraints_and_without_are_counted_together(store: Store) -> None:
+    key = await store.ready()
     await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
-    clock.advance(NO_TIME)
+    store.clock.advance(NO_TIME)
     await store.settled(await holding(store), UNREACHABLE)
     await store.timed(HOUR)
 
     assert await counted(store) == queue(retries=2, timers=1)
 
 
-async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(store: Store) -> None:
     running = fresh_key()
     for number in range(4):
         await holding(store, Constraints(gates={f"gate {number}": 1}))
@@ -462,7 +433,7 @@ async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(
     for number in range(4):
         await constrained(store)
         await constrained(store, versioned(number))
-        await constrained(store, Constraints(run_at=clock.now() + HOUR))
+        await constrained(store, Constraints(run_at=store.clock.now() + HOUR))
         await constrained(store, Constraints(gates={"wide": 9}))
         await constrained(store, key=running)
         await store.timed(HOUR, constraints=MUTEX)
@@ -472,12 +443,10 @@ async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(
     )  # fmt: skip
 
 
-async def test_a_constrained_retry_is_counted_behind_any_number_of_timers(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_constrained_retry_is_counted_behind_any_number_of_timers(store: Store) -> None:
     for _ in range(4):
         await store.timed(HOUR, constraints=MUTEX)
-        await constrained(store, Constraints(run_at=clock.now() + SECOND / 1000))
+        await constrained(store, Constraints(run_at=store.clock.now() + SECOND / 1000))
     await store.settled(await holding(store), UNREACHABLE)
 
     assert await counted(store, count_max=3) == queue(timers=3, run_at=3, retries=1)
@@ -485,9 +454,9 @@ async def test_a_constrained_retry_is_counted_behind_any_number_of_timers(
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_task_that_waits_is_counted_once(
-    store: Store, clock: ManualClock, observer: psycopg.Connection[Any], seed: int
+    store: Store, observer: psycopg.Connection[Any], seed: int
 ) -> None:
-    walk = Walk(store, clock, seed)
+    walk = Walk(store, store.clock, seed)
     for _ in range(120):
         await walk.step()
 

@@ -87,14 +87,13 @@ async def cause(store: Store, key: ProcessKey) -> Cause:
 
 
 class TestGet:
-    async def test_names_what_each_task_waits_for(self, store: Store, clock: ManualClock) -> None:
-        key = fresh_key()
-        await store.started(key, success(SetTimer(after=HOUR)))
-        made_at = clock.now()
+    async def test_names_what_each_task_waits_for(self, store: Store) -> None:
+        key = await store.ready(success(SetTimer(after=HOUR)))
+        made_at = store.clock.now()
         running = await store.run_task(a_request(key))
         first = await store.admit(a_request(key))
         second = await store.admit(a_request(key, TaskType.NOTIFY))
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         await store.beat()
 
         waits = (await store.processes.get(key)).waits
@@ -117,7 +116,7 @@ class TestGet:
         assert [wait.attempt for wait in waits] == [1, 1, 1, 1]
         assert waits[3].status is TaskStatus.BLOCKED
 
-    async def test_names_a_timer_and_a_retry(self, store: Store, clock: ManualClock) -> None:
+    async def test_names_a_timer_and_a_retry(self, store: Store) -> None:
         timed, retried = fresh_key(), fresh_key()
         await store.started(timed, success(SetTimer(after=HOUR)))
         await store.started(retried, UNREACHABLE)
@@ -125,23 +124,23 @@ class TestGet:
         [retry] = (await store.processes.get(retried)).waits
 
         policy = store.namespace.policy_for(TaskType.INIT)
-        assert await cause(store, timed) == TimerNotDue(until=clock.now() + HOUR)
+        assert await cause(store, timed) == TimerNotDue(until=store.clock.now() + HOUR)
         assert retry.cause == RetryNotDue(
-            until=clock.now() + SECOND, attempts_max=policy.attempts_max
+            until=store.clock.now() + SECOND, attempts_max=policy.attempts_max
         )
         assert (retry.attempt, retry.last_error is not None) == (2, True)
 
     async def test_names_a_replica_that_is_silent_and_when_its_task_is_collected(
-        self, store: Store, other: Store, clock: ManualClock
+        self, store: Store, other: Store
     ) -> None:
         key = fresh_key()
         await other.beat()
-        beaten_at = clock.now()
+        beaten_at = store.clock.now()
         await other.start(key)
-        clock.advance(LEASE_TIMEOUT)
+        store.clock.advance(LEASE_TIMEOUT)
         await store.beat()
         just_in_time = await cause(store, key)
-        clock.advance(dt.timedelta(microseconds=1))
+        store.clock.advance(dt.timedelta(microseconds=1))
 
         collected_at = beaten_at + LEASE_TIMEOUT + COLLECTING
         assert just_in_time == Running(
@@ -154,14 +153,12 @@ class TestGet:
         )  # fmt: skip
         assert [zombie.key for zombie in await store.find_zombies()] == [key]
 
-    async def test_names_a_replica_that_is_gone(
-        self, store: Store, other: Store, clock: ManualClock
-    ) -> None:
+    async def test_names_a_replica_that_is_gone(self, store: Store, other: Store) -> None:
         key = fresh_key()
-        leased_at = clock.now()
+        leased_at = store.clock.now()
         await other.start(key)
         await store.replicas.retire(other.replica_id)
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         await store.beat()
 
         found = await cause(store, key)
@@ -169,14 +166,14 @@ class TestGet:
 
         assert found == PresumedDead(
             replica_id=other.replica_id, since=leased_at, silent_since=None,
-            collected_at=clock.now() + COLLECTING,
+            collected_at=store.clock.now() + COLLECTING,
         )  # fmt: skip
 
-    async def test_names_a_step_that_has_overrun(self, store: Store, clock: ManualClock) -> None:
+    async def test_names_a_step_that_has_overrun(self, store: Store) -> None:
         key = fresh_key()
-        leased_at = clock.now()
+        leased_at = store.clock.now()
         await store.start(key)
-        clock.advance(EXPIRES_AFTER + SECOND)
+        store.clock.advance(EXPIRES_AFTER + SECOND)
         await store.beat()
 
         expired_at = leased_at + EXPIRES_AFTER
@@ -189,12 +186,12 @@ class TestGet:
 
 class TestWhatAReplicaTells:
     async def test_is_how_many_workers_are_busy_and_since_when_it_reaches_no_processor(
-        self, store: Store, teller: Teller, clock: ManualClock
+        self, store: Store, teller: Teller
     ) -> None:
         key = fresh_key()
         await store.admit(a_request(key, TaskType.INIT), run=False)
-        since = clock.now()
-        clock.advance(3 * SECOND)
+        since = store.clock.now()
+        store.clock.advance(3 * SECOND)
         teller.tell(
             {
                 key.namespace: NamespaceLoad(busy_count=4, size=4, unreachable_for=seconds(1.5)),
@@ -206,7 +203,7 @@ class TestWhatAReplicaTells:
             since=since,
             busy_count=4,
             worker_count=4,
-            processor_unreachable_since=clock.now() - seconds(1.5),
+            processor_unreachable_since=store.clock.now() - seconds(1.5),
         )
 
     async def test_is_as_many_free_workers_as_may_be_where_it_has_had_no_step(
@@ -221,11 +218,9 @@ class TestWhatAReplicaTells:
         assert isinstance(found, NoFreeWorker)
         assert (found.busy_count, found.worker_count) == (0, store.namespace.worker_count_max)
 
-    async def test_is_nothing_where_its_release_is_one_before(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_is_nothing_where_its_release_is_one_before(self, store: Store) -> None:
         key = fresh_key()
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.admit(a_request(key, TaskType.INIT), run=False)
         await store.beat()
 
@@ -252,9 +247,7 @@ class TestWhatAReplicaTells:
         assert isinstance(found, NoFreeWorker)
         assert (found.busy_count, found.worker_count) == (1, 2)
 
-    async def test_counts_for_nothing_once_it_drains(
-        self, store: Store, teller: Teller, clock: ManualClock
-    ) -> None:
+    async def test_counts_for_nothing_once_it_drains(self, store: Store, teller: Teller) -> None:
         key = fresh_key()
         await store.admit(a_request(key, TaskType.INIT), run=False)
         teller.tell({key.namespace: NamespaceLoad(busy_count=0, size=4)}, draining=True)
@@ -262,20 +255,20 @@ class TestWhatAReplicaTells:
         found = await cause(store, key)
 
         assert isinstance(found, NoReplica)
-        assert (found.since, found.draining_count) == (clock.now(), 1)
+        assert (found.since, found.draining_count) == (store.clock.now(), 1)
 
 
 class TestAWatch:
     async def test_reads_again_when_what_it_knows_is_too_old(
-        self, store: Store, teller: Teller, clock: ManualClock
+        self, store: Store, teller: Teller
     ) -> None:
         watch = Watch(store.context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
         teller.tell({"orders": NamespaceLoad(busy_count=1, size=2)})
         first = await watch.facts()
         teller.tell({"orders": NamespaceLoad(busy_count=2, size=2)})
-        clock.advance(SECOND - dt.timedelta(milliseconds=1))
+        store.clock.advance(SECOND - dt.timedelta(milliseconds=1))
         within_a_second = await watch.facts()
-        clock.advance(dt.timedelta(milliseconds=1))
+        store.clock.advance(dt.timedelta(milliseconds=1))
         afterwards = await watch.facts()
 
         assert within_a_second is first
@@ -283,36 +276,32 @@ class TestAWatch:
         assert afterwards.replicas[TELLER_ID].loads == {
             "orders": NamespaceLoad(busy_count=2, size=2)
         }
-        assert afterwards.read_at == clock.now()
+        assert afterwards.read_at == store.clock.now()
 
     async def test_leaves_out_the_dead_before_the_living_where_there_are_too_many(
-        self, store: Store, other: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("progressor.storage.replicas.status.REPLICAS_MAX", 1)
         watch = Watch(store.context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
         first, last = sorted((store, other), key=lambda it: it.replica_id)
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await last.beat()
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         await first.beat()
 
         assert (await watch.facts()).replicas.keys() == {first.replica_id}
 
-    async def test_knows_of_no_replica_where_none_is(
-        self, own_database: str, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_knows_of_no_replica_where_none_is(self, own_database: str, store: Store) -> None:
         async with await connect(own_database) as connection:
             context = dataclasses.replace(store.context, pool=lent(connection))
             watch = Watch(context, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING)
             facts = await watch.facts()
 
-        assert (facts.replicas, facts.read_at) == ({}, clock.now())
+        assert (facts.replicas, facts.read_at) == ({}, store.clock.now())
 
 
 class TestTheFirstWaits:
-    async def test_are_those_of_the_tasks_that_run_or_come_next(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_are_those_of_the_tasks_that_run_or_come_next(self, store: Store) -> None:
         busy, timed, free, idle, ended = (fresh_key() for _ in range(5))
         await store.beat()
         await store.started(busy, success(SetTimer(after=HOUR)))
@@ -331,8 +320,8 @@ class TestTheFirstWaits:
         assert found[busy].task_id == running.task_id
         assert found[free].task_id == first.task_id
         assert isinstance(found[free].cause, NoFreeWorker)
-        assert found[busy].cause == Running(replica_id=store.replica_id, since=clock.now())
-        assert found[timed].cause == TimerNotDue(until=clock.now() + HOUR)
+        assert found[busy].cause == Running(replica_id=store.replica_id, since=store.clock.now())
+        assert found[timed].cause == TimerNotDue(until=store.clock.now() + HOUR)
         for key, wait in found.items():
             assert wait == (await store.processes.get(key)).waits[0]
 
@@ -340,13 +329,12 @@ class TestTheFirstWaits:
         assert await store.processes.first_waits([]) == {}
 
 
-async def test_every_wait_has_words(store: Store, clock: ManualClock) -> None:
-    key = fresh_key()
-    await store.started(key, success(SetTimer(after=NO_TIME + HOUR)))
+async def test_every_wait_has_words(store: Store) -> None:
+    key = await store.ready(success(SetTimer(after=NO_TIME + HOUR)))
 
     [wait] = (await store.processes.get(key)).waits
 
     assert why.explain(wait) == (
         f"Task {wait.task_id} (timeout) is a timer, until "
-        f"{clock.now() + HOUR:%Y-%m-%d %H:%M:%S}.000Z."
+        f"{store.clock.now() + HOUR:%Y-%m-%d %H:%M:%S}.000Z."
     )

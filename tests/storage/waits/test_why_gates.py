@@ -29,7 +29,6 @@ from progressor.domain.views.wait import (
 )
 from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from progressor.storage.processes import listings
-from tests.support.clock import ManualClock
 from tests.support.models.gates.walk import Walk
 from tests.support.storage.constrained import on
 from tests.support.storage.store import (
@@ -96,11 +95,11 @@ def kinds(wait: Wait) -> list[type[Cause]]:
 
 
 class TestACauseAlone:
-    async def test_is_an_instant_until_it_has_come(self, store: Store, clock: ManualClock) -> None:
-        at = clock.now() + HOUR
+    async def test_is_an_instant_until_it_has_come(self, store: Store) -> None:
+        at = store.clock.now() + HOUR
         key, _ = await admitted(store, Constraints(run_at=at))
         early = await wait_of(store, key)
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.gates.promote_due(["orders"])
 
         late = await wait_of(store, key)
@@ -132,11 +131,11 @@ class TestACauseAlone:
         assert [it.status for it in told] == ["available", "running", "waiting"]
 
     async def test_is_a_full_gate_with_who_holds_it_and_the_place_in_line(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
-        since = clock.now()
+        since = store.clock.now()
         one, first = await held(store, "g", capacity=2)
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         two, second = await held(store, "g", hold=GateHold.PROCESS)
         keys = [(await admitted(store, on("g")))[0] for _ in range(3)]
         waits = [await wait_of(store, key) for key in keys]
@@ -171,8 +170,7 @@ class TestACauseAlone:
         assert passed.status is TaskStatus.AVAILABLE
 
     async def test_is_a_task_of_its_own_process(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         running = await store.run_task(a_request(key))
         _, task_id = await admitted(store, on("g"), key=key, call=True)
         waiting = await wait_of(store, key, task_id)
@@ -185,9 +183,7 @@ class TestACauseAlone:
         assert (waiting.besides, waiting.status) == ((), TaskStatus.WAITING)
         assert passed.status is TaskStatus.AVAILABLE
 
-    async def test_is_its_retry_and_meanwhile_others_have_its_gates(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_is_its_retry_and_meanwhile_others_have_its_gates(self, store: Store) -> None:
         key, task = await held(store, "g")
         other, _ = await admitted(store, on("g"))
         await store.settled(task, UNREACHABLE)
@@ -196,7 +192,7 @@ class TestACauseAlone:
 
         policy = store.namespace.policy_for(INIT)
         assert waiting.cause == RetryNotDue(
-            until=clock.now() + SECOND, attempts_max=policy.attempts_max
+            until=store.clock.now() + SECOND, attempts_max=policy.attempts_max
         )
         assert (waiting.attempt, waiting.last_error is not None) == (2, True)
         assert {name: it.position for name, it in gates_of(waiting).items()} == {"g": 0}
@@ -204,19 +200,16 @@ class TestACauseAlone:
 
 
 class TestSeveralCauses:
-    async def test_are_all_told_and_removing_one_leaves_the_others(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        at = clock.now() + HOUR
+    async def test_are_all_told_and_removing_one_leaves_the_others(self, store: Store) -> None:
+        at = store.clock.now() + HOUR
         _, holder = await held(store, "g")
         smaller, smaller_id = await admitted(store, version("1"))
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         running = await store.run_task(a_request(key))
         wanted = dataclasses.replace(version("2", "g"), run_at=at)
         _, task_id = await admitted(store, wanted, key=key, call=True)
         told = [await wait_of(store, key, task_id)]
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.gates.promote_due(["orders"])
         told.append(await wait_of(store, key, task_id))
         [claimed] = await store.claim(smaller, smaller_id)
@@ -254,8 +247,7 @@ class TestSeveralCauses:
 class TestTheOrder:
     async def test_is_that_in_which_they_run(self, store: Store) -> None:
         await held(store, "g")
-        key = fresh_key()
-        await store.started(key, success(SetTimer(after=HOUR)))
+        key = await store.ready(success(SetTimer(after=HOUR)))
         running = await store.run_task(a_request(key))
         low = await admitted(store, on("g", priority=5), key=key, call=True)
         high = await admitted(store, on("g", priority=1), key=key, call=True)
@@ -285,7 +277,7 @@ class TestTheOrder:
         assert (second.cause.task_id, second.cause.is_running) == (init, False)
 
     async def test_of_a_line_is_by_age_beyond_the_patience_and_by_priority_before(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         await held(store, "g")
         names = {}
@@ -298,7 +290,7 @@ class TestTheOrder:
         ):
             key, _ = await admitted(store, on(*gates, priority=priority))
             names[name] = key
-            clock.advance(pause)
+            store.clock.advance(pause)
 
         places = {name: gates_of(await wait_of(store, key))["g"] for name, key in names.items()}
 
@@ -308,9 +300,7 @@ class TestTheOrder:
         assert {it.waiting_count for it in places.values()} == {5}
 
     @pytest.mark.parametrize("seed", range(3))
-    async def test_of_a_line_is_the_one_in_which_they_pass(
-        self, store: Store, clock: ManualClock, seed: int
-    ) -> None:
+    async def test_of_a_line_is_the_one_in_which_they_pass(self, store: Store, seed: int) -> None:
         chosen = random.Random(seed)
         _, holder = await held(store, "g")
         waiting = {}
@@ -319,14 +309,14 @@ class TestTheOrder:
             constraints = on("g", *extra, priority=chosen.randrange(1, 6))
             key, task_id = await admitted(store, constraints)
             waiting[task_id] = key
-            clock.advance(chosen.choice((SECOND, STARVATION_TIMEOUT / 6)))
+            store.clock.advance(chosen.choice((SECOND, STARVATION_TIMEOUT / 6)))
         while waiting:
             places = {
                 task_id: gates_of(await wait_of(store, key))["g"].position
                 for task_id, key in waiting.items()
             }
             assert sorted(places.values()) == list(range(1, len(waiting) + 1))
-            clock.advance(SECOND)
+            store.clock.advance(SECOND)
             await store.settled(holder, continues=False)
             [task_id] = [
                 it for it, key in waiting.items()
@@ -339,13 +329,12 @@ class TestTheOrder:
 
 class TestWhatIsAvailable:
     async def test_waits_behind_a_step_in_hand_where_it_has_waited_for_long(
-        self, store: Store, clock: ManualClock
+        self, store: Store
     ) -> None:
         _, holder = await held(store, "g")
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
         _, task_id = await admitted(store, on("g"), key=key, call=True)
-        clock.advance(STARVATION_TIMEOUT)
+        store.clock.advance(STARVATION_TIMEOUT)
         running = await store.run_task(a_request(key))
         await store.settled(holder, continues=False)
 
@@ -366,15 +355,12 @@ class TestWhatIsAvailable:
 
 
 class TestATimer:
-    async def test_is_told_while_it_waits_for_its_constraints(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_is_told_while_it_waits_for_its_constraints(self, store: Store) -> None:
         _, holder = await held(store, "g")
-        key = fresh_key()
-        await store.started(key, success(SetTimer(after=HOUR, constraints=on("g"))))
+        key = await store.ready(success(SetTimer(after=HOUR, constraints=on("g"))))
         early, timer = await wait_of(store, key), (await store.processes.get(key)).timer
         running = await store.run_task(a_request(key))
-        clock.advance(HOUR)
+        store.clock.advance(HOUR)
         await store.gates.promote_due(["orders"])
         view = await store.processes.get(key)
         aside = await wait_of(store, key, early.task_id)
@@ -392,7 +378,7 @@ class TestATimer:
         assert (kinds(aside), aside.status) == ([BehindTask, GatesFull], TaskStatus.BLOCKED)
         assert kinds(due) == [GatesFull]
         assert (passed.status, kinds(passed)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
-        assert passed.cause.since == clock.now()  # type: ignore[union-attr]  # not its own instant
+        assert passed.cause.since == store.clock.now()  # type: ignore[union-attr]  # not its own instant
 
 
 class TestAList:
@@ -451,17 +437,15 @@ class TestAList:
 
 
 class TestATrace:
-    async def test_has_the_constraints_and_where_the_time_went(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_has_the_constraints_and_where_the_time_went(self, store: Store) -> None:
         wanted = version("1.2", "g", "h")
         _, holder = await held(store, "g")
         key, task_id = await admitted(store, wanted)
-        clock.advance(2 * SECOND)
+        store.clock.advance(2 * SECOND)
         await store.settled(holder, continues=False)
-        clock.advance(3 * SECOND)
+        store.clock.advance(3 * SECOND)
         [claimed] = await store.claim(key, task_id)
-        clock.advance(5 * SECOND)
+        store.clock.advance(5 * SECOND)
         [before] = await store.processes.trace(key, after=0, limit=10)
         await store.settled(claimed.task)
         [traced] = await store.processes.trace(key, after=0, limit=10)
@@ -479,8 +463,7 @@ class TestATrace:
         )
 
     async def test_has_neither_of_a_task_without(self, store: Store) -> None:
-        key = fresh_key()
-        await store.started(key)
+        key = await store.ready()
 
         [traced] = await store.processes.trace(key, after=0, limit=10)
 
@@ -499,7 +482,7 @@ async def claimed(store: Store) -> RunningTask:
     return each.task
 
 
-async def test_each_wait_is_told_by_its_cause(store: Store, clock: ManualClock) -> None:
+async def test_each_wait_is_told_by_its_cause(store: Store) -> None:
     holder, smaller, key = fresh_key(), fresh_key(), fresh_key()
     for each in (holder, smaller, key):
         await store.started(each)
@@ -510,36 +493,33 @@ async def test_each_wait_is_told_by_its_cause(store: Store, clock: ManualClock) 
     before = await claimed(store)
     busy = await store.run_task(a_request(key))
     constraints = Constraints(
-        run_at=clock.now() + SECOND, order=Order("v", Version((2,))), gates={"mutex": 1}
+        run_at=store.clock.now() + SECOND, order=Order("v", Version((2,))), gates={"mutex": 1}
     )
     await store.admit(a_request(key, constraints=constraints), run=False)
 
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
     await store.gates.promote_due([NAMESPACE.name])
-    clock.advance(2 * SECOND)
+    store.clock.advance(2 * SECOND)
     await store.settled(before)
-    clock.advance(3 * SECOND)
+    store.clock.advance(3 * SECOND)
     await store.settled(busy)
-    clock.advance(4 * SECOND)
+    store.clock.advance(4 * SECOND)
     await store.settled(holding)
-    clock.advance(5 * SECOND + dt.timedelta(microseconds=7))
+    store.clock.advance(5 * SECOND + dt.timedelta(microseconds=7))
 
     assert seconds_of(await claimed(store)) == (1, 2, 3, 4, 5.000007, 0)
 
 
-async def test_what_it_ran_and_waited_for_its_retry_is_told_too(
-    store: Store, clock: ManualClock
-) -> None:
-    key = fresh_key()
-    await store.started(key)
+async def test_what_it_ran_and_waited_for_its_retry_is_told_too(store: Store) -> None:
+    key = await store.ready()
     await store.admit(a_request(key, constraints=MUTEX), run=False)
     first = await claimed(store)
-    clock.advance(2 * SECOND)
+    store.clock.advance(2 * SECOND)
     written = await store.settled(first, UNREACHABLE)
     assert written.next is None
     delay = dt.timedelta()
     while not (again := await store.claim_due()):
-        clock.advance(SECOND)
+        store.clock.advance(SECOND)
         delay += SECOND
         await store.gates.promote_due([NAMESPACE.name])
 
@@ -547,29 +527,26 @@ async def test_what_it_ran_and_waited_for_its_retry_is_told_too(
     assert seconds_of(again[0].task) == (delay.total_seconds(), 0, 0, 0, 0, 2)
 
 
-async def test_a_timer_has_waited_for_its_time_since_it_was_set(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_timer_has_waited_for_its_time_since_it_was_set(store: Store) -> None:
     holder = fresh_key()
     await store.started(holder)
     await store.admit(a_request(holder, constraints=MUTEX), run=False)
     holding = await claimed(store)
     await store.timed(5 * SECOND, constraints=MUTEX)
-    clock.advance(5 * SECOND)
+    store.clock.advance(5 * SECOND)
     await store.gates.promote_due([NAMESPACE.name])
-    clock.advance(2 * SECOND)
+    store.clock.advance(2 * SECOND)
     await store.settled(holding)
-    clock.advance(SECOND)
+    store.clock.advance(SECOND)
 
     assert seconds_of(await claimed(store)) == (5, 0, 0, 2, 1, 0)
 
 
 async def test_who_has_no_constraints_has_no_ledger_though_its_process_has_been_gated(
-    store: Store, clock: ManualClock
+    store: Store,
 ) -> None:
-    key = fresh_key()
-    await store.started(key)
-    later = Constraints(run_at=clock.now() + SECOND)
+    key = await store.ready()
+    later = Constraints(run_at=store.clock.now() + SECOND)
     await store.admit(a_request(key, constraints=later), run=False)
     await store.admit(a_request(key), run=False)
 
@@ -578,9 +555,9 @@ async def test_who_has_no_constraints_has_no_ledger_though_its_process_has_been_
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_its_parts_add_up_to_its_life_until_the_attempt_began(
-    store: Store, clock: ManualClock, observer: psycopg.Connection[Any], seed: int
+    store: Store, observer: psycopg.Connection[Any], seed: int
 ) -> None:
-    walk = Walk(store, clock, seed)
+    walk = Walk(store, store.clock, seed)
     count = 0
     for _ in range(200):
         await walk.step()

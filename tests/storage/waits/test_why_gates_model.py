@@ -148,9 +148,9 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_cause_is_that_of_the_state_and_no_microsecond_is_lost(
-    store: Store, observer: psycopg.Connection[Any], clock: ManualClock, seed: int
+    store: Store, observer: psycopg.Connection[Any], seed: int
 ) -> None:
-    walk = Walk(store, observer, clock, seed)
+    walk = Walk(store, observer, store.clock, seed)
     ended = 0
     for _ in range(80):
         await walk.step()

@@ -6,13 +6,14 @@ world yet. The work is undone afterwards, so that every measurement finds the sa
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 import psycopg
 
 from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres.pools import Connection
+from tests.support.clock import ManualClock
 from tests.support.storage.store import Store, create_namespace, lent, store
 
 REPLICA = 1
@@ -37,7 +38,8 @@ async def reads_of(
     connection: Connection, clock: Clock, work: Callable[[Store], Awaitable[object]]
 ) -> Mapping[str, Reads]:
     """Do some work of a replica on a connection, undo it, and return what it read."""
-    worker = store(lent(connection), clock=clock, replica_id=REPLICA)
+    # Some look at what the clock of PostgreSQL costs.
+    worker = store(lent(connection), clock=cast("ManualClock", clock), replica_id=REPLICA)
     found: dict[str, Reads] = {}
     async with connection.transaction(force_rollback=True):
         before = await _counters(connection)

@@ -11,7 +11,6 @@ from typing import Any, cast
 import psycopg
 from psycopg import sql
 
-from progressor.clock import Clock
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
@@ -19,7 +18,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.settlement import settle
-from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.processes.task import RunningTask, TaskError, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
 from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
 from progressor.storage.gates.gates import Gates, GaveWay
@@ -150,7 +149,7 @@ class Writes:
 
     processes: Processes
     gates: Gates
-    clock: Clock
+    clock: ManualClock
     effects: RecordedEffects
 
     async def put(self, process: Import) -> Put:
@@ -209,7 +208,7 @@ class Store:
 
     replica_id: int
     namespace: Namespace
-    clock: Clock
+    clock: ManualClock
     pool: Pool
     context: StorageContext
     admissions: Admissions
@@ -254,6 +253,28 @@ class Store:
     async def started(self, key: ProcessKey, answer: Outcome | None = None) -> Written:
         """Start a process and answer its init task."""
         return await self.settled(await self.start(key), answer)
+
+    async def ready(self, answer: Outcome | None = None) -> ProcessKey:
+        """Return a process that was started and has answered its init task."""
+        key = fresh_key()
+        await self.started(key, answer)
+        return key
+
+    async def next_of(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> RunningTask:
+        """Settle a task, and return the one with which its worker goes on."""
+        following = (await self.settled(task, outcome, continues=continues)).next
+        assert following is not None, "the worker has nothing to go on with"
+        return following
+
+    async def error_of(self, key: ProcessKey, task_id: int | None) -> TaskError:
+        """Return the error that a task ended with."""
+        assert task_id is not None, "there is no task"
+        result = await self.results.await_task(key, task_id)
+        assert not isinstance(result, int), "it has not ended"
+        assert result.error is not None, f"it ended well: {result}"
+        return result.error
 
     async def broken(self, key: ProcessKey) -> int:
         """Bring a process to error by a call; return the task that broke it."""
@@ -396,7 +417,7 @@ class Store:
 def store(
     pool: Pool,
     *,
-    clock: Clock,
+    clock: ManualClock,
     replica_id: int = 1,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
@@ -452,7 +473,7 @@ async def running_stores(
     conninfo: str,
     *,
     count: int = 1,
-    clock: Clock | None = None,
+    clock: ManualClock | None = None,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: BatchObserver = ignore_batch,

@@ -78,7 +78,7 @@ class TestRetry:
         assert await jobs.states(LEADER) == {"a": "cancelled"}
 
         await jobs.control.retry(LEADER, deadline=None, timeout=None)
-        jobs.store.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
+        jobs.store.clock.advance(HOUR)
 
         assert await jobs.states(LEADER) == {"a": "running"}
         assert list(await jobs.claim()) == ["a"]
