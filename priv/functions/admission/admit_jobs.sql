@@ -23,32 +23,27 @@ CREATE FUNCTION admit_jobs(
     p_led_by           text[],
     p_options          json[]
 )
-RETURNS TABLE (
-    item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
-    task_type task_type, task_status task_status, response bytea, error_code integer,
-    error_reason text, error_message text, error_rejected boolean, error_metadata json,
-    effects jsonb
-)
+RETURNS SETOF admitted_start
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
+DECLARE
+    v_row admitted_start;
 BEGIN
-    FOR item, verdict, admitted_at, task_id, token, task_type, task_status, response, error_code,
-        error_reason, error_message, error_rejected, error_metadata, effects
-    IN
+    FOR v_row IN
         SELECT *
         FROM admit_starts(
             p_now, p_replica_id, p_slot, p_namespace, p_process_id, p_args, p_caller_context,
             p_trace_context, p_history_after, p_history_limit, p_history_backward,
             p_idempotency_key, p_fingerprint, p_metadata, p_waits, p_run, p_expires_after)
     LOOP
-        IF verdict = 'accepted' THEN
+        IF v_row.verdict = 'accepted' THEN
             UPDATE processes p
-            SET led_by = p_led_by[item], job_options = p_options[item]
+            SET led_by = p_led_by[v_row.item], job_options = p_options[v_row.item]
             WHERE (p.slot, p.namespace, p.process_id)
-                = (p_slot[item], p_namespace[item], p_process_id[item]);
+                = (p_slot[v_row.item], p_namespace[v_row.item], p_process_id[v_row.item]);
         END IF;
-        RETURN NEXT;
+        RETURN NEXT v_row;
     END LOOP;
 END;
 $$;

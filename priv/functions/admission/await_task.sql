@@ -15,9 +15,7 @@ RETURNS TABLE (
     response bytea, error_code integer, error_reason text, error_message text,
     error_rejected boolean, error_metadata json
 )
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 SET lock_timeout = '2s'
 AS $$
 BEGIN

@@ -242,17 +242,13 @@ BEGIN
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
     -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
     -- promotion as those who waited for what was left: in one of their own they would go before these.
-    SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-        g.wait_seconds, g.due_seconds))
-    INTO effects
-    FROM settle_gates(
+    effects := settle_gates(
         v_now, p_replica_id, p_starvation_timeout, p_limit, v_left_slots,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
         p_left_namespace => array_fill(p_namespace, ARRAY[cardinality(v_left)]),
         p_left => v_left,
         p_queue_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_queues), 0)]),
-        p_queue => v_queues) g;
+        p_queue => v_queues);
     RETURN NEXT;
 END;
 $$;

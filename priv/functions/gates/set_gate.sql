@@ -54,13 +54,9 @@ BEGIN
     RETURNING 'changed', g.revision, g.lowered_at IS NOT NULL
     INTO verdict, revision, is_lowered;
     IF NOT is_lowered THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-            g.wait_seconds, g.due_seconds))
-        INTO effects
-        FROM settle_gates(
+        effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, p_limit, NULL, NULL, NULL,
-            p_left_namespace => ARRAY[p_namespace], p_left => ARRAY[p_gate]) g;
+            p_left_namespace => ARRAY[p_namespace], p_left => ARRAY[p_gate]);
     END IF;
     RETURN NEXT;
 END;

@@ -8,10 +8,10 @@
 -- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
--- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in the queue
--- and due then; with wait_seconds, the task of each process that is to be looked at first, by promote_due;
--- and rows without a task for what is to be looked at again in another transaction, by promote_again: a
--- gate, a queue or an order.
+-- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds], ...]: tasks that
+-- are due now, of these processes and of others, or, with due_seconds, are first in the queue and due then;
+-- with wait_seconds, the task of each process that is to be looked at first, by promote_due; and, without a
+-- task, the gate, queue or order that promote_again is to look at. Nulls at the end are left out. Null: nothing.
 CREATE FUNCTION settle_gates(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -28,12 +28,10 @@ CREATE FUNCTION settle_gates(
     p_queue_namespace    text[] DEFAULT NULL,
     p_queue              text[] DEFAULT NULL
 )
-RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
-    wait_seconds double precision, due_seconds double precision
-)
+RETURNS jsonb
 AS $$
 DECLARE
+    v_effects      jsonb[];
     v_slots        smallint[];  -- the processes, each once
     v_spaces       text[];
     v_processes    text[];
@@ -206,10 +204,8 @@ BEGIN
                 IF v_result.again THEN
                     -- Its gates are locked.
                     ASSERT v_result.order_key IS NOT NULL, 'neither its gates nor its order';
-                    process_id := NULL; task_id := NULL; gate := NULL; queue := NULL;
-                    namespace := v_process.namespace;
-                    order_key := v_result.order_key;
-                    RETURN NEXT;
+                    v_effects := array_append(v_effects, jsonb_build_array(
+                        v_process.namespace, NULL, NULL, NULL, NULL, v_result.order_key));
                 END IF;
                 v_next := NULL;
                 IF v_result.state = 'order' THEN
@@ -270,17 +266,14 @@ BEGIN
             v_is_again := v_result.again;
         END IF;
         IF v_is_again THEN
-            process_id := NULL; task_id := NULL; gate := NULL; queue := NULL;
-            namespace := v_task.namespace;
-            order_key := v_task.order_key;
-            RETURN NEXT;
+            v_effects := array_append(v_effects, jsonb_build_array(
+                v_task.namespace, NULL, NULL, NULL, NULL, v_task.order_key));
         ELSIF v_result.queue IS NOT NULL THEN
             v_queues := v_queues || v_result.queue;
             v_queue_spaces := v_queue_spaces || v_task.namespace;
         ELSIF v_result.state = 'available' THEN
-            namespace := v_task.namespace; process_id := v_task.process_id;
-            task_id := v_task.task_id; gate := NULL; queue := NULL; order_key := NULL;
-            RETURN NEXT;
+            v_effects := array_append(v_effects, jsonb_build_array(
+                v_task.namespace, v_task.process_id, v_task.task_id));
         END IF;
     END LOOP;
 
@@ -310,11 +303,9 @@ BEGIN
         WHERE o.ctid = i.row_id;
     END IF;
 
-    RETURN QUERY
-    SELECT g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-        NULL::double precision, NULL::double precision
-    FROM promote_gates(
-        p_now, p_replica_id, p_starvation_timeout, p_limit, v_left_spaces, v_left, v_queue_spaces, v_queues) g;
+    v_effects := v_effects || promote_gates(
+        p_now, p_replica_id, p_starvation_timeout, p_limit, v_left_spaces, v_left, v_queue_spaces,
+        v_queues);
 
     FOR v_process IN
         SELECT i.slot, i.namespace, i.process_id
@@ -343,29 +334,26 @@ BEGIN
                     AND t.task_type IN ('timeout', 'remove')
                     AND t.constraints IS NOT NULL
             ));
-        namespace := v_process.namespace;
-        process_id := v_process.process_id; gate := NULL; queue := NULL; order_key := NULL;
         -- The worker did not continue with the next task of the process. And a timer that wakes because
         -- no call is before it any more may be unknown to the replicas: while calls were before it, its
         -- instant was not returned.
         v_first := find_first_task(v_process.slot, v_process.namespace, v_process.process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
-            task_id := v_first.task_id; wait_seconds := NULL;
-            due_seconds := nullif(greatest(extract(epoch FROM v_first.due_at - p_now), 0), 0);
-            RETURN NEXT;
-            due_seconds := NULL;
+            v_effects := array_append(v_effects, jsonb_build_array(
+                v_process.namespace, v_process.process_id, v_first.task_id, NULL, NULL, NULL, NULL,
+                nullif(greatest(extract(epoch FROM v_first.due_at - p_now), 0), 0)));
         END IF;
-        SELECT g.task_id, extract(epoch FROM g.run_at - p_now)::double precision
-        INTO task_id, wait_seconds
-        FROM gated g
-        WHERE (g.slot, g.namespace, g.process_id)
-                = (v_process.slot, v_process.namespace, v_process.process_id)
-            AND g.state = 'time'
-        ORDER BY g.slot, g.namespace, g.process_id, g.run_at
-        LIMIT 1;
-        IF FOUND THEN
-            RETURN NEXT;
-        END IF;
+        v_effects := v_effects || ARRAY(
+            SELECT jsonb_build_array(
+                g.namespace, g.process_id, g.task_id, NULL, NULL, NULL,
+                extract(epoch FROM g.run_at - p_now)::double precision)
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id)
+                AND g.state = 'time'
+            ORDER BY g.slot, g.namespace, g.process_id, g.run_at
+            LIMIT 1);
     END LOOP;
+    RETURN to_jsonb(nullif(v_effects, '{}'));
 END;
 $$;

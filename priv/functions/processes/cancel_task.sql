@@ -3,7 +3,7 @@
 -- task also deletes the process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
--- was cancelled, as in settle_tasks; and the effects, as settle_gates_batch returns them.
+-- was cancelled, as in settle_tasks; and the effects, as settle_gates returns them.
 CREATE FUNCTION cancel_task(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -25,7 +25,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
     v_first   schedule%ROWTYPE;
-    v_due     jsonb;  -- what comes due in the job that the process follows in
+    v_effects jsonb;
 BEGIN
     IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT *
@@ -76,29 +76,22 @@ BEGIN
         PERFORM dequeue_task(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
     IF v_task.task_type = 'init' AND v_process.leader_id IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-        INTO v_due
-        FROM fail_node(
-            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request') f;
+        effects := merge_json(effects, fail_node(
+            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request'));
     END IF;
     IF v_process.is_gated THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-            g.wait_seconds, g.due_seconds))
-        INTO effects
-        FROM settle_gates(
+        v_effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
+            ARRAY[p_process_id], ARRAY[v_task.task_id]);
     ELSE
         v_first := find_first_task(p_slot, p_namespace, p_process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
-            effects := jsonb_build_array(jsonb_build_array(
+            v_effects := jsonb_build_array(jsonb_build_array(
                 p_namespace, p_process_id, v_first.task_id, NULL, NULL, NULL, NULL,
                 nullif(greatest(extract(epoch FROM v_first.due_at - v_now), 0), 0)));
         END IF;
     END IF;
-    effects := coalesce(v_due || effects, v_due, effects);
+    effects := merge_json(effects, v_effects);
     RETURN NEXT;
 END;
 $$;

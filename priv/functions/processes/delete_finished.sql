@@ -7,9 +7,7 @@ CREATE FUNCTION delete_finished(
     p_now timestamptz, p_namespace text, p_age interval, p_limit integer
 )
 RETURNS integer
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 DECLARE
     -- A variable: no index is searched for what the clock says row by row.

@@ -7,9 +7,7 @@ CREATE FUNCTION delete_old_tasks(
     p_now timestamptz, p_slot smallint, p_namespace text, p_age interval, p_limit integer
 )
 RETURNS integer
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 DECLARE
     v_before timestamptz := coalesce(p_now, clock_timestamp()) - p_age;

@@ -52,15 +52,9 @@ BEGIN
         INSERT INTO orphans (slot, namespace, process_id, init_task_id)
         SELECT p.slot, p.namespace, p.process_id, p.init_task_id
         FROM job_nodes n
-        CROSS JOIN LATERAL (
-            SELECT p.slot, p.namespace, p.process_id, p.init_task_id
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id)
-                    = (n.follower_slot, n.follower_namespace, n.follower_id)
-                AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-                    = (n.slot, n.namespace, n.process_id, n.ordinal)
-            OFFSET 0
-        ) p
+        JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
+            ON (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+                = (n.slot, n.namespace, n.process_id, n.ordinal)
         WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
             AND n.state = 'running'
         ON CONFLICT (slot, namespace, process_id) DO UPDATE

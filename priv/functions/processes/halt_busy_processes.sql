@@ -10,7 +10,7 @@ CREATE FUNCTION halt_busy_processes(
     p_namespace          text[],
     p_process_id         text[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
+RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -44,11 +44,10 @@ BEGIN
         LIMIT 1
     ) w;
     IF v_busy.slots IS NOT NULL THEN
-        RETURN QUERY
-        SELECT *
-        FROM halt_processes(
+        RETURN halt_processes(
             p_now, p_replica_id, p_starvation_timeout, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
             v_busy.details);
     END IF;
+    RETURN NULL;
 END;
 $$;

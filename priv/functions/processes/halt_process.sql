@@ -3,7 +3,7 @@
 -- does its node, if it follows in one.
 -- Locks: the process and its leader, as lock_with_leader; then as halt_processes and start_nodes.
 -- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells
--- the cancelled ones, and what settle_gates returns as settle_gates_batch tells it.
+-- the cancelled ones, and what settle_gates returns.
 CREATE FUNCTION halt_process(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -20,8 +20,7 @@ AS $$
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
-    v_halted  record;
-    v_due     jsonb;
+    v_halted  halted;
 BEGIN
     IF NOT lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         verdict := 'process_not_found';
@@ -39,24 +38,16 @@ BEGIN
         RETURN;
     END IF;
     verdict := 'halted';
-    FOR v_halted IN
-        SELECT *
-        FROM halt_processes(
-            v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id], ARRAY[p_detail])
-    LOOP
-        cancelled := coalesce(v_halted.cancelled, cancelled);
-        effects := coalesce(v_halted.effects, effects);
-    END LOOP;
+    v_halted := halt_processes(
+        v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[p_slot], ARRAY[p_namespace],
+        ARRAY[p_process_id], ARRAY[p_detail]);
+    cancelled := v_halted.cancelled -> 0 -> 3;
+    effects := v_halted.effects;
     PERFORM end_jobs(
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY['failed'::job_state],
         ARRAY[p_detail]);
     IF v_process.leader_id IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-        INTO v_due
-        FROM fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail) f;
-        effects := coalesce(effects || v_due, effects, v_due);
+        effects := merge_json(effects, fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail));
     END IF;
     RETURN NEXT;
 END;

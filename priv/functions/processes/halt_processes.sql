@@ -3,8 +3,7 @@
 -- caller's business; so is its node, if it follows in one.
 -- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
--- Returns: a row per process whose tasks were cancelled, as settle_tasks tells these; and at most one without
--- a process, of what settle_gates returns as settle_gates_batch tells it.
+-- Returns: what was cancelled, and the effects.
 CREATE FUNCTION halt_processes(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -15,21 +14,21 @@ CREATE FUNCTION halt_processes(
     p_process_id         text[],
     p_detail             text[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
+RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_gated record;
+    v_gated  record;
+    v_halted halted;
 BEGIN
-    RETURN QUERY
-    WITH halted AS MATERIALIZED (
+    WITH wanted AS MATERIALIZED (
         SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
             unnest(p_process_id) AS process_id, unnest(p_detail) AS detail
     ),
     unfinished AS MATERIALIZED (
         SELECT h.detail, t.task_row, w.replica_id
-        FROM halted h
+        FROM wanted h
         CROSS JOIN LATERAL (
             SELECT s.task_id, NULL::bigint AS replica_id
             FROM schedule s
@@ -66,12 +65,15 @@ BEGIN
         RETURNING t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
             array_remove(array_append(t.reply_to, u.replica_id), NULL) AS reply_to
     )
-    SELECT e.slot, e.namespace, e.process_id,
-        jsonb_agg(jsonb_build_array(
-            e.task_id, e.task_type, coalesce(to_jsonb(e.reply_to), '[]'))),
-        NULL::jsonb
-    FROM ended e
-    GROUP BY e.slot, e.namespace, e.process_id;
+    SELECT jsonb_agg(jsonb_build_array(c.slot, c.namespace, c.process_id, c.tasks))
+    INTO v_halted.cancelled
+    FROM (
+        SELECT e.slot, e.namespace, e.process_id,
+            jsonb_agg(jsonb_build_array(
+                e.task_id, e.task_type, coalesce(to_jsonb(e.reply_to), '[]'))) AS tasks
+        FROM ended e
+        GROUP BY e.slot, e.namespace, e.process_id
+    ) c;
 
     DELETE FROM schedule s
     USING unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
@@ -96,26 +98,13 @@ BEGIN
         array_agg(h.process_id) AS process_id
     INTO v_gated
     FROM unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
-    CROSS JOIN LATERAL (
-        SELECT p.is_gated
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
-        OFFSET 0
-    ) p
+    CROSS JOIN LATERAL find_process(h.slot, h.namespace, h.process_id) p
     WHERE p.is_gated;
-    IF v_gated.slot IS NULL THEN
-        RETURN;
+    IF v_gated.slot IS NOT NULL THEN
+        v_halted.effects := settle_gates(
+            p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
+            v_gated.process_id);
     END IF;
-    slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
-    SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-        g.wait_seconds, g.due_seconds))
-    INTO effects
-    FROM settle_gates(
-        p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
-        v_gated.process_id) g;
-    IF effects IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
+    RETURN v_halted;
 END;
 $$;

@@ -36,9 +36,7 @@ CREATE FUNCTION put_process(
 RETURNS TABLE (
     verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
 )
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 SET lock_timeout = '2s'
 AS $$
 DECLARE

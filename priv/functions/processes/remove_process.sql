@@ -21,7 +21,6 @@ AS $$
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
-    v_due     jsonb;
 BEGIN
     IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
         SELECT p.*
@@ -37,21 +36,13 @@ BEGIN
             v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
     END IF;
     IF v_process.is_gated THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-            g.wait_seconds, g.due_seconds))
-        INTO effects
-        FROM settle_gates(
+        effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id]) g;
+            ARRAY[p_process_id]);
     END IF;
     IF v_process.leader_id IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-        INTO v_due
-        FROM fail_node(
-            v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed') f;
-        effects := coalesce(effects || v_due, effects, v_due);
+        effects := merge_json(effects, fail_node(
+            v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));
     END IF;
     RETURN NEXT;
 END;

@@ -4,7 +4,7 @@
 -- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
 -- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in
--- place of that instant, what settle_gates returns as settle_gates_batch tells it; so is a join that is due again.
+-- place of that instant, what settle_gates returns; so is a join that is due again.
 CREATE FUNCTION simple_repair(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -66,10 +66,7 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
         IF v_process.led_by IS NOT NULL THEN
             PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
-            SELECT jsonb_agg(jsonb_build_array(
-                j.namespace, j.process_id, j.task_id, NULL, NULL, NULL, NULL, NULL))
-            INTO effects
-            FROM find_due_join(p_slot, p_namespace, p_process_id) j;
+            effects := find_due_join(p_slot, p_namespace, p_process_id);
         END IF;
         IF v_process.leader_id IS NOT NULL THEN
             PERFORM reopen_node(
@@ -88,13 +85,9 @@ BEGIN
             v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
             ARRAY[task_id], ARRAY[v_broken.constraints]);
         due_at := NULL;
-        SELECT jsonb_agg(jsonb_build_array(
-            g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-            g.wait_seconds, g.due_seconds))
-        INTO effects
-        FROM settle_gates(
+        effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id], ARRAY[task_id]) g;
+            ARRAY[p_process_id], ARRAY[task_id]);
     END IF;
     RETURN NEXT;
 END;

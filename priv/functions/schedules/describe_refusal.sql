@@ -13,9 +13,7 @@ CREATE FUNCTION describe_refusal(
 )
 RETURNS text
 STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 BEGIN
     RETURN concat(

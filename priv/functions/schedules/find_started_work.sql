@@ -11,9 +11,7 @@ RETURNS TABLE (
     instant timestamptz, process_slot smallint, process_id text, task_type text, task_id bigint
 )
 STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 BEGIN
     RETURN QUERY

@@ -11,9 +11,7 @@ CREATE FUNCTION read_run_state(
 )
 RETURNS schedule_run_state
 STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 BEGIN
     IF p_task_type = 'init' THEN

@@ -16,9 +16,7 @@ RETURNS TABLE (
     missed_until timestamptz
 )
 STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+BY KEY
 AS $$
 BEGIN
     RETURN QUERY

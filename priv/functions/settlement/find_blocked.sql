@@ -21,10 +21,8 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_table       regclass := to_regclass(quote_ident(p_row[1]));
-    v_is_found    boolean;
-    v_free_gates  text[];
-    v_free_orders text[];
+    v_table    regclass := to_regclass(quote_ident(p_row[1]));
+    v_is_found boolean;
 BEGIN
     -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -134,81 +132,65 @@ BEGIN
         END IF;
     END IF;
 
-    WITH wanted AS (
-        SELECT h.namespace, h.gate
-        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+    -- Gates and orders that the items hold or want; of each, those that can be locked are free.
+    RETURN QUERY
+    WITH item AS MATERIALIZED (
+        SELECT i.item::integer, i.slot, i.namespace, i.process_id
+        FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+            AS i (slot, namespace, process_id, item)
+    ),
+    gated_item AS MATERIALIZED (
+        SELECT i.item, g.namespace, g.gates, g.order_key
+        FROM item i
+        JOIN gated g USING (slot, namespace, process_id)
+    ),
+    wanted AS MATERIALIZED (
+        SELECT i.item, h.namespace, h.gate, NULL AS order_key
+        FROM item i
         JOIN gate_holders h USING (slot, namespace, process_id)
         UNION
-        SELECT g.namespace, unnest(g.gates)
-        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-        JOIN gated g USING (slot, namespace, process_id)
+        SELECT g.item, g.namespace, u.gate, NULL
+        FROM gated_item g
+        CROSS JOIN LATERAL unnest(g.gates) AS u (gate)
         UNION
-        SELECT p_namespace[w.item], w.gate
+        SELECT g.item, g.namespace, NULL, g.order_key
+        FROM gated_item g
+        UNION
+        SELECT w.item, p_namespace[w.item], w.gate, NULL
         FROM unnest(w_item, w_gate) AS w (item, gate)
-        WHERE w.gate IS NOT NULL
+        UNION
+        SELECT w.item, p_namespace[w.item], NULL, w.order_key
+        FROM unnest(w_item, w_order) AS w (item, order_key)
     ),
-    free AS (
+    free_gates AS MATERIALIZED (
         SELECT g.namespace, g.gate
         FROM gates g
-        JOIN wanted w USING (namespace, gate)
+        JOIN (SELECT DISTINCT w.namespace, w.gate FROM wanted w) w USING (namespace, gate)
         ORDER BY g.namespace, g.gate
         FOR NO KEY UPDATE OF g SKIP LOCKED
-    )
-    SELECT coalesce(array_agg(f.namespace || '/' || f.gate), '{}') INTO v_free_gates FROM free f;
-    WITH wanted AS (
-        SELECT g.namespace, g.order_key
-        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-        JOIN gated g USING (slot, namespace, process_id)
-        WHERE g.order_key IS NOT NULL
-        UNION
-        SELECT p_namespace[w.item], w.order_key
-        FROM unnest(w_item, w_order) AS w (item, order_key)
-        WHERE w.order_key IS NOT NULL
     ),
-    free AS (
+    free_orders AS MATERIALIZED (
         SELECT o.namespace, o.order_key
         FROM orders o
-        JOIN wanted w USING (namespace, order_key)
+        JOIN (SELECT DISTINCT w.namespace, w.order_key FROM wanted w) w USING (namespace, order_key)
         ORDER BY o.namespace, o.order_key
         FOR NO KEY UPDATE OF o SKIP LOCKED
     )
-    SELECT coalesce(array_agg(f.namespace || '/' || f.order_key), '{}')
-    INTO v_free_orders
-    FROM free f;
-
-    RETURN QUERY
     SELECT b.item, min(b.reason)
     FROM (
-        SELECT k.item, 'gate ' || g.namespace || '/' || g.gate AS reason
-        FROM (
-            SELECT i.item::integer AS item, h.namespace, h.gate
-            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-                AS i (slot, namespace, process_id, item)
-            JOIN gate_holders h USING (slot, namespace, process_id)
-            UNION ALL
-            SELECT i.item::integer, g.namespace, unnest(g.gates)
-            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-                AS i (slot, namespace, process_id, item)
-            JOIN gated g USING (slot, namespace, process_id)
-            UNION ALL
-            SELECT w.item, p_namespace[w.item], w.gate
-            FROM unnest(w_item, w_gate) AS w (item, gate)
-        ) k
+        SELECT w.item, 'gate ' || w.namespace || '/' || w.gate AS reason
+        FROM wanted w
         JOIN gates g USING (namespace, gate)
-        WHERE g.namespace || '/' || g.gate <> ALL (v_free_gates)
+        WHERE NOT EXISTS (
+            SELECT FROM free_gates f WHERE (f.namespace, f.gate) = (w.namespace, w.gate)
+        )
         UNION ALL
-        SELECT k.item, 'order ' || o.namespace || '/' || o.order_key
-        FROM (
-            SELECT i.item::integer AS item, g.namespace, g.order_key
-            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-                AS i (slot, namespace, process_id, item)
-            JOIN gated g USING (slot, namespace, process_id)
-            UNION ALL
-            SELECT w.item, p_namespace[w.item], w.order_key
-            FROM unnest(w_item, w_order) AS w (item, order_key)
-        ) k
+        SELECT w.item, 'order ' || w.namespace || '/' || w.order_key
+        FROM wanted w
         JOIN orders o USING (namespace, order_key)
-        WHERE o.namespace || '/' || o.order_key <> ALL (v_free_orders)
+        WHERE NOT EXISTS (
+            SELECT FROM free_orders f WHERE (f.namespace, f.order_key) = (w.namespace, w.order_key)
+        )
     ) b
     GROUP BY b.item;
 END;

@@ -25,12 +25,7 @@ BEGIN
         SELECT i.item::integer, f.process_row
         FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
             AS i (slot, namespace, process_id, item)
-        CROSS JOIN LATERAL (
-            SELECT p.ctid AS process_row, p.leader_slot, p.leader_namespace, p.leader_id
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
-            OFFSET 0
-        ) p
+        CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
         CROSS JOIN LATERAL (
             SELECT p.process_row
             UNION ALL

@@ -1,8 +1,15 @@
--- Has a process locked, and the leader of the job that it follows in, in key order. Whom it follows never
--- changes, so that it can be looked up before.
--- Locks: both; nothing else before.
+-- Takes the locks of a process, the leader of the job that it follows in, and followers of its own, in key
+-- order. Whom it follows never changes, so that it can be looked up before.
+-- Locks: these; nothing else before.
 -- Returns: whether the process is there; one that comes later is not locked.
-CREATE FUNCTION lock_with_leader(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION lock_with_leader(
+    p_slot               smallint,
+    p_namespace          text,
+    p_process_id         text,
+    p_follower_slot      smallint[] DEFAULT NULL,
+    p_follower_namespace text[] DEFAULT NULL,
+    p_follower_id        text[] DEFAULT NULL
+)
 RETURNS boolean
 AS $$
 DECLARE
@@ -19,6 +26,10 @@ BEGIN
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
                 AND p.leader_id IS NOT NULL
+            UNION
+            SELECT f.slot, f.namespace, f.process_id
+            FROM unnest(p_follower_slot, p_follower_namespace, p_follower_id)
+                AS f (slot, namespace, process_id)
         ) k
         ORDER BY k.slot, k.namespace, k.process_id
     ) k

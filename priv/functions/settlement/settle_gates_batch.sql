@@ -1,7 +1,7 @@
 -- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those
 -- that a repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
 -- Locks: as settle_gates.
--- Returns: as admit_gates_batch.
+-- Returns: as settle_gates.
 CREATE FUNCTION settle_gates_batch(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -21,7 +21,6 @@ DECLARE
     v_process_id  text[];
     v_task_id     bigint[];
     v_constraints json[];
-    v_effects     jsonb;
 BEGIN
     -- An item whose lease is lost has no entry in p_steps, and its process is unchanged. A removed process
     -- no longer exists.
@@ -54,11 +53,7 @@ BEGIN
     IF v_slot IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT jsonb_agg(jsonb_build_array(
-        g.namespace, g.process_id, g.task_id, g.gate, g.queue, g.order_key,
-        g.wait_seconds, g.due_seconds))
-    INTO v_effects
-    FROM settle_gates(p_now, p_replica_id, p_starvation_timeout, 100, v_slot, v_namespace, v_process_id) g;
-    RETURN v_effects;
+    RETURN settle_gates(
+        p_now, p_replica_id, p_starvation_timeout, 100, v_slot, v_namespace, v_process_id);
 END;
 $$;

@@ -105,7 +105,7 @@ DECLARE
     v_now        timestamptz;
     v_gone       record;      -- keys without a process
     v_continues  double precision[] := p_expires_after;
-    v_stopped    integer[];   -- items that follow in a job which has ended
+    v_ended      integer[];   -- items that follow in a job which has ended
     v_settled    boolean[];
     v_statuses   process_status[];  -- null of a process that is gone
     v_free       integer[];   -- items whose workers have nothing to go on with
@@ -114,12 +114,10 @@ DECLARE
     v_due        jsonb[];
     v_joins      jsonb[];
     v_upkeep     jsonb;
-    v_below      jsonb[];     -- jobs of followers that were stopped
     v_leaders    record;
     v_start      record;
-    v_stop       record;
-    v_cancelled  jsonb[];
-    v_failed     jsonb[];     -- jobs, as a whole
+    v_stopped    halted;
+    v_lost       halted;  -- jobs that failed as a whole
     v_replicas   bigint[];    -- that have the leases of items which follow
 BEGIN
     SELECT array_agg(k.slot) FILTER (WHERE p.process_row IS NULL) AS slots,
@@ -163,41 +161,19 @@ BEGIN
     END IF;
 
     IF p_fails_job IS NOT NULL THEN
-        FOR v_stop IN
-            SELECT *
-            FROM fail_lost_jobs(
-                v_now, p_replica_id, p_starvation_timeout, p_fails_job, p_slot, p_namespace, p_process_id,
-                p_token, p_leads, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
-        LOOP
-            IF v_stop.effects IS NOT NULL THEN
-                item := NULL;
-                effects := v_stop.effects;
-                RETURN NEXT;
-                effects := NULL;
-            ELSIF v_stop.cancelled IS NOT NULL THEN
-                v_cancelled := array_append(v_cancelled, jsonb_build_array(
-                    v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
-            ELSE
-                v_failed := array_append(v_failed, jsonb_build_array(
-                    v_stop.slot, v_stop.namespace, v_stop.process_id));
-            END IF;
-        END LOOP;
+        v_lost := fail_lost_jobs(
+            v_now, p_replica_id, p_starvation_timeout, p_fails_job, p_slot, p_namespace,
+            p_process_id, p_token, p_leads, p_leader_slot, p_leader_namespace, p_leader_id, p_node);
     END IF;
 
     -- In a job that has ended nothing goes on after the step in hand.
     SELECT array_agg(i.item::integer)
-    INTO v_stopped
+    INTO v_ended
     FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
-    CROSS JOIN LATERAL (
-        SELECT j.state
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id)
-            = (p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id)
-        OFFSET 0
-    ) j
+    CROSS JOIN LATERAL find_job(p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id) j
     WHERE i.leader_id IS NOT NULL AND j.state <> 'running';
-    IF v_stopped IS NOT NULL THEN
-        FOREACH item IN ARRAY v_stopped LOOP
+    IF v_ended IS NOT NULL THEN
+        FOREACH item IN ARRAY v_ended LOOP
             p_expires_after[item] := NULL;
         END LOOP;
     END IF;
@@ -260,27 +236,11 @@ BEGIN
         FROM unnest(l_item) WITH ORDINALITY AS i (item, place);
     END IF;
     IF p_leader_id IS NOT NULL THEN
-        FOR v_stop IN
-            SELECT *
-            FROM settle_nodes(
-                v_now, p_replica_id, p_starvation_timeout, v_settled, v_statuses, v_stopped, p_slot, p_namespace,
-                p_process_id, p_outcome, p_response, p_result, p_error_code, p_error_reason,
-                p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node,
-                v_replicas)
-        LOOP
-            IF v_stop.cancelled IS NOT NULL THEN
-                v_cancelled := array_append(v_cancelled, jsonb_build_array(
-                    v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
-            END IF;
-            IF v_stop.effects IS NOT NULL THEN
-                effects := v_stop.effects;
-                RETURN NEXT;
-                effects := NULL;
-            ELSIF v_stop.cancelled IS NULL THEN
-                v_below := array_append(v_below, jsonb_build_array(
-                    v_stop.slot, v_stop.namespace, v_stop.process_id));
-            END IF;
-        END LOOP;
+        v_stopped := settle_nodes(
+            v_now, p_replica_id, p_starvation_timeout, v_settled, v_statuses, v_ended, p_slot,
+            p_namespace, p_process_id, p_outcome, p_response, p_result, p_error_code,
+            p_error_reason, p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node,
+            v_replicas);
     END IF;
     IF p_leads IS NOT NULL THEN
         PERFORM settle_leaders(
@@ -341,35 +301,35 @@ BEGIN
     INTO v_joins, v_upkeep
     FROM unnest(v_leaders.slot, v_leaders.namespace, v_leaders.process_id)
         AS l (slot, namespace, process_id)
-    CROSS JOIN LATERAL (
-        SELECT j.join_task_id, j.upkeep_due_at,
-            j.waiting + j.ready + j.running = 0 AS is_whole
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
-        OFFSET 0
-    ) j
+    CROSS JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
     LEFT JOIN LATERAL (
         SELECT s.due_at IS NOT NULL AS is_due
         FROM schedule s
-        WHERE j.is_whole
+        WHERE j.waiting + j.ready + j.running = 0
             AND (s.slot, s.namespace, s.process_id, s.task_id)
                 = (l.slot, l.namespace, l.process_id, j.join_task_id)
         OFFSET 0
     ) t ON true;
     v_due := v_due || v_joins;
-    IF v_below IS NOT NULL THEN
-        v_upkeep := coalesce(v_upkeep, '[]') || to_jsonb(v_below);
+    v_upkeep := merge_json(v_upkeep, v_stopped.jobs);
+    IF p_fails_job IS NOT NULL THEN
+        v_stopped := merge_halted(v_lost, v_stopped);
     END IF;
-    IF v_due IS NOT NULL OR v_upkeep IS NOT NULL OR v_cancelled IS NOT NULL
-        OR v_failed IS NOT NULL
+    item := NULL;
+    started := NULL;
+    next_task_id := NULL;
+    IF v_stopped.effects IS NOT NULL THEN
+        effects := v_stopped.effects;
+        RETURN NEXT;
+        effects := NULL;
+    END IF;
+    IF v_due IS NOT NULL OR v_upkeep IS NOT NULL OR v_stopped.cancelled IS NOT NULL
+        OR v_lost.jobs IS NOT NULL
     THEN
-        item := NULL;
-        started := NULL;
         settled_at := v_now;
         job_effects := jsonb_build_object(
-            'due', to_jsonb(v_due), 'upkeep', v_upkeep, 'cancelled', to_jsonb(v_cancelled),
-            'failed', to_jsonb(v_failed));
-        next_task_id := NULL;
+            'due', to_jsonb(v_due), 'upkeep', v_upkeep, 'cancelled', v_stopped.cancelled,
+            'failed', v_lost.jobs);
         RETURN NEXT;
     END IF;
 END;

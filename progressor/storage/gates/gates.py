@@ -22,7 +22,6 @@ from progressor.storage.rows.effects import (
     BATCH_MAX,
     Again,
     Effects,
-    GateEffect,
     Later,
     LoweredGate,
     gate_effects,
@@ -98,14 +97,18 @@ class _IdleRow(NamedTuple):
     order_until: str | None
 
 
+class _PromotedRow(NamedTuple):
+    effects: list[Any] | None
+
+
 class Gates:
     """The gates of all namespaces."""
 
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._promote_again = functions.call("promote_again", GateEffect)
-        self._promote_due = functions.call("promote_due", GateEffect)
+        self._promote_again = functions.call("promote_again", _PromotedRow)
+        self._promote_due = functions.call("promote_due", _PromotedRow)
         self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
         self._give_way = functions.call("evict_holders", _GaveWayRow)
         self._set_gate = functions.call("set_gate", _SetRow)
@@ -198,16 +201,15 @@ class Gates:
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
         """
-        return gate_effects(
-            await self._context.call(
-                self._promote_again,
-                limit=BATCH_MAX,
-                namespace=namespace,
-                gate=[it.gate for it in again if it.gate is not None],
-                queue=[it.queue for it in again if it.queue is not None],
-                order_key=[it.order_key for it in again if it.order_key is not None],
-            )
+        [found] = await self._context.call(
+            self._promote_again,
+            limit=BATCH_MAX,
+            namespace=namespace,
+            gate=[it.gate for it in again if it.gate is not None],
+            queue=[it.queue for it in again if it.queue is not None],
+            order_key=[it.order_key for it in again if it.order_key is not None],
         )
+        return gate_effects(found.effects)
 
     async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
         """Send back some surplus holders of a gate that do not run yet.
@@ -237,14 +239,13 @@ class Gates:
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()
     ) -> Effects:
         """Look at tasks whose instant has come, at least `overdue` ago."""
-        return gate_effects(
-            await self._context.call(
-                self._promote_due,
-                limit=BATCH_MAX,
-                overdue=overdue.total_seconds(),
-                namespace=namespaces,
-            )
+        [found] = await self._context.call(
+            self._promote_due,
+            limit=BATCH_MAX,
+            overdue=overdue.total_seconds(),
+            namespace=namespaces,
         )
+        return gate_effects(found.effects)
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int

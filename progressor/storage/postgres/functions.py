@@ -35,6 +35,13 @@ SET jit = off
 """What ``BY INDEX`` in a file stands for: one generic plan that reads by key, however many rows the
 tables have, and whether or not they have been analysed."""
 
+_BY_KEY = """\
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+"""
+"""What ``BY KEY`` stands for: the same for a function that joins nothing large."""
+
 _FUNCTION = "CREATE FUNCTION "
 _BODY = "AS $$\n"
 _CONFLICTS = "#variable_conflict "
@@ -167,7 +174,7 @@ def _completed(text: str) -> str:
         return text
     assert _BODY in text, f"cannot find the body of the function in:\n{text}"
     head, body = text.split(_BODY, 1)
-    head = head.replace("\nBY INDEX\n", f"\n{_BY_INDEX}")
+    head = head.replace("\nBY INDEX\n", f"\n{_BY_INDEX}").replace("\nBY KEY\n", f"\n{_BY_KEY}")
     conflicts = "" if body.startswith(_CONFLICTS) else f"{_CONFLICTS}use_column\n"
     return f"{head}{_STANDARD}{_BODY}{conflicts}{body}"
 

@@ -6,6 +6,7 @@ reads; `job_effects` reads those of a settlement in a job.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -110,17 +111,17 @@ class GateEffect(NamedTuple):
     namespace: str
     process_id: str
     task_id: int | None
-    gate: str | None
-    queue: str | None
-    order_key: str | None
-    wait_seconds: float | None
-    due_seconds: float | None
+    gate: str | None = None
+    queue: str | None = None
+    order_key: str | None = None
+    wait_seconds: float | None = None
+    due_seconds: float | None = None
 
 
 def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
-    """Return what the rows of GateEffect say, as columns or as JSON."""
+    """Read the JSON of ``priv/functions/gates/settle_gates.sql``."""
     due, upcoming, later, again = [], [], [], []
-    for row in map(GateEffect._make, rows or ()):
+    for row in itertools.starmap(GateEffect, rows or ()):
         if row.task_id is None:
             again.append(
                 Again(

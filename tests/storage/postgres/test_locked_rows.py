@@ -143,7 +143,7 @@ def holding(database: str, table: str, name: str) -> Iterator[None]:
         )
         columns = {row[0] for row in found.fetchall()}
         column = next(
-            (each for each in ("process_id", "gate", "order_key", "line") if each in columns), None
+            (each for each in ("process_id", "gate", "order_key", "queue") if each in columns), None
         )
         if column is None:
             which: sql.Composable = sql.SQL("")

@@ -1,7 +1,7 @@
 -- Looks again at gates, queues and orders of one namespace that another transaction could not look at,
 -- or found to have more than it may take; or that the safety net found (find_idle_gates).
 -- Locks: the processes of those who are next, in key order; then as settle_gates.
--- Returns: as settle_gates.
+-- Returns: effects, as settle_gates.
 CREATE FUNCTION promote_again(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -12,10 +12,7 @@ CREATE FUNCTION promote_again(
     p_queue              text[],
     p_order_key          text[]
 )
-RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
-    wait_seconds double precision, due_seconds double precision
-)
+RETURNS TABLE (effects jsonb)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -91,13 +88,12 @@ BEGIN
 
     -- settle_gates locks their orders and gates and evaluates the tasks. All that can pass do so in one
     -- promotion, since separate promotions would let tasks pass in the wrong order.
-    RETURN QUERY
-    SELECT *
-    FROM settle_gates(
+    effects := settle_gates(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_queue), 0)]), p_queue);
+    RETURN NEXT;
 END;
 $$;

@@ -1,6 +1,6 @@
 -- Promotes tasks with constraints that have reached their instant, in the given namespaces, at most p_limit in each.
 -- Locks: processes in key order, and the orders and gates of these, all with SKIP LOCKED; then as settle_gates.
--- Returns: as settle_gates; and with a wait_seconds of 0, one task of each namespace that has more: those
+-- Returns: effects, as settle_gates; and with a wait_seconds of 0, one task of each namespace that has more: those
 -- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate
 -- was locked.
 CREATE FUNCTION promote_due(
@@ -11,10 +11,7 @@ CREATE FUNCTION promote_due(
     p_overdue            double precision,
     p_namespace          text[]
 )
-RETURNS TABLE (
-    namespace text, process_id text, task_id bigint, gate text, queue text, order_key text,
-    wait_seconds double precision, due_seconds double precision
-)
+RETURNS TABLE (effects jsonb)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -108,15 +105,14 @@ BEGIN
     LEFT JOIN held h USING (slot, namespace, process_id);
 
     IF v_slot IS NOT NULL THEN
-        RETURN QUERY
-        SELECT *
-        FROM settle_gates(
+        effects := settle_gates(
             coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
             v_namespace, v_process_id);
     END IF;
-    RETURN QUERY
-    SELECT n.namespace, d.process_id, d.task_id, NULL::text, NULL::text, NULL::text,
-        CASE WHEN v_is_held THEN 0.1::double precision ELSE 0 END, NULL::double precision
+    SELECT coalesce(effects, '[]') || coalesce(jsonb_agg(jsonb_build_array(
+        n.namespace, d.process_id, d.task_id, NULL, NULL, NULL,
+        CASE WHEN v_is_held THEN 0.1 ELSE 0 END)), '[]')
+    INTO effects
     FROM unnest(p_namespace) AS n (namespace)
     CROSS JOIN LATERAL (
         SELECT g.process_id, g.task_id
@@ -127,5 +123,6 @@ BEGIN
         ORDER BY g.namespace, g.run_at
         LIMIT 1
     ) d;
+    RETURN NEXT;
 END;
 $$;

@@ -3,8 +3,8 @@
 -- its queue has existed and which gate it waits for; otherwise a later task could take an earlier one's place.
 -- An earlier promotion may have changed what is known of a head, so each head is read again before it is tried.
 -- Locks: the caller has locked the given orders and gates; everything else is locked with SKIP LOCKED.
--- Returns: the tasks that are available now. A row without a task means that a needed row was locked by another
--- transaction or that the limit was reached; its gate, queue or order must be looked at again.
+-- Returns: effects in the form of settle_gates: tasks that are available now; without a task, what must be
+-- looked at again, since another transaction had a row locked, or the limit was reached.
 CREATE FUNCTION promote_gates(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -15,12 +15,10 @@ CREATE FUNCTION promote_gates(
     p_queue_namespace    text[],
     p_queue              text[]
 )
-RETURNS TABLE (
-    slot smallint, namespace text, process_id text, task_id bigint, gate text, queue text,
-    order_key text
-)
+RETURNS jsonb[]
 AS $$
 DECLARE
+    v_effects jsonb[];
     v_sources promoting[];
     v_source  promoting;
     v_tried   record;
@@ -62,7 +60,6 @@ BEGIN
             CONTINUE WHEN v_sources[v_place] IS DISTINCT FROM v_source;
         END IF;
 
-        namespace := v_source.namespace;
         v_verdict := 'again';
         IF v_count < p_limit THEN
             v_count := v_count + 1;
@@ -70,31 +67,17 @@ BEGIN
                 p_now, p_replica_id, p_starvation_timeout, v_source.namespace, v_source.queue);
             v_verdict := v_tried.verdict;
             IF v_verdict = 'promoted' THEN
-                slot := v_tried.slot;
-                process_id := v_tried.process_id;
-                task_id := v_tried.task_id;
-                gate := NULL;
-                queue := NULL;
-                order_key := NULL;
-                RETURN NEXT;
+                v_effects := array_append(v_effects, jsonb_build_array(
+                    v_source.namespace, v_tried.process_id, v_tried.task_id));
             END IF;
-            FOREACH order_key IN ARRAY coalesce(v_tried.orders, '{}') LOOP
-                slot := NULL;
-                process_id := NULL;
-                task_id := NULL;
-                gate := NULL;
-                queue := NULL;
-                RETURN NEXT;
-            END LOOP;
+            v_effects := v_effects || ARRAY(
+                SELECT jsonb_build_array(v_source.namespace, NULL, NULL, NULL, NULL, o.order_key)
+                FROM unnest(v_tried.orders) AS o (order_key));
         END IF;
         IF v_verdict = 'again' THEN
-            slot := NULL;
-            process_id := NULL;
-            task_id := NULL;
-            gate := v_source.gate;
-            queue := CASE WHEN v_source.gate IS NULL THEN v_source.queue END;
-            order_key := NULL;
-            RETURN NEXT;
+            v_effects := array_append(v_effects, jsonb_build_array(
+                v_source.namespace, NULL, NULL, v_source.gate,
+                CASE WHEN v_source.gate IS NULL THEN v_source.queue END));
             v_source.queue := NULL;
             v_sources[v_place] := v_source;
             CONTINUE;
@@ -111,5 +94,6 @@ BEGIN
                 p_now, p_starvation_timeout, v_source.namespace, v_gate, NULL);
         END LOOP;
     END LOOP;
+    RETURN v_effects;
 END;
 $$;

@@ -24,8 +24,7 @@ DECLARE
     v_now    timestamptz;
     v_leader processes%ROWTYPE;
     v_state  job_state;
-    v_halted record;
-    v_due    jsonb;
+    v_halted halted;
     v_why    text := coalesce(nullif(p_reason, ''), 'the job was cancelled');
     v_detail text := concat('JOB_CANCELLED: ', v_why);
 BEGIN
@@ -53,22 +52,14 @@ BEGIN
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN p_reason ELSE v_detail END]);
-    FOR v_halted IN
-        SELECT *
-        FROM halt_processes(
-            v_now, p_replica_id, p_starvation_timeout,
-            CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
-            ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail])
-    LOOP
-        cancelled := coalesce(v_halted.cancelled, cancelled);
-        effects := coalesce(v_halted.effects, effects);
-    END LOOP;
+    v_halted := halt_processes(
+        v_now, p_replica_id, p_starvation_timeout,
+        CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
+        ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail]);
+    cancelled := v_halted.cancelled -> 0 -> 3;
+    effects := v_halted.effects;
     IF v_leader.leader_id IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_array(
-            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-        INTO v_due
-        FROM fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why) f;
-        effects := coalesce(effects || v_due, effects, v_due);
+        effects := merge_json(effects, fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why));
     END IF;
 END;
 $$;

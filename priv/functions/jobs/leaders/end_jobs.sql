@@ -1,7 +1,7 @@
 -- Ends jobs that run: their nodes that have not been started are cancelled, or fail, where p_fails says so;
 -- those that have are left to maintain_job, and to the settlement of whatever step they are in.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: the jobs that maintain_job has to look at.
+-- Returns: [[slot, namespace, process_id], ...] of the jobs that maintain_job has to look at; null: none.
 CREATE FUNCTION end_jobs(
     p_now        timestamptz,
     p_slot       smallint[],
@@ -11,10 +11,12 @@ CREATE FUNCTION end_jobs(
     p_detail     text[],
     p_fails      boolean[] DEFAULT NULL
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text)
+RETURNS jsonb
 BY INDEX
 SET enable_memoize = off
 AS $$
+DECLARE
+    v_upkeep jsonb;
 BEGIN
     UPDATE job_nodes n
     SET state = CASE WHEN l.fails THEN 'failed' ELSE 'cancelled' END::node_state,
@@ -29,13 +31,8 @@ BEGIN
             j.revision + 1 AS revision
         FROM unnest(p_slot, p_namespace, p_process_id, p_detail, p_fails)
             AS l (slot, namespace, process_id, detail, fails)
-        CROSS JOIN LATERAL (
-            SELECT j.revision
-            FROM jobs j
-            WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
-                AND j.state = 'running' AND j.waiting + j.ready > 0
-            OFFSET 0
-        ) j
+        JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
+            ON j.state = 'running' AND j.waiting + j.ready > 0
         CROSS JOIN LATERAL (
             SELECT n.ctid AS node_row
             FROM job_nodes n
@@ -47,7 +44,6 @@ BEGIN
     ) l
     WHERE n.ctid = l.node_row;
 
-    RETURN QUERY
     WITH ended AS (
         UPDATE jobs j
         SET state = l.state,
@@ -65,20 +61,17 @@ BEGIN
             SELECT j.job_row, l.state, l.detail, coalesce(l.fails, false) AS fails
             FROM unnest(p_slot, p_namespace, p_process_id, p_state, p_detail, p_fails)
                 AS l (slot, namespace, process_id, state, detail, fails)
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS job_row
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
-                    AND j.state = 'running'
-                OFFSET 0
-            ) j
+            JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
+                ON j.state = 'running'
             OFFSET 0
         ) l
         WHERE j.ctid = l.job_row
         RETURNING j.slot, j.namespace, j.process_id, j.running
     )
-    SELECT e.slot, e.namespace, e.process_id
+    SELECT jsonb_agg(jsonb_build_array(e.slot, e.namespace, e.process_id))
+    INTO v_upkeep
     FROM ended e
     WHERE e.running > 0;
+    RETURN v_upkeep;
 END;
 $$;

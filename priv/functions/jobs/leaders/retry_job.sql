@@ -6,7 +6,7 @@
 -- Returns: a verdict: retried, job_not_found, job_not_failed, or again: once more; the names of the nodes that
 -- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose
 -- retry reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the
--- effects, as settle_gates_batch returns them.
+-- effects, as settle_gates returns them.
 CREATE FUNCTION retry_job(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -42,39 +42,20 @@ DECLARE
     v_count    integer;
     v_tasks    record;
     v_timer    tasks%ROWTYPE;  -- that broke the leader
-    v_effects  jsonb;
 BEGIN
     SELECT j.revision
     INTO v_seen
     FROM jobs j
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
+    SELECT lock_with_leader(
+        p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
+        array_agg(n.follower_namespace), array_agg(n.follower_id))
     INTO v_is_there
-    FROM (
-        SELECT k.slot, k.namespace, k.process_id
-        FROM (
-            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
-            UNION
-            SELECT p.leader_slot, p.leader_namespace, p.leader_id
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-                AND p.leader_id IS NOT NULL
-            UNION
-            SELECT n.follower_slot, n.follower_namespace, n.follower_id
-            FROM jobs j
-            JOIN job_nodes n USING (slot, namespace, process_id)
-            WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
-                AND j.state = 'failed'
-                AND n.state IN ('failed', 'cancelled')
-        ) k
-        ORDER BY k.slot, k.namespace, k.process_id
-    ) k
-    CROSS JOIN LATERAL (
-        SELECT p.slot, p.namespace, p.process_id
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-        FOR NO KEY UPDATE
-    ) p;
+    FROM jobs j
+    JOIN job_nodes n USING (slot, namespace, process_id)
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND j.state = 'failed'
+        AND n.state IN ('failed', 'cancelled');
     v_now := coalesce(p_now, clock_timestamp());
     SELECT j.*
     INTO v_job
@@ -110,31 +91,17 @@ BEGIN
         array_agg(n.ordinal) FILTER (WHERE p.status = 'finished')
     INTO v_ours, v_broken, v_leading, v_living, v_finished
     FROM job_nodes n
-    CROSS JOIN LATERAL (
-        SELECT p.status
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id)
-                = (n.follower_slot, n.follower_namespace, n.follower_id)
-            AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-                = (n.slot, n.namespace, n.process_id, n.ordinal)
+    JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
+        ON (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            = (n.slot, n.namespace, n.process_id, n.ordinal)
             -- Else it is of an earlier job of this leader's name.
             AND n.started_at IS NOT NULL
-        OFFSET 0
-    ) p
-    LEFT JOIN LATERAL (
-        SELECT j.state
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-        OFFSET 0
-    ) j ON true
+    LEFT JOIN LATERAL find_job(n.follower_slot, n.follower_namespace, n.follower_id) j ON true
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.state IN ('failed', 'cancelled');
 
     -- Not of those that lead a failed job: their own retries do.
-    SELECT jsonb_agg(jsonb_build_array(h.slot, h.namespace, h.process_id, h.cancelled))
-            FILTER (WHERE h.cancelled IS NOT NULL),
-        (array_agg(h.effects) FILTER (WHERE h.effects IS NOT NULL))[1]
+    SELECT h.cancelled, h.effects
     INTO cancelled, effects
     FROM (
         SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
@@ -252,21 +219,14 @@ BEGIN
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, o.ordinal);
-    v_effects := apply_constraints(
-        v_now, p_replica_id, p_starvation_timeout, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
-        v_tasks.task_id, v_tasks.constraints);
-    effects := coalesce(effects || v_effects, effects, v_effects);
-    SELECT jsonb_agg(jsonb_build_array(
-        s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
-    INTO v_effects
-    FROM (
-        SELECT s.namespace, s.process_id, s.task_id
+    effects := merge_json(effects, apply_constraints(
+        v_now, p_replica_id, p_starvation_timeout, v_tasks.slot, v_tasks.namespace,
+        v_tasks.process_id, v_tasks.task_id, v_tasks.constraints));
+    effects := merge_json(effects, (
+        SELECT jsonb_agg(jsonb_build_array(s.namespace, s.process_id, s.task_id))
         FROM start_nodes(
             v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s
-        UNION ALL
-        SELECT j.namespace, j.process_id, j.task_id
-        FROM find_due_join(p_slot, p_namespace, p_process_id) j
-    ) s;
-    effects := coalesce(effects || v_effects, effects, v_effects);
+    ));
+    effects := merge_json(effects, find_due_join(p_slot, p_namespace, p_process_id));
 END;
 $$;

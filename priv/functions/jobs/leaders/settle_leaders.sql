@@ -21,23 +21,11 @@ DECLARE
     v_job record;
 BEGIN
     FOR v_job IN
-        SELECT j.*, p.status, p_error_message[i.item] AS message
+        SELECT j.slot, j.namespace, j.process_id, j.state,
+            j.waiting + j.ready + j.running AS unfinished_count, p.status, p_error_message[i.item] AS message
         FROM unnest(p_leads) WITH ORDINALITY AS i (leads, item)
-        CROSS JOIN LATERAL (
-            SELECT p.status
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id)
-                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
-            OFFSET 0
-        ) p
-        CROSS JOIN LATERAL (
-            SELECT j.slot, j.namespace, j.process_id, j.state,
-                j.waiting + j.ready + j.running AS unfinished_count
-            FROM jobs j
-            WHERE (j.slot, j.namespace, j.process_id)
-                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
-            OFFSET 0
-        ) j
+        CROSS JOIN LATERAL find_process(p_slot[i.item], p_namespace[i.item], p_process_id[i.item]) p
+        CROSS JOIN LATERAL find_job(p_slot[i.item], p_namespace[i.item], p_process_id[i.item]) j
         WHERE i.leads AND p_settled[i.item]
     LOOP
         IF v_job.state = 'running' AND v_job.status IN ('finished', 'error') THEN

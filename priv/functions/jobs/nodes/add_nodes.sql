@@ -57,13 +57,8 @@ BEGIN
         SELECT p.process_row
         FROM unnest(l_adds, l_slot, l_namespace, l_process_id)
             AS l (adds, slot, namespace, process_id)
-        CROSS JOIN LATERAL (
-            SELECT p.ctid AS process_row
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (l.slot, l.namespace, l.process_id)
-                AND p.led_by IS NULL
-            OFFSET 0
-        ) p
+        JOIN LATERAL find_process(l.slot, l.namespace, l.process_id) p
+            ON p.led_by IS NULL
         WHERE l.adds
         OFFSET 0
     ) l
@@ -75,13 +70,8 @@ BEGIN
         FROM (
             SELECT n.node_row, a.successors
             FROM unnest(a_leader, a_ordinal, a_successors) AS a (leader, ordinal, successors)
-            CROSS JOIN LATERAL (
-                SELECT n.ctid AS node_row
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader], a.ordinal)
-                OFFSET 0
-            ) n
+            CROSS JOIN LATERAL find_node(
+                l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader], a.ordinal) n
             WHERE l_adds[a.leader]
             OFFSET 0
         ) a
@@ -105,13 +95,7 @@ BEGIN
             unnest(g_options) AS options, unnest(g_constraints) AS constraints,
             unnest(g_predecessors) AS predecessors, unnest(g_successors) AS successors
     ) g
-    CROSS JOIN LATERAL (
-        SELECT j.revision, j.node_count
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id)
-            = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader])
-        OFFSET 0
-    ) j
+    CROSS JOIN LATERAL find_job(l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader]) j
     CROSS JOIN LATERAL (
         -- Those of this submission are not done; of those before it, some may be.
         SELECT coalesce(g.predecessors, '{}')::integer[] AS predecessors,
@@ -120,14 +104,8 @@ BEGIN
                 ELSE (
                     SELECT count(*)
                     FROM unnest(g.predecessors::integer[]) AS b (ordinal)
-                    CROSS JOIN LATERAL (
-                        SELECT n.state
-                        FROM job_nodes n
-                        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                            = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader],
-                                b.ordinal)
-                        OFFSET 0
-                    ) n
+                    CROSS JOIN LATERAL find_node(
+                        l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader], b.ordinal) n
                     WHERE n.state = 'done'
                 )
             END AS waits_for
@@ -155,23 +133,13 @@ BEGIN
                     count(*) FILTER (WHERE n.state = 'ready') AS ready,
                     count(*) FILTER (WHERE n.state = 'ready' AND n.gated) AS gated
                 FROM unnest(g_leader, g_ordinal) AS g (leader, ordinal)
-                CROSS JOIN LATERAL (
-                    SELECT n.state, n.gated
-                    FROM job_nodes n
-                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader], g.ordinal)
-                    OFFSET 0
-                ) n
+                CROSS JOIN LATERAL find_node(
+                    l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader], g.ordinal) n
                 WHERE l_adds[g.leader]
                 GROUP BY g.leader
             ) c
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS job_row
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id)
-                    = (l_slot[c.leader], l_namespace[c.leader], l_process_id[c.leader])
-                OFFSET 0
-            ) j
+            CROSS JOIN LATERAL find_job(
+                l_slot[c.leader], l_namespace[c.leader], l_process_id[c.leader]) j
             OFFSET 0
         ) c
         WHERE j.ctid = c.job_row
@@ -186,15 +154,9 @@ BEGIN
                 coalesce(n.skipped_because_of, n.ordinal), n.state, n.begun, n.state,
                 n.successors)::moved_node
             FROM unnest(a_leader, a_ordinal) AS a (leader, ordinal)
-            CROSS JOIN LATERAL (
-                SELECT n.*
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader],
-                            a.ordinal)
-                    AND n.state IN ('failed', 'skipped', 'cancelled')
-                OFFSET 0
-            ) n
+            JOIN LATERAL find_node(
+                l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader], a.ordinal) n
+                ON n.state IN ('failed', 'skipped', 'cancelled')
             WHERE a.leader = v_job.leader)));
     END LOOP;
 END;

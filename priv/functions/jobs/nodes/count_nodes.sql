@@ -45,12 +45,7 @@ BEGIN
                 FROM unnest(p_moved) AS c
                 GROUP BY c.slot, c.namespace, c.process_id
             ) c
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS job_row
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id) = (c.slot, c.namespace, c.process_id)
-                OFFSET 0
-            ) j
+            CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
         WHERE j.ctid = c.job_row

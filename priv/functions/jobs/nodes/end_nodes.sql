@@ -41,23 +41,12 @@ BEGIN
             error_reason = p_error_reason[m.item],
             error_message = p_error_message[m.item]
         FROM (
-            SELECT i.item::integer, n.node_row, n.was, n.begun, j.revision + 1 AS revision
+            SELECT i.item::integer, n.node_row, n.state AS was, n.begun, j.revision + 1 AS revision
             FROM unnest(p_ordinal) WITH ORDINALITY AS i (ordinal, item)
-            CROSS JOIN LATERAL (
-                SELECT n.ctid AS node_row, n.state AS was, n.begun
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item], i.ordinal)
-                    AND n.ended_at IS NULL
-                OFFSET 0
-            ) n
-            CROSS JOIN LATERAL (
-                SELECT j.revision
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id)
-                    = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
-                OFFSET 0
-            ) j
+            JOIN LATERAL find_node(
+                p_slot[i.item], p_namespace[i.item], p_process_id[i.item], i.ordinal) n
+                ON n.ended_at IS NULL
+            CROSS JOIN LATERAL find_job(p_slot[i.item], p_namespace[i.item], p_process_id[i.item]) j
             OFFSET 0
         ) m
         WHERE n.ctid = m.node_row
@@ -86,7 +75,7 @@ BEGIN
                     ELSE n.revision
                 END
             FROM (
-                SELECT n.node_row, n.was, g.count, j.revision + 1 AS revision
+                SELECT n.node_row, n.state AS was, g.count, j.revision + 1 AS revision
                 FROM (
                     SELECT e.slot, e.namespace, e.process_id, s.ordinal, count(*) AS count
                     FROM unnest(v_ended) AS e
@@ -94,20 +83,8 @@ BEGIN
                     WHERE e.state = 'done'
                     GROUP BY e.slot, e.namespace, e.process_id, s.ordinal
                 ) g
-                CROSS JOIN LATERAL (
-                    SELECT n.ctid AS node_row, n.state AS was
-                    FROM job_nodes n
-                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (g.slot, g.namespace, g.process_id, g.ordinal)
-                    OFFSET 0
-                ) n
-                CROSS JOIN LATERAL (
-                    SELECT j.revision
-                    FROM jobs j
-                    WHERE (j.slot, j.namespace, j.process_id)
-                        = (g.slot, g.namespace, g.process_id)
-                    OFFSET 0
-                ) j
+                CROSS JOIN LATERAL find_node(g.slot, g.namespace, g.process_id, g.ordinal) n
+                CROSS JOIN LATERAL find_job(g.slot, g.namespace, g.process_id) j
                 OFFSET 0
             ) m
             WHERE n.ctid = m.node_row

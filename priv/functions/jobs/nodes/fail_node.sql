@@ -1,7 +1,7 @@
 -- Fails the node of a follower that something else than a step has ended, and goes on with its job.
 -- p_follower: as it was; it may be gone.
 -- Locks: none of its own; the caller has locked the leader. Then as start_nodes.
--- Returns: the tasks that are due now because of it.
+-- Returns: the tasks that are due now because of it, as settle_gates returns them; null: none.
 CREATE FUNCTION fail_node(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -9,25 +9,26 @@ CREATE FUNCTION fail_node(
     p_reason     text,
     p_message    text
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
+RETURNS jsonb
 AS $$
+DECLARE
+    v_due jsonb;
 BEGIN
     IF NOT is_node_of(p_follower) THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     PERFORM end_nodes(
         p_now, p_replica_id, ARRAY[p_follower.leader_slot], ARRAY[p_follower.leader_namespace],
         ARRAY[p_follower.leader_id], ARRAY[p_follower.node], ARRAY['failed'::node_state], NULL,
         ARRAY[9], ARRAY[p_reason], ARRAY[coalesce(p_message, '')]);
-    RETURN QUERY
-    SELECT s.slot, s.namespace, s.process_id, s.task_id
-    FROM start_nodes(
-        p_now, p_replica_id, ARRAY[p_follower.leader_slot], ARRAY[p_follower.leader_namespace],
-        ARRAY[p_follower.leader_id]) s;
+    v_due := (
+        SELECT jsonb_agg(jsonb_build_array(s.namespace, s.process_id, s.task_id))
+        FROM start_nodes(
+            p_now, p_replica_id, ARRAY[p_follower.leader_slot],
+            ARRAY[p_follower.leader_namespace], ARRAY[p_follower.leader_id]) s
+    );
     -- And the join, where that was the last of the nodes.
-    RETURN QUERY
-    SELECT *
-    FROM find_due_join(
-        p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id);
+    RETURN merge_json(v_due, find_due_join(
+        p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id));
 END;
 $$;

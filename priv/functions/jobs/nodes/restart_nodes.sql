@@ -32,22 +32,9 @@ BEGIN
             b.step_timeout, b.history_after, b.history_limit, b.history_backward,
             b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at
         FROM unnest(p_ordinal) AS o (ordinal)
-        CROSS JOIN LATERAL (
-            SELECT n.ctid AS node_row, n.follower_slot, n.follower_namespace, n.follower_id,
-                n.args, n.constraints
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                = (p_slot, p_namespace, p_process_id, o.ordinal)
-            OFFSET 0
-        ) n
-        CROSS JOIN LATERAL (
-            SELECT p.ctid AS process_row, p.init_task_id, p.corrupted_by, p.status_changed_at
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id)
-                    = (n.follower_slot, n.follower_namespace, n.follower_id)
-                AND p.status = 'error'
-            OFFSET 0
-        ) p
+        CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n
+        JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
+            ON p.status = 'error'
         CROSS JOIN LATERAL (
             SELECT t.status, t.caller_context, t.trace_context
             FROM tasks t
@@ -80,12 +67,7 @@ BEGIN
             result = NULL, error_code = NULL, error_reason = NULL, error_message = NULL,
             revision = j.revision + 1
         FROM again a
-        CROSS JOIN LATERAL (
-            SELECT j.revision
-            FROM jobs j
-            WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
-            OFFSET 0
-        ) j
+        CROSS JOIN LATERAL find_job(p_slot, p_namespace, p_process_id) j
         WHERE n.ctid = a.node_row
     ),
     brought AS (

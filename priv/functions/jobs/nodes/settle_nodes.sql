@@ -25,7 +25,7 @@ CREATE FUNCTION settle_nodes(
     p_node               integer[],
     p_replica            bigint[]  -- that had the lease
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
+RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -50,7 +50,7 @@ BEGIN
     INTO v_ended, v_states, v_begun, v_revived
     FROM (
         SELECT i.item, n.state AS was, n.begun, i.status,
-            n.state IN ('failed', 'cancelled') OR (n.state = 'ready' AND n.was_started)
+            n.state IN ('failed', 'cancelled') OR (n.state = 'ready' AND n.started_at IS NOT NULL)
                 AS was_broken,
             coalesce(i.status IN ('finished', 'error'), true) AS ends,
             CASE
@@ -64,16 +64,10 @@ BEGIN
             SELECT n.item::integer, n.node, p_statuses[n.item] AS status
             FROM unnest(p_node) WITH ORDINALITY AS n (node, item)
         ) i
-        CROSS JOIN LATERAL (
-            SELECT n.state, n.begun, n.started_at IS NOT NULL AS was_started
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal) = (
-                    p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item],
-                    i.node)
-                AND (n.follower_slot, n.follower_namespace, n.follower_id)
-                    = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
-            OFFSET 0
-        ) n
+        JOIN LATERAL find_node(
+            p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item], i.node) n
+            ON (n.follower_slot, n.follower_namespace, n.follower_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
         WHERE i.node IS NOT NULL AND p_settled[i.item]
     ) i;
 
@@ -102,14 +96,8 @@ BEGIN
         FROM (
             SELECT n.node_row, p_replica[i.item] AS replica_id
             FROM unnest(v_begun) AS i (item)
-            CROSS JOIN LATERAL (
-                SELECT n.ctid AS node_row
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item],
-                        p_node[i.item])
-                OFFSET 0
-            ) n
+            CROSS JOIN LATERAL find_node(
+                p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item], p_node[i.item]) n
             OFFSET 0
         ) i
         WHERE n.ctid = i.node_row;
@@ -123,29 +111,22 @@ BEGIN
                 FROM unnest(v_begun) AS i (item)
                 GROUP BY 1, 2, 3
             ) c
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS job_row
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id) = (c.slot, c.namespace, c.process_id)
-                OFFSET 0
-            ) j
+            CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
         WHERE j.ctid = c.job_row;
     END IF;
 
     IF p_stopped IS NOT NULL THEN
-        RETURN QUERY
-        SELECT s.*
-        FROM (
-            SELECT array_agg(p_leader_slot[i.item]) AS slots,
-                array_agg(p_leader_namespace[i.item]) AS namespaces,
-                array_agg(p_leader_id[i.item]) AS ids, array_agg(p_node[i.item]) AS nodes
+        RETURN (
+            SELECT stop_nodes(
+                p_now, p_replica_id, array_agg(p_leader_slot[i.item]),
+                array_agg(p_leader_namespace[i.item]), array_agg(p_leader_id[i.item]),
+                array_agg(p_node[i.item]), p_starvation_timeout)
             FROM unnest(p_stopped) AS i (item)
             WHERE p_settled[i.item]
-        ) i
-        CROSS JOIN LATERAL stop_nodes(
-            p_now, p_replica_id, i.slots, i.namespaces, i.ids, i.nodes, p_starvation_timeout) s;
+        );
     END IF;
+    RETURN NULL;
 END;
 $$;

@@ -25,14 +25,8 @@ BEGIN
             UNION
             SELECT s.ordinal
             FROM doomed d
-            CROSS JOIN LATERAL (
-                SELECT n.successors
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal)
-                    AND n.state = 'waiting'
-                OFFSET 0
-            ) n
+            JOIN LATERAL find_node(v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal) n
+                ON n.state = 'waiting'
             CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
         ),
         skipped AS (
@@ -45,14 +39,9 @@ BEGIN
             FROM (
                 SELECT n.node_row, j.revision + 1 AS revision
                 FROM doomed d
-                CROSS JOIN LATERAL (
-                    SELECT n.ctid AS node_row
-                    FROM job_nodes n
-                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                            = (v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal)
-                        AND n.state = 'waiting'
-                    OFFSET 0
-                ) n
+                JOIN LATERAL find_node(
+                    v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal) n
+                    ON n.state = 'waiting'
                 CROSS JOIN (
                     SELECT j.revision
                     FROM jobs j

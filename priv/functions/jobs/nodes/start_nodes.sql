@@ -1,6 +1,8 @@
 -- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window
 -- has room for: of those whose first step has not been settled there are 512 at most
--- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to maintain_job.
+-- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to maintain_job, which names those of one job by
+-- p_ordinal (start_gated_nodes): they take no place in the window, since those that wait at a gate would keep
+-- the others out of it.
 --
 -- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a
 -- namespace, each for one. Null: none, and whatever is started is due at once.
@@ -15,7 +17,8 @@ CREATE FUNCTION start_nodes(
     p_process_id     text[],
     p_item           integer[] DEFAULT NULL,
     p_item_namespace text[] DEFAULT NULL,
-    p_expires_after  double precision[] DEFAULT NULL
+    p_expires_after  double precision[] DEFAULT NULL,
+    p_ordinal        integer[] DEFAULT NULL
 )
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, item integer, token bigint,
@@ -32,34 +35,38 @@ DECLARE
 BEGIN
     SELECT array_agg(ROW(
         s.node_row, s.slot, s.namespace, s.process_id, s.ordinal, s.revision, s.follower_slot,
-        s.follower_namespace, s.follower_id, nextval('task_ids'), f.items[s.place],
+        s.follower_namespace, s.follower_id, s.task_id, f.items[s.place],
         CASE WHEN f.items[s.place] IS NOT NULL THEN nextval('lease_tokens') END,
         f.untils[s.place], s.options, s.args, s.caller_context, s.trace_context
     )::starting_node ORDER BY s.follower_slot, s.follower_namespace, s.follower_id)
     INTO v_starts
     FROM (
-        SELECT n.*, j.revision, j.caller_context, j.trace_context,
+        SELECT n.*, j.revision + 1 AS revision, j.caller_context, j.trace_context,
+            nextval('task_ids') AS task_id,
             CASE WHEN p_item IS NOT NULL THEN row_number() OVER (
                 PARTITION BY n.follower_namespace ORDER BY l.ordinality, n.ordinal)
             END AS place
         FROM unnest(p_slot, p_namespace, p_process_id)
             WITH ORDINALITY AS l (slot, namespace, process_id, ordinality)
+        JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
+            ON j.state = 'running' AND j.ready > 0
+                AND (j.beginning < 512 OR p_ordinal IS NOT NULL)
         CROSS JOIN LATERAL (
-            SELECT j.revision + 1 AS revision, j.caller_context, j.trace_context, j.beginning
-            FROM jobs j
-            WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
-                AND j.state = 'running' AND j.ready > 0 AND j.beginning < 512
-            OFFSET 0
-        ) j
-        CROSS JOIN LATERAL (
-            SELECT n.ctid AS node_row, n.slot, n.namespace, n.process_id, n.ordinal,
+            (SELECT n.ctid AS node_row, n.slot, n.namespace, n.process_id, n.ordinal,
                 n.follower_slot, n.follower_namespace, n.follower_id, n.options, n.args
             FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id) = (l.slot, l.namespace, l.process_id)
+            WHERE p_ordinal IS NULL
+                AND (n.slot, n.namespace, n.process_id) = (l.slot, l.namespace, l.process_id)
                 AND n.queued AND NOT n.gated
             ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
-            LIMIT 512 - j.beginning
+            LIMIT greatest(512 - j.beginning, 0))
+            UNION ALL
+            SELECT n.node_row, n.slot, n.namespace, n.process_id, n.ordinal, n.follower_slot,
+                n.follower_namespace, n.follower_id, n.options, n.args
+            FROM unnest(p_ordinal) AS o (ordinal)
+            CROSS JOIN LATERAL find_node(l.slot, l.namespace, l.process_id, o.ordinal) n
         ) n
+        OFFSET 0
     ) s
     LEFT JOIN (
         SELECT f.namespace, array_agg(f.item) AS items, array_agg(f.expires_after) AS untils
@@ -93,14 +100,8 @@ BEGIN
             array_agg(s) FILTER (WHERE p.init_task_id IS NOT NULL)
         INTO v_taken, v_starts
         FROM unnest(v_starts) AS s
-        LEFT JOIN LATERAL (
-            SELECT p.init_task_id
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id)
-                    = (s.follower_slot, s.follower_namespace, s.follower_id)
-                AND p.init_task_id = s.task_id
-            OFFSET 0
-        ) p ON true;
+        LEFT JOIN LATERAL find_process(s.follower_slot, s.follower_namespace, s.follower_id) p
+            ON p.init_task_id = s.task_id;
     END IF;
 
     IF v_created > 0 THEN
@@ -135,7 +136,8 @@ BEGIN
         WHERE s.token IS NULL;
 
         UPDATE job_nodes n
-        SET state = 'running', started_at = p_now, updated_at = p_now, begun = false,
+        SET state = 'running', started_at = p_now, updated_at = p_now,
+            begun = p_ordinal IS NOT NULL,
             revision = s.revision
         FROM unnest(v_starts) AS s
         WHERE n.ctid = s.node_row;
@@ -143,7 +145,7 @@ BEGIN
         UPDATE jobs j
         SET ready = j.ready - c.count,
             running = j.running + c.count,
-            beginning = j.beginning + c.count,
+            beginning = j.beginning + CASE WHEN p_ordinal IS NULL THEN c.count ELSE 0 END,
             revision = j.revision + 1,
             updated_at = p_now
         FROM (
@@ -153,12 +155,7 @@ BEGIN
                 FROM unnest(v_starts) AS s
                 GROUP BY s.slot, s.namespace, s.process_id
             ) c
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS job_row
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id) = (c.slot, c.namespace, c.process_id)
-                OFFSET 0
-            ) j
+            CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
         WHERE j.ctid = c.job_row;

@@ -16,25 +16,13 @@ BEGIN
     WITH RECURSIVE below AS (
         SELECT s.ordinal
         FROM unnest(p_ordinal) AS o (ordinal)
-        CROSS JOIN LATERAL (
-            SELECT n.successors
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                = (p_slot, p_namespace, p_process_id, o.ordinal)
-            OFFSET 0
-        ) n
+        CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n
         CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
         UNION
         SELECT s.ordinal
         FROM below b
-        CROSS JOIN LATERAL (
-            SELECT n.successors
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (p_slot, p_namespace, p_process_id, b.ordinal)
-                AND n.state = 'skipped'
-            OFFSET 0
-        ) n
+        JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, b.ordinal) n
+            ON n.state = 'skipped'
         CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
     ),
     waiting AS (
@@ -44,20 +32,9 @@ BEGIN
         FROM (
             SELECT n.node_row, j.revision + 1 AS revision
             FROM below b
-            CROSS JOIN LATERAL (
-                SELECT n.ctid AS node_row
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                        = (p_slot, p_namespace, p_process_id, b.ordinal)
-                    AND n.state = 'skipped'
-                OFFSET 0
-            ) n
-            CROSS JOIN LATERAL (
-                SELECT j.revision
-                FROM jobs j
-                WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
-                OFFSET 0
-            ) j
+            JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, b.ordinal) n
+                ON n.state = 'skipped'
+            CROSS JOIN LATERAL find_job(p_slot, p_namespace, p_process_id) j
             OFFSET 0
         ) m
         WHERE n.ctid = m.node_row
@@ -73,14 +50,8 @@ BEGIN
         false, n.state, n.successors)::moved_node)
     INTO v_causes
     FROM unnest(v_before) AS q (ordinal)
-    CROSS JOIN LATERAL (
-        SELECT n.ordinal, n.state, n.skipped_because_of, n.successors
-        FROM job_nodes n
-        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                = (p_slot, p_namespace, p_process_id, q.ordinal)
-            AND n.state IN ('failed', 'cancelled', 'skipped')
-        OFFSET 0
-    ) n;
+    JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, q.ordinal) n
+        ON n.state IN ('failed', 'cancelled', 'skipped');
     IF v_causes IS NOT NULL THEN
         PERFORM skip_nodes(p_now, v_causes);
     END IF;

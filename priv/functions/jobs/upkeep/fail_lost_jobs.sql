@@ -17,13 +17,14 @@ CREATE FUNCTION fail_lost_jobs(
     p_leader_id          text[],
     p_node               integer[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
+RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_item integer;
-    v_name text;
+    v_item   integer;
+    v_name   text;
+    v_halted halted;
 BEGIN
     FOR v_item IN
         SELECT i.item::integer
@@ -55,14 +56,13 @@ BEGIN
                     = (p_slot[v_item], p_namespace[v_item], p_process_id[v_item])
                 AND n.state = 'running';
             IF FOUND THEN
-                RETURN QUERY
-                SELECT f.*
-                FROM fail_jobs(
+                v_halted := merge_halted(v_halted, fail_jobs(
                     p_now, p_replica_id, p_starvation_timeout, ARRAY[p_leader_slot[v_item]],
                     ARRAY[p_leader_namespace[v_item]], ARRAY[p_leader_id[v_item]],
-                    ARRAY[format('ZOMBIE: the replica of node "%s" was lost', v_name)]) f;
+                    ARRAY[format('ZOMBIE: the replica of node "%s" was lost', v_name)]));
             END IF;
         END IF;
     END LOOP;
+    RETURN v_halted;
 END;
 $$;

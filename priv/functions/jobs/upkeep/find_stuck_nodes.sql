@@ -16,15 +16,9 @@ BEGIN
         CASE WHEN p.status = 'finished' THEN 'done' ELSE 'failed' END::node_state, p.result,
         CASE WHEN p.status IS NULL THEN 'its process is gone' ELSE p.detail END
     FROM job_nodes n
-    LEFT JOIN LATERAL (
-        SELECT p.status, p.result, p.detail
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id)
-                = (n.follower_slot, n.follower_namespace, n.follower_id)
-            AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-                = (n.slot, n.namespace, n.process_id, n.ordinal)
-        OFFSET 0
-    ) p ON true
+    LEFT JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
+        ON (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            = (n.slot, n.namespace, n.process_id, n.ordinal)
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.state = 'running'
         AND (p.status IS NULL OR p.status IN ('finished', 'error'));

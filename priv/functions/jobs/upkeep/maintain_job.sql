@@ -38,7 +38,8 @@ DECLARE
     v_is_there boolean;  -- the leader, and locked: one that comes later is another
     v_ordinals integer[];
     v_leader   processes%ROWTYPE;
-    v_failing  record;
+    v_halted   halted;
+    v_failed   halted;
 BEGIN
     SELECT j.state
     INTO v_state
@@ -61,36 +62,12 @@ BEGIN
             ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
             LIMIT p_limit);
     END IF;
-    SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
+    SELECT lock_with_leader(
+        p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
+        array_agg(n.follower_namespace), array_agg(n.follower_id))
     INTO v_is_there
-    FROM (
-        SELECT k.slot, k.namespace, k.process_id
-        FROM (
-            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
-            UNION
-            SELECT p.leader_slot, p.leader_namespace, p.leader_id
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-                AND p.leader_id IS NOT NULL
-            UNION
-            SELECT n.follower_slot, n.follower_namespace, n.follower_id
-            FROM unnest(v_ordinals) AS o (ordinal)
-            CROSS JOIN LATERAL (
-                SELECT n.follower_slot, n.follower_namespace, n.follower_id
-                FROM job_nodes n
-                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (p_slot, p_namespace, p_process_id, o.ordinal)
-                OFFSET 0
-            ) n
-        ) k
-        ORDER BY k.slot, k.namespace, k.process_id
-    ) k
-    CROSS JOIN LATERAL (
-        SELECT p.slot, p.namespace, p.process_id
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-        FOR NO KEY UPDATE
-    ) p;
+    FROM unnest(v_ordinals) AS o (ordinal)
+    CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n;
     v_now := coalesce(p_now, clock_timestamp());
 
     SELECT j.*
@@ -121,32 +98,20 @@ BEGIN
                 AND p.status = 'running'
             OFFSET 0
         ) p
-        CROSS JOIN LATERAL (
-            SELECT n.slot, n.namespace, n.process_id, n.ordinal
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-                AND (n.follower_slot, n.follower_namespace, n.follower_id)
-                    = (p.slot, p.namespace, p.process_id)
-            OFFSET 0
-        ) n;
+        JOIN LATERAL find_node(p.leader_slot, p.leader_namespace, p.leader_id, p.node) n
+            ON (n.follower_slot, n.follower_namespace, n.follower_id)
+                = (p.slot, p.namespace, p.process_id);
         SELECT g.effects, g.started
-        INTO effects, started
+        INTO v_halted.effects, started
         FROM start_gated_nodes(
             v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_ordinals) g;
     ELSIF cardinality(v_ordinals) > 0 THEN
-        SELECT jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id, s.cancelled))
-                FILTER (WHERE s.cancelled IS NOT NULL),
-            jsonb_agg(jsonb_build_array(s.slot, s.namespace, s.process_id))
-                FILTER (WHERE s.cancelled IS NULL AND s.effects IS NULL),
-            (array_agg(s.effects) FILTER (WHERE s.effects IS NOT NULL))[1]
-        INTO cancelled, upkeep, effects
-        FROM stop_nodes(
-            v_now, p_replica_id,
-            array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
+        v_halted := stop_nodes(
+            v_now, p_replica_id, array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
             array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
-            array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]),
-            v_ordinals, p_starvation_timeout) s;
+            array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]), v_ordinals,
+            p_starvation_timeout);
+        upkeep := v_halted.jobs;
         SELECT v_job.running - j.running
         INTO stopped
         FROM jobs j
@@ -161,19 +126,12 @@ BEGIN
             AND p.leader_id IS NOT NULL
             AND p.status = 'error';
         IF FOUND AND is_node_of(v_leader) THEN
-            SELECT jsonb_agg(jsonb_build_array(f.slot, f.namespace, f.process_id, f.cancelled))
-                    FILTER (WHERE f.cancelled IS NOT NULL) AS cancelled,
-                jsonb_agg(jsonb_build_array(f.slot, f.namespace, f.process_id))
-                    FILTER (WHERE f.cancelled IS NULL AND f.effects IS NULL) AS jobs,
-                (array_agg(f.effects) FILTER (WHERE f.effects IS NOT NULL))[1] AS effects
-            INTO v_failing
-            FROM fail_jobs(
+            v_failed := fail_jobs(
                 v_now, p_replica_id, p_starvation_timeout, ARRAY[v_leader.leader_slot],
                 ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
-                ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]) f;
-            cancelled := coalesce(cancelled || v_failing.cancelled, cancelled, v_failing.cancelled);
-            failed := v_failing.jobs;
-            effects := coalesce(effects || v_failing.effects, effects, v_failing.effects);
+                ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]);
+            failed := v_failed.jobs;
+            v_halted := merge_halted(v_halted, v_failed);
             PERFORM fail_node(
                 v_now, p_replica_id, v_leader, 'JOB_FAILED', describe_job_end(v_job.detail));
         END IF;
@@ -202,6 +160,8 @@ BEGIN
             verdict := 'again';
         END IF;
     END IF;
+    cancelled := v_halted.cancelled;
+    effects := v_halted.effects;
     ordinal := v_ordinals[cardinality(v_ordinals)];
     started := coalesce(started, 0);
     stopped := coalesce(stopped, 0);

@@ -69,13 +69,8 @@ BEGIN
         array_agg(j.process_id) AS ids
     INTO v_jobs
     FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
-    CROSS JOIN LATERAL (
-        SELECT j.*
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
-            AND j.updated_at < v_now - p_age
-        OFFSET 0
-    ) j
+    JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
+        ON j.updated_at < v_now - p_age
     WHERE is_stuck(j.slot, j.namespace, j.process_id);
     IF v_jobs.slots IS NULL THEN
         RETURN;
@@ -155,7 +150,7 @@ BEGIN
             'start', v_start.leader_slot, v_start.leader_namespace, v_start.leader_id,
             v_start.node));
         effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_array(
-            v_start.namespace, v_start.process_id, v_start.task_id, NULL, NULL, NULL, NULL, NULL));
+            v_start.namespace, v_start.process_id, v_start.task_id));
     END LOOP;
     FOR v_job IN
         UPDATE jobs j

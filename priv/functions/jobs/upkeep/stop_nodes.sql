@@ -4,7 +4,7 @@
 -- has the one as its reason, and the other as its message. Of a job that failed as a whole (fail_jobs) the node
 -- fails, as do those of the jobs below, and the reason is JOB_FAILED.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
--- Returns: as halt_processes; and rows with a key alone, of jobs of followers that maintain_job has to look at.
+-- Returns: what was cancelled, the jobs of followers that maintain_job has to look at, and the effects.
 CREATE FUNCTION stop_nodes(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -14,11 +14,12 @@ CREATE FUNCTION stop_nodes(
     p_ordinal            integer[],
     p_starvation_timeout double precision DEFAULT 60
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
+RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
+    v_halted halted;
     v_nodes  record;
     v_living record;  -- of those, the followers that are there and theirs
 BEGIN
@@ -45,14 +46,8 @@ BEGIN
                 AND j.state <> 'running'
             OFFSET 0
         ) j
-        CROSS JOIN LATERAL (
-            SELECT n.*
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-                    = (i.slot, i.namespace, i.process_id, i.ordinal)
-                AND n.state = 'running'
-            OFFSET 0
-        ) n
+        JOIN LATERAL find_node(i.slot, i.namespace, i.process_id, i.ordinal) n
+            ON n.state = 'running'
         LEFT JOIN LATERAL (
             SELECT r.task_id
             FROM running r
@@ -63,7 +58,7 @@ BEGIN
         WHERE r.task_id IS NULL
     ) n;
     IF v_nodes.slots IS NULL THEN
-        RETURN;
+        RETURN NULL;
     END IF;
 
     SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
@@ -77,32 +72,23 @@ BEGIN
         slot, namespace, process_id, ordinal, follower_slot, follower_namespace, follower_id,
         detail, fails
     )
-    CROSS JOIN LATERAL (
-        SELECT p.slot, p.namespace, p.process_id
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id)
-                = (i.follower_slot, i.follower_namespace, i.follower_id)
-            AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-                = (i.slot, i.namespace, i.process_id, i.ordinal)
-            AND p.status <> 'finished'
-        OFFSET 0
-    ) p;
+    JOIN LATERAL find_process(i.follower_slot, i.follower_namespace, i.follower_id) p
+        ON (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            = (i.slot, i.namespace, i.process_id, i.ordinal)
+            AND p.status <> 'finished';
     IF v_living.slots IS NOT NULL THEN
-        RETURN QUERY
-        SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.effects
-        FROM halt_processes(
+        v_halted := halt_processes(
             p_now, p_replica_id, p_starvation_timeout, 'error', v_living.slots, v_living.spaces,
-            v_living.ids, v_living.details) h;
-        RETURN QUERY
-        SELECT e.slot, e.namespace, e.process_id, NULL::jsonb, NULL::jsonb
-        FROM end_jobs(
+            v_living.ids, v_living.details);
+        v_halted.jobs := end_jobs(
             p_now, v_living.slots, v_living.spaces, v_living.ids,
             array_fill('failed'::job_state, ARRAY[cardinality(v_living.slots)]),
-            v_living.details, v_living.fails) e;
+            v_living.details, v_living.fails);
     END IF;
     PERFORM end_nodes(
         p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
         v_nodes.states, NULL, array_fill(10, ARRAY[cardinality(v_nodes.slots)]), v_nodes.reasons,
         v_nodes.whys);
+    RETURN v_halted;
 END;
 $$;

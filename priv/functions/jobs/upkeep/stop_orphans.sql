@@ -27,7 +27,7 @@ AS $$
 DECLARE
     v_now     timestamptz;
     v_orphans record;
-    v_last    record;   -- all that were looked up
+    v_held    boolean[];
     v_halted  record;
 BEGIN
     SELECT array_agg(o.slot ORDER BY o.place) AS slots,
@@ -42,73 +42,35 @@ BEGIN
         ORDER BY o.slot, o.namespace, o.process_id
         LIMIT p_limit
     ) o;
-    v_last := v_orphans;
-    BEGIN
-        PERFORM
-        FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-            AS k (slot, namespace, process_id)
-        CROSS JOIN LATERAL (
-            SELECT
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-            FOR NO KEY UPDATE
-        ) p;
-    EXCEPTION WHEN lock_not_available THEN
-        -- One of them is locked: process the others without it, in their order.
-        WITH held AS MATERIALIZED (
-            SELECT k.*
-            FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-                AS k (slot, namespace, process_id)
-            JOIN processes p USING (slot, namespace, process_id)
-            EXCEPT
-            SELECT k.*
-            FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-                AS k (slot, namespace, process_id)
-            CROSS JOIN LATERAL (
-                SELECT
-                FROM processes p
-                WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-                FOR NO KEY UPDATE SKIP LOCKED
-            ) p
-        )
-        SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
-            array_agg(k.process_id) AS ids
-        INTO v_orphans
-        FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-            AS k (slot, namespace, process_id)
-        WHERE (k.slot, k.namespace, k.process_id) NOT IN (SELECT * FROM held);
-    END;
+    v_held := lock_or_skip(v_orphans.slots, v_orphans.spaces, v_orphans.ids);
     v_now := coalesce(p_now, clock_timestamp());
 
     SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
         array_agg(p.process_id) AS ids,
         array_agg('JOB_CANCELLED: its leader was removed'::text) AS details
     INTO v_halted
-    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-        AS i (slot, namespace, process_id)
+    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids, v_held)
+        AS i (slot, namespace, process_id, is_held)
     JOIN orphans o USING (slot, namespace, process_id)
     JOIN processes p USING (slot, namespace, process_id, init_task_id)
     LEFT JOIN running r USING (slot, namespace, process_id)
-    WHERE p.status IN ('init', 'running') AND r.task_id IS NULL;
+    WHERE NOT i.is_held AND p.status IN ('init', 'running') AND r.task_id IS NULL;
     IF v_halted.slots IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_array(h.slot, h.namespace, h.process_id, h.cancelled))
-                FILTER (WHERE h.cancelled IS NOT NULL),
-            (array_agg(h.effects) FILTER (WHERE h.effects IS NOT NULL))[1]
+        SELECT h.cancelled, h.effects
         INTO cancelled, effects
         FROM halt_processes(
             v_now, p_replica_id, p_starvation_timeout, 'error', v_halted.slots, v_halted.spaces,
             v_halted.ids, v_halted.details) h;
-        SELECT jsonb_agg(jsonb_build_array(e.slot, e.namespace, e.process_id))
-        INTO upkeep
-        FROM end_jobs(
+        upkeep := end_jobs(
             v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
             array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
-            v_halted.details) e;
+            v_halted.details);
     END IF;
     DELETE FROM orphans o
-    USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-        AS i (slot, namespace, process_id)
+    USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids, v_held)
+        AS i (slot, namespace, process_id, is_held)
     WHERE (o.slot, o.namespace, o.process_id) = (i.slot, i.namespace, i.process_id)
+        AND NOT i.is_held
         AND (
             SELECT r.task_id
             FROM running r
@@ -117,9 +79,9 @@ BEGIN
                 AND p.init_task_id = o.init_task_id
         ) IS NULL;
     stopped := coalesce(cardinality(v_halted.slots), 0);
-    has_more := coalesce(cardinality(v_last.slots), 0) >= p_limit;
-    slot := v_last.slots[cardinality(v_last.slots)];
-    namespace := v_last.spaces[cardinality(v_last.slots)];
-    process_id := v_last.ids[cardinality(v_last.slots)];
+    has_more := coalesce(cardinality(v_orphans.slots), 0) >= p_limit;
+    slot := v_orphans.slots[cardinality(v_orphans.slots)];
+    namespace := v_orphans.spaces[cardinality(v_orphans.slots)];
+    process_id := v_orphans.ids[cardinality(v_orphans.slots)];
 END;
 $$;

@@ -1,0 +1,22 @@
+-- A job by its key. PostgreSQL puts the query in place of the call; OFFSET 0 keeps it a look-up by the key
+-- for each row of the caller, whatever the planner believes of the table's size.
+-- Locks: none.
+-- Returns: a row or none.
+CREATE FUNCTION find_job(p_slot smallint, p_namespace text, p_process_id text)
+RETURNS TABLE (
+    job_row tid, slot smallint, namespace text, process_id text, state job_state,
+    node_count integer, waiting integer, ready integer, running integer, beginning integer,
+    join_task_id bigint, detail text, caller_context json, trace_context json, revision bigint,
+    updated_at timestamptz, upkeep_due_at timestamptz, fails_nodes boolean
+)
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT j.ctid, j.slot, j.namespace, j.process_id, j.state, j.node_count, j.waiting, j.ready,
+        j.running, j.beginning, j.join_task_id, j.detail, j.caller_context, j.trace_context,
+        j.revision, j.updated_at, j.upkeep_due_at, j.fails_nodes
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id)
+        = (p_slot, p_namespace, p_process_id)
+    OFFSET 0
+$$;

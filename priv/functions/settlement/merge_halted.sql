@@ -1,0 +1,12 @@
+-- Puts together what two calls have left to the replica.
+-- Locks: none.
+-- Returns: both.
+CREATE FUNCTION merge_halted(p_first halted, p_second halted)
+RETURNS halted
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT coalesce(p_first.cancelled || p_second.cancelled, p_first.cancelled, p_second.cancelled),
+        coalesce(p_first.jobs || p_second.jobs, p_first.jobs, p_second.jobs),
+        coalesce(p_first.effects || p_second.effects, p_first.effects, p_second.effects)
+$$;
