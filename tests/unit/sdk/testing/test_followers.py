@@ -69,21 +69,6 @@ async def test_a_follower_that_removes_itself_is_done() -> None:
     assert job.outcomes["a"].result == "gone"
 
 
-async def test_a_repair_reopens_a_node_and_what_it_had_skipped() -> None:
-    graph = chain("a", "b")
-    graph.node("other")
-    job = JobRehearsal(graph, processors=[breaking()])
-    assert await job.run("a") is NodeState.FAILED
-
-    assert await job.repair("a") == ("b",)
-    assert job.states == {
-        "a": NodeState.RUNNING, "b": NodeState.WAITING, "other": NodeState.RUNNING,
-    }  # fmt: skip
-    await (await job.process("a")).call()
-    assert job.outcomes["a"].result == "by a call"
-    assert job.running == ("b", "other")
-
-
 async def test_what_another_failed_node_keeps_stays_skipped() -> None:
     graph = Graph()
     a, b = graph.node("a"), graph.node("b")
@@ -100,48 +85,11 @@ async def test_what_another_failed_node_keeps_stays_skipped() -> None:
     assert job.outcomes["below"].skipped_because_of == "b"
 
 
-async def test_a_retry_runs_the_timer_again_that_broke_a_follower() -> None:
-    statuses: list[ProcessStatus] = []
-
-    def tick(step: Step[Any]) -> None:
-        statuses.append(step.status)
-        if len(statuses) == 1:
-            raise Fail("at the timer")
-        step.complete("by the timer")
-
-    ticking = processor_of(init=lambda step: step.set_timer(after=1), timeout=tick)
-    job = JobRehearsal(chain("a", "b"), processors=[ticking])
-    await job.run("a")
-    await job.retry()
-
-    # As on the engine, a retry has it running at once; a simple repair only by its timer.
-    assert statuses == [ProcessStatus.RUNNING] * 2
-    assert job.outcomes["a"].result == "by the timer"
-    assert job.running == ("b",)
-
-
 async def test_results_can_be_given_in_place_of_asking() -> None:
     job = JobRehearsal(chain("a", "b"), processors=[mapreduce.words])
 
     assert await job.run_all(results={"a": 1, "b": 2}) is JobState.DONE
     assert [it.result for it in job.outcomes.values()] == [1, 2]
-
-
-async def test_a_follower_whose_first_step_failed_begins_anew_by_a_retry() -> None:
-    attempts: list[int] = []
-
-    def stumble(step: Step[Any]) -> None:
-        attempts.append(step.task_id)
-        if len(attempts) == 1:
-            raise Fail("once")
-        step.complete("at last")
-
-    job = JobRehearsal(chain("a"), processors=[processor_of(init=stumble)])
-    assert await job.run_all() is JobState.FAILED
-    assert await job.retry() == ("a",)
-
-    assert await job.run_all() is JobState.DONE
-    assert job.outcomes["a"].result == "at last"
 
 
 async def test_a_retry_has_a_stopped_follower_go_on_with_its_timer() -> None:

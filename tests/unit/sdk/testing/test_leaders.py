@@ -16,7 +16,7 @@ from progressor.sdk import (
     Step,
 )
 from progressor.sdk.testing import JobRehearsal
-from tests.support.processor.rehearsed import breaking, chain, processor_of
+from tests.support.processor.rehearsed import chain, processor_of
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -94,26 +94,6 @@ async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
     assert job.outcomes["late"].skipped_because_of == "a"
 
 
-async def test_a_leader_that_broke_goes_on_by_a_retry() -> None:
-    joins: list[int] = []
-
-    def begin(step: Step[Any]) -> None:
-        step.start_nodes(chain("a"))
-
-    def join(step: Step[Any]) -> None:
-        joins.append(len(step.nodes))
-        if len(joins) == 1:
-            raise Fail("not yet")
-        step.complete("now")
-
-    job = await JobRehearsal.led_by(processor_of(init=begin, join=join))
-    await job.complete("a")
-    assert job.state is JobState.FAILED
-    assert await job.retry() == ()
-
-    assert (job.state, job.result, joins) == (JobState.DONE, "now", [1, 1])
-
-
 async def test_a_cancelled_leader_is_finished() -> None:
     job = await JobRehearsal.led_by(nine.tasks(nine.Turns()), nine.Lead("r"))
     await job.cancel()
@@ -138,30 +118,6 @@ async def test_names_are_unique_within_a_job() -> None:
     job = await JobRehearsal.led_by(processor_of(init=again, call=again))
     with pytest.raises(ValueError, match="already has a node 'a'"):
         await job.leader.call()
-
-
-async def test_a_repair_of_a_follower_brings_its_leader_back() -> None:
-    breaks = breaking()
-
-    @breaks.join
-    async def join(step: Step[Any]) -> None:
-        if not all(it.is_done for it in step.nodes.values()):
-            raise Fail("not all")
-        step.complete("all")
-
-    def begin(step: Step[Any]) -> None:
-        graph = Graph()
-        graph.node("a", namespace=breaks.name)
-        step.start_nodes(graph)
-
-    leads = processor_of("leads", init=begin, join=join)
-    job = await JobRehearsal.led_by(leads, processors=[breaks])
-    await job.run("a")
-    assert job.leader.status is ProcessStatus.ERROR
-    await job.repair("a")
-    await (await job.process("a")).call()
-
-    assert (job.state, job.result) == (JobState.DONE, "all")
 
 
 async def test_a_retry_has_the_timer_due_that_broke_the_leader() -> None:

@@ -126,17 +126,6 @@ async def test_a_retry_of_the_outer_job_brings_the_inner_one_back(deed: str) -> 
     assert await job.run_all() is JobState.DONE
 
 
-async def test_an_inner_job_of_a_cancelled_one_is_retried_by_itself() -> None:
-    job = outer_job()
-    inner = await job.inner("a")
-    await job.cancel()
-    await inner.retry()
-    await inner.run_all()
-
-    assert inner.state is JobState.DONE
-    assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
-
-
 async def test_jobs_may_be_three_deep() -> None:
     def begin(step: Step[Any]) -> None:
         step.start_nodes(outer_graph())

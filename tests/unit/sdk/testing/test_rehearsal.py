@@ -10,7 +10,6 @@ import pytest
 from progressor import errors
 from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
 from progressor.sdk import (
-    Fail,
     HistoryRange,
     NamespaceConfig,
     Processor,
@@ -19,7 +18,6 @@ from progressor.sdk import (
     Retry,
     RetryPolicy,
     Step,
-    TaskError,
     TaskType,
 )
 from progressor.sdk.testing import Rehearsal
@@ -114,25 +112,6 @@ async def test_a_process_is_started_once() -> None:
         await process.start()
 
 
-async def test_what_runs_cannot_be_repaired() -> None:
-    process = Rehearsal(processor_of(init=nothing))
-    await process.start()
-
-    with pytest.raises(errors.ProcessIsRunningError):
-        await process.repair()
-    with pytest.raises(errors.ProcessIsRunningError):
-        await process.simple_repair()
-
-
-@pytest.mark.parametrize("request_name", ["repair", "simple_repair", "notify", "call"])
-async def test_what_is_finished_takes_nothing(request_name: str) -> None:
-    process = Rehearsal(processor_of(init=lambda step: step.complete(1)))
-    await process.start()
-
-    with pytest.raises(errors.ProcessFinishedError):
-        await getattr(process, request_name)()
-
-
 async def test_retries_move_the_clock_by_the_policy() -> None:
     tried: list[tuple[int, dt.datetime]] = []
 
@@ -175,81 +154,6 @@ async def test_an_exhausted_call_breaks_the_process_unless_it_fails_alone(is_alo
     with pytest.raises(expected, match="never"):
         await process.call()
     assert process.status is (ProcessStatus.RUNNING if is_alone else ProcessStatus.ERROR)
-
-
-async def test_a_bug_breaks_the_process_and_saves_nothing() -> None:
-    def stumble(step: Step[Any]) -> None:
-        step.state = 2
-        step.emit("lost")
-        raise ZeroDivisionError("oh")
-
-    def begin(step: Step[Any]) -> None:
-        step.state = 1
-        step.set_timer(after=5)
-
-    process = Rehearsal(processor_of(init=begin, notify=stumble))
-    await process.start()
-    await process.notify()
-
-    assert (process.status, process.state, process.events) == (ProcessStatus.ERROR, 1, [])
-    assert process.timer is None
-    error = process.steps[-1].error
-    assert error == TaskError(code=2, reason="ZeroDivisionError", message="oh")
-
-
-def fragile(*, repair: Handler = nothing) -> tuple[Processor[Any], list[str]]:
-    """Return a processor whose timer breaks the process at first, and what it was asked."""
-    seen: list[str] = []
-
-    def begin(step: Step[Any]) -> None:
-        step.set_timer(after=60, args="tick")
-
-    def tick(step: Step[Any]) -> None:
-        seen.append(step.args)
-        if len(seen) == 1:
-            raise Fail("once")
-
-    return processor_of(init=begin, timeout=tick, repair=repair), seen
-
-
-async def test_the_timer_that_broke_a_process_runs_again_by_a_simple_repair() -> None:
-    processor, seen = fragile()
-    process = Rehearsal(processor)
-    await process.start()
-    await process.run_timer()
-    assert process.status is ProcessStatus.ERROR
-    await process.simple_repair()
-
-    assert (seen, process.status, process.timer) == (["tick"] * 2, ProcessStatus.RUNNING, None)
-
-
-async def test_a_repair_without_an_action_has_that_timer_due_now() -> None:
-    processor, seen = fragile()
-    process = Rehearsal(processor)
-    await process.start()
-    await process.run_timer()
-    await process.repair()
-    assert process.timer is not None
-    assert process.timer.due_at == process.now
-
-    assert await process.advance() == 1
-    assert seen == ["tick"] * 2
-
-
-async def test_a_failed_repair_leaves_all_as_it_was() -> None:
-    def fail(_step: Step[Any]) -> None:
-        raise Fail("worse")
-
-    processor, seen = fragile(repair=fail)
-    process = Rehearsal(processor)
-    await process.start()
-    await process.run_timer()
-    with pytest.raises(errors.RepairFailedError, match="worse"):
-        await process.repair()
-    assert (process.status, process.detail) == (ProcessStatus.ERROR, "once")
-    await process.simple_repair()
-
-    assert seen == ["tick"] * 2
 
 
 async def test_a_timer_that_is_tried_again_stays_a_timer() -> None:
