@@ -1,7 +1,7 @@
-"""Asks the user's processor to carry out a step, and says what came of it.
+"""Asks the user's processor to run a step, and returns the outcome.
 
-Imported by ``runtime``; protobuf objects die in ``codec``. Start with ``client.ask``: it
-takes a task with its history and returns an outcome, whatever the other side does. ``failures``
-has the table of what a gRPC status means for a step, ``channels`` the ways to the processors,
-``connection`` which way a step goes, ``stream`` what goes by frames.
+Imported by ``runtime``; protobuf objects stay in ``codec``. Start with ``client.ask``: it takes a
+task with its history and returns an outcome, whatever the processor does. ``failures`` maps a gRPC
+status to a failure of the step, ``channels`` keeps a connection per target, ``connection`` chooses
+between stream and call, and ``stream`` multiplexes steps on one stream.
 """

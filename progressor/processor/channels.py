@@ -1,4 +1,4 @@
-"""The ways to the processors: a gRPC channel per target, shared by the namespaces that name it."""
+"""Connections to the processors: one per target, shared by the namespaces that name it."""
 
 import asyncio
 import dataclasses
@@ -38,7 +38,7 @@ class Channels:
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Carry the streams until `close`; before and after it there are none, only calls.
+        """Run the streams until `close`; before and after that there are only calls.
 
         If it is cancelled, steps on the streams end as if their processors were unavailable.
         """
@@ -50,18 +50,18 @@ class Channels:
 
     @property
     def stream_count(self) -> int:
-        """Streams open to all processors; to be read from any thread."""
+        """Streams open to all processors; from any thread."""
         return sum(each.stream_count for each in tuple(self._connections.values()))
 
     def stream_of(self, connection: Connection) -> Stream | None:
-        """Return the stream of the connection that takes steps now; None: it wants calls."""
+        """Return the stream of a connection that takes steps now; None: use calls."""
         return None if self._group is None else connection.stream(self._group)
 
     async def take(self, namespace: Namespace) -> Connection:
-        """Return the next connection in turn for a call, to be given back after it.
+        """Return the next connection in turn for a call; `give_back` it after the call.
 
-        A target that cannot be reached is passed over while there is another. New targets of the
-        namespace count from this call on.
+        An unreachable target is skipped while there is another. New targets of the namespace count
+        from this call on.
         """
         assert not self._closed, "a processor was asked after the channels were closed"
         current, outdated = self._rounds.get(namespace.name), None
@@ -80,9 +80,9 @@ class Channels:
         return connection
 
     def is_connected(self, namespace_name: str) -> bool | None:
-        """Tell whether a connection to any of a namespace's targets stands, and try to have one.
+        """Return whether any of a namespace's targets is connected; else try to connect.
 
-        None: no step of this namespace has been asked for since it was last forgotten.
+        None: no step of this namespace was sent since it was last forgotten.
         """
         current = self._rounds.get(namespace_name)
         if current is None:
@@ -102,7 +102,7 @@ class Channels:
         `run` soon closes channels that no namespace uses any more. If `run` is not running,
         `close` does.
         """
-        # With those of nodes that are bound to one of its targets.
+        # Also forget those of nodes that are bound to one of its targets.
         bound = [name for name in self._rounds if name.startswith(f"{namespace_name}@")]
         for name in (namespace_name, *bound):
             forgotten = self._rounds.pop(name, None)
@@ -165,6 +165,6 @@ def _next_in_turn(current: _Round) -> Connection:
         if connections[index].channel.get_state() not in _FAILING:
             current.turn = (index + 1) % count
             return connections[index]
-    # All of them fail: the call says so at once, and each keeps trying to connect by itself.
+    # All of them fail: the call fails at once, and each keeps trying to connect by itself.
     current.turn = (first + 1) % count
     return connections[first]

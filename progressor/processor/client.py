@@ -1,4 +1,4 @@
-"""Asks a processor to carry out a step, on a stream or in a call of its own.
+"""Asks a processor to run a step, on a stream or in a call of its own.
 
 Invariants: one `ask` sends a step at most once; every `ask` ends, at the latest by its timeout; a
 step that breaks its stream costs the other steps on it one attempt at most.
@@ -26,13 +26,13 @@ from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.traces.spans import record_server
 
 DESCRIBED_FROM_BYTES = 256 * 1024
-"""Every processor takes a step of this size; of larger ones it is asked what it takes."""
+"""Every processor accepts a step of this size; before a larger one, it is asked for its limit."""
 
 STREAMS_MAX = 2
-"""Streams that one step is given to, each of which turns it away, before it is asked by a call."""
+"""Streams that may decline a step before it is sent in a call."""
 
 SUSPECTS_MAX = 10_000
-"""Tasks that are remembered for a stream that broke, the latest ones."""
+"""Tasks that are remembered because their stream broke, the latest ones."""
 
 # W3C's headers are visible ASCII, and gRPC raises for anything else. By default a gRPC server takes
 # 8 KiB of metadata: baggage of more than 4 goes with the task alone.
@@ -62,7 +62,7 @@ class ProcessorClient:
         namespace: Namespace,
         timeout: dt.timedelta,
     ) -> codec.StepOutcome:
-        """Ask the processor to carry out one attempt of a task, and return its answer.
+        """Ask the processor to run one attempt of a task, and return its answer.
 
         Errors of the processor and of the connection are returned, never raised. On
         cancellation the processor is notified, but may have acted already.
@@ -135,7 +135,7 @@ class ProcessorClient:
         history: tuple[Event, ...],
         deadline: float,
     ) -> Failed | None:
-        """Return why a large step is not sent; None: its processor takes it."""
+        """Return why a large step is not sent; None: its processor accepts it."""
         size = len(request)
         try:
             limit = await connection.request_bytes_max(size, timeout=deadline - self._loop.time())
@@ -152,7 +152,7 @@ class ProcessorClient:
     async def _ask_by(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
     ) -> bytes | codec.StepOutcome:
-        """Ask by the stream of a connection, or else by a call of its own."""
+        """Send the step on the stream of a connection, or else in a call of its own."""
         if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
             for _ in range(STREAMS_MAX):
                 stream = self._channels.stream_of(connection)
@@ -187,7 +187,7 @@ class ProcessorClient:
     def _uncounted(
         self, answer: codec.StepOutcome, namespace: Namespace, target: str
     ) -> codec.StepOutcome:
-        """Return what becomes of a step whose one target was not reached: as long as it may be."""
+        """Return the failure of a step whose only target was not reached but may come back."""
         if not isinstance(answer, Failed) or answer.reason != failures.PROCESSOR_UNAVAILABLE:
             return answer
         unreachable_for = self.reach.unreachable().get(namespace.name)
@@ -213,7 +213,7 @@ def _target_of(task: RunningTask) -> str | None:
 
 
 def _bound(namespace: Namespace, target: str) -> Namespace:
-    """Return a namespace as one of its targets sees it, under a name that no namespace has."""
+    """Return a namespace with one of its targets, under a name that no namespace has."""
     name = f"{namespace.name}@{target}"
     return dataclasses.replace(namespace, name=name, processor_targets=(target,))
 

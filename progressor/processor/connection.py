@@ -28,7 +28,7 @@ STREAM_METHOD = "/progressor.v1.ProcessorService/ProcessStream"
 DESCRIBE_METHOD = "/progressor.v1.ProcessorService/Describe"
 
 DESCRIBED_SECONDS = 60.0
-"""For how long what a processor takes counts as known."""
+"""How long the announced limit of a processor is trusted."""
 
 DESCRIBE_TIMEOUT_SECONDS = 5.0
 
@@ -44,9 +44,9 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     # How long one attempt to connect may take, whatever the name says.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Servers hang up on clients that ping more often than every five minutes (too_many_pings), in
+    # Servers disconnect clients that ping more often than every five minutes (too_many_pings), in
     # the middle of a long step. The timeout is also TCP_USER_TIMEOUT: a host that does not
-    # acknowledge a request is given up after it, so that a rare ping costs nothing.
+    # acknowledge a request within it is given up, so that rare pings suffice.
     ("grpc.keepalive_time_ms", 310_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     # One channel is one connection; without this, channels of several engines in one operating
@@ -122,11 +122,11 @@ class Connection:
         return stream
 
     async def request_bytes_max(self, size: int, *, timeout: float) -> int:
-        """Return how many bytes of a request the processor takes; asks it, unless that is known.
+        """Return how large a request the processor accepts; asks it, unless that is known.
 
         Args:
-            size: Of the request at hand. For one that is too large it is asked anew: the limit may
-                have been raised.
+            size: Of the request at hand. If it is too large the processor is asked again: the limit
+                may have been raised.
             timeout: Seconds.
         """
         known, age = self._request_bytes_max, self._loop.time() - self._described_at
@@ -144,12 +144,12 @@ class Connection:
         return self._request_bytes_max
 
     def note_unavailable(self) -> None:
-        """Take note of a call that found the processor unavailable."""
+        """Record a call that found the processor unavailable."""
         if self.channel.get_state() is not grpc.ChannelConnectivity.READY:
             self._calls_until = 0.0
 
     async def close(self) -> None:
-        """Close stream and channel; what is in flight ends as if the processor was unavailable."""
+        """Close stream and channel; steps in flight end as if the processor was unavailable."""
         streams, self._stream = (self._stream, *self._leaving), None
         self._leaving = []
         for stream in streams:
@@ -168,7 +168,7 @@ class Connection:
 
 
 def _announced(packed: bytes) -> int:
-    """Return how many bytes of a request a DescribeResponse says that the processor takes."""
+    """Return how large a request the processor accepts, by its DescribeResponse."""
     try:
         described = processor_service_pb2.DescribeResponse.FromString(packed)
     except message.DecodeError:

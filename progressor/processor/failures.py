@@ -19,8 +19,8 @@ UNIMPLEMENTED and UNAUTHENTICATED are faults of a configuration: a namespace nam
 or a target does not serve the namespace (yet). They count as a processor that was not reached. A
 ``failure`` in an answer with one of these codes is taken alike.
 
-This is of calls, which carry one step. The status of a stream is about none of its steps in
-particular, so whatever it is, each of them was cut off.
+This holds for calls, which carry one step. The status of a stream concerns none of its steps in
+particular: whatever it is, each of them was cut off.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The size of one request or answer on the wire."""
 
 REQUEST_BYTES_ASSUMED = 4 * 1024 * 1024
-"""What a processor takes that does not say it: gRPC's default."""
+"""The limit of a processor that does not announce one: gRPC's default."""
 
 TEXT_BYTES_MAX = 4096
 REASON_BYTES_MAX = 256
@@ -55,7 +55,7 @@ RETRY_AFTER_MAX = dt.timedelta(days=30)
 """How long a processor may ask not to be asked again."""
 
 RETRYABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED})
-"""What a processor says when another attempt may help."""
+"""Codes with which a processor says that another attempt may help."""
 
 _MISCONFIGURED_TEXTS: Mapping[int, str] = {
     code_pb2.UNIMPLEMENTED: "the target does not serve this namespace",
@@ -66,7 +66,7 @@ MISCONFIGURED_CODES = frozenset(_MISCONFIGURED_TEXTS)
 """Statuses of a target that does not serve this namespace, or not this engine."""
 
 CUT_OFF = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-"""How gRPC says that a connection is not there, or no more."""
+"""How gRPC reports that there is no connection."""
 
 STEP_RAN_OUT = Failed(
     code=code_pb2.DEADLINE_EXCEEDED,
@@ -74,7 +74,7 @@ STEP_RAN_OUT = Failed(
     message="Deadline Exceeded",
     retryable=True,
 )
-"""The failure of a step whose timeout the engine noticed by itself, in gRPC's words."""
+"""The failure of a step whose timeout the engine itself noticed, in gRPC's words."""
 
 _CODE_NAMES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
@@ -82,8 +82,8 @@ _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 _RAN_OUT_TEXTS = frozenset({STEP_RAN_OUT.message, "context deadline exceeded"})
 """gRPC's messages for an exceeded deadline; the second is that of Go."""
 
-# The only sign that it is the size: gRPC has no code of its own for it. C++, Python and Go say the
-# first, Java the second; whichever side noticed.
+# gRPC has no code of its own for this. C++, Python and Go use the first text, Java the second, on
+# whichever side noticed.
 _TOO_LARGE_TEXTS = ("larger than max", "exceeds maximum size")
 
 
@@ -111,7 +111,7 @@ def _failed(code: int, reason: str, why: str, *, retryable: bool = False) -> Fai
 
 
 def invalid_answer(why: str) -> Failed:
-    """Return the failure of a step whose answer nothing can be saved from."""
+    """Return the failure of a step whose answer is invalid."""
     return _failed(code_pb2.INTERNAL, INVALID_ANSWER, why)
 
 
@@ -193,7 +193,7 @@ def cut_off(error: aio.AioRpcError) -> Failed:
 
 
 def failure_of(error: aio.AioRpcError) -> Failed:
-    """Return what a status other than OK means for the step: the table above."""
+    """Return the failure of a step by its status, other than OK: the table above."""
     code: int = error.code().value[0]
     text = error.details() or code_name(code)
     if code == code_pb2.CANCELLED:

@@ -35,16 +35,16 @@ from progressor.processor import failures
 from progressor.wire.frames import Outbox
 
 STEP_BYTES_MAX = 1024 * 1024
-"""A larger step is asked by a call of its own, which holds up no other."""
+"""A larger step is sent in a call of its own, which delays no other."""
 
 LINE_MAX = 65_536
-"""Steps in line to be written, those that were given up meanwhile among them."""
+"""Steps queued to be written, including those that were given up meanwhile."""
 
 STALL_SECONDS = 10.0
-"""How long a frame may wait for the processor to read, where steps run out behind it."""
+"""How long a frame may wait for the processor to read it while steps time out behind it."""
 
 _SWEEP_SECONDS = 0.01
-"""Between two looks for steps that are due, unless one that comes anew is due before."""
+"""Between two checks for timed-out steps, unless a new one times out earlier."""
 
 _UNANSWERED = failures.invalid_answer("answers.response: must be set")
 
@@ -55,7 +55,7 @@ _CLOCK_SECONDS = 0.001
 
 
 class Call(Protocol):
-    """What is needed of a gRPC call."""
+    """The part of a gRPC call that a stream needs."""
 
     async def write(self, request: bytes, /) -> None:
         """Send a frame."""
@@ -103,9 +103,9 @@ class Stream:
         self.was_refused = False
         """Whether the processor has no such method."""
         self.broke = False
-        """Whether it ended though its connection did not, and without a word of draining."""
+        """Whether it ended without draining although its connection did not end."""
         self.ended_early = False
-        """Whether it broke, or was to be left, before it brought anything: as another would."""
+        """Whether it broke or drained before any answer, as another stream probably would."""
         self._has_answered = False
         self._draining = False
         self._target = target
@@ -123,7 +123,7 @@ class Stream:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether nothing more will arrive."""
         return self._task is None or self._task.done()
 
     def open(self, group: asyncio.TaskGroup) -> None:
@@ -179,7 +179,7 @@ class Stream:
             self._end(end)
 
     async def _read(self, call: Call) -> Failed | None:
-        """Hand out answers until the stream ends, and return what that means for the rest."""
+        """Deliver answers until the stream ends, and return the failure of the other steps."""
         try:
             while isinstance(packed := await call.read(), bytes):
                 self._hand_out(frames_pb2.StepAnswersFrame.FromString(packed))
@@ -189,7 +189,7 @@ class Stream:
         except aio.AioRpcError as error:
             return self._end_with(error)
         except asyncio.CancelledError:
-            # gRPC says the same where the call was cancelled under the reader.
+            # gRPC also raises this if the call was cancelled while it is read.
             current = asyncio.current_task()
             if current is None or current.cancelling() > 0:
                 raise
@@ -220,7 +220,7 @@ class Stream:
             self.ended_early = not self._has_answered
         for answer in frame.answers:
             step = waiting.get(answer.step_id)
-            # An answer to what was not written yet is none.
+            # An answer to a step that was not written yet is ignored.
             if step is not None and step.request is None:
                 del waiting[answer.step_id]
                 self._has_answered = True
@@ -296,7 +296,7 @@ class Stream:
             self._call.cancel()
         self._sweep, self._sweep_at = None, math.inf
         if self._waiting:
-            # Not for each of many on its own: every look goes over all that wait.
+            # Not one timer per step: every check goes over all waiting steps.
             self._sweep_by(max(following, now + _SWEEP_SECONDS))
 
     def _end(self, answer: Failed | None) -> None:

@@ -1,5 +1,5 @@
-"""One task from claimed to settled: the heart of the engine.
+"""One task from claimed to settled. Start with ``step``.
 
-Imported by ``requests``, ``timers`` and ``upkeep``. Start with ``step``; ``history_cache`` keeps
-the histories of recently active processes in memory.
+``histories`` reads the events that go with a task, ``job_steps`` handles the graphs of jobs.
+Imported by ``engine``.
 """

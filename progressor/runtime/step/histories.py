@@ -143,7 +143,7 @@ class StepHistories:
     cache: HistoryCache
 
     async def read(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
-        """Return the events that a task's processor wants, or why the step fails without them."""
+        """Return the events that go with a task, or why the step fails without them."""
         process = task.process
         last = process.last_event_id
         wanted = namespace.history_for(task.history_range, last_event_id=last)
@@ -170,7 +170,7 @@ class StepHistories:
     def settled(
         self, entry: Entry, task: RunningTask, written: Written, namespace: Namespace
     ) -> None:
-        """Add the events of a settlement, if the next step will want events as this one did."""
+        """Add the events of a settlement, if the next step is likely to need them."""
         keep = _kept(task, namespace)
         if written.process is None or keep == 0:
             return
@@ -197,7 +197,7 @@ def _count_of(wanted: HistoryRange, last: int) -> int:
 
 
 def _kept(task: RunningTask, namespace: Namespace) -> int | None:
-    """Return how many of the last events are worth remembering; None: all of them."""
+    """Return how many of the last events to keep; None: all of them."""
     asked = task.history_range
     if asked is not None and asked.direction is Direction.BACKWARD and asked.after == 0:
         return asked.limit

@@ -1,10 +1,11 @@
-"""A step: one task from claimed to settled. The heart; read this first.
+"""A step: one task from claimed to settled. Read this first.
 
-    ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  tell
+    ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  report it
 
-A worker goes on with what the settlement says is next on the same process (the oldest waiting call,
-or a timer that is due), knowing already what the process looks like: no claim, no read. Where that
-was a node of a job and has ended, it goes on with the first step of another node of its namespace.
+A worker continues with the task that the settlement returns as the next one on the same process
+(the oldest waiting call, or a timer that is due). It knows the process already: there is no claim
+and no read. If the process was a node of a job and has ended, the worker continues with the first
+step of another node in its namespace.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from progressor.telemetry.traces.spans import UNTRACED, Span
 _log = logging.getLogger(__name__)
 
 TURNS_MAX = 32
-"""Steps that a worker may carry on one process while others of its namespace wait for a place."""
+"""Steps that a worker may run on one process while other tasks of its namespace wait for a slot."""
 
 _INTERNAL = 13
 _UNSTORABLE = Failed(
@@ -68,7 +69,7 @@ _JOB_UNREADABLE = Failed(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Carries tasks."""
+    """Runs tasks."""
 
     processor: ProcessorClient
     settlements: Settlements
@@ -80,13 +81,13 @@ class Steps:
     context: Context
 
     async def carry(self, task: RunningTask, slots: Slots) -> None:
-        """Carry a task, and those that follow, until the settlement of one names none.
+        """Run a task, and those that follow, until a settlement returns none.
 
-        If it is cancelled, the processor may have acted; a settlement in line is still written.
+        If it is cancelled, the processor may have acted; a queued settlement is still written.
         """
         handle = self.leases.take(task)
         if slots.draining and task.claim is not None and handle.ending is None:
-            # Its claim was under way when the drain began: no worker is waiting for it.
+            # Its claim was in flight when the drain began.
             handle.ending = Ending.RELEASED
         turns = 0
         behind: int | None = None
@@ -153,21 +154,21 @@ class Steps:
     async def _settle(
         self, entry: Entry, task: RunningTask, namespace: Namespace, span: Span
     ) -> RunningTask | None:
-        # In line from here on: written whatever becomes of this worker.
+        # Queued from here on: written even if this worker is cancelled.
         decided_at = self.context.clock.monotonic()
         try:
             written = await self.settlements.submit(entry)
         except errors.StorageRefusedError:
-            # A value that `processor/codec.py` let through and PostgreSQL does not take: the
-            # processor's answer is at fault, and must not stop anything but its own process.
+            # PostgreSQL rejects a value that `processor/codec.py` accepted: the processor's answer
+            # is at fault, and must not stop anything but its own process.
             settlement = self._decide(task, _UNSTORABLE, namespace)
             entry = dataclasses.replace(entry, settlement=settlement, plan=None)
             span.fail(_UNSTORABLE.reason)
             try:
                 written = await self.settlements.submit(entry)
             except errors.StorageRefusedError as error:
-                # So it is what PostgreSQL has of the process: nothing can be written about it. Its
-                # lease is left to the zombies' scan, which asks again at its own pace.
+                # The cause is the process's own data: nothing can be written about it. The lease is
+                # left to the scan for zombies, which retries at its own pace.
                 facts = log_fields.of_process(task.key, task.trace_context)
                 facts |= {"task_id": task.task_id, "why": str(error)}
                 _log.error("step not settled", extra=facts)
@@ -203,8 +204,8 @@ class Steps:
             task,
             outcome,
             namespace=namespace,
-            # Elapsed time is counted on this replica's clock from a start on PostgreSQL's; a
-            # skew between them shifts a retry's last chance, and nothing else.
+            # Elapsed time is counted on this replica's clock from a start on PostgreSQL's; clock
+            # skew shifts only the time after which a retry gives up.
             now=self.context.clock.now(),
             spread=self.context.jitter(),
             options=NO_OPTIONS if task.process.part is None else task.process.part.options,
@@ -239,7 +240,7 @@ class Steps:
     async def _namespace(self, task: RunningTask) -> Namespace | None:
         """Return the task's namespace; waits for PostgreSQL if it is not in memory.
 
-        None if it was deleted, and the task's process before it, since the task was leased.
+        None: it was deleted, with the task's process, after the task was leased.
         """
         while True:
             try:
@@ -252,7 +253,7 @@ class Steps:
     async def _ask(
         self, task: RunningTask, handle: LeaseHandle, namespace: Namespace, span: Span
     ) -> Outcome | None:
-        """Return what came of the attempt; None if the lease was abandoned meanwhile."""
+        """Return the outcome of the attempt; None if the lease was abandoned meanwhile."""
         if handle.ending is None:
             if task.task_type is TaskType.REMOVE:
                 return Succeeded(Intent(action=RemoveProcess()))
@@ -260,7 +261,7 @@ class Steps:
             try:
                 return await self._ask_processor(task, namespace, span)
             except asyncio.CancelledError:
-                # Uncancelled only where `let_go` was the one who cancelled.
+                # Uncancelled only if `let_go` cancelled it.
                 if handle.asking is not None or worker is None or worker.uncancel() > 0:
                     raise
             finally:
@@ -276,8 +277,8 @@ class Steps:
                 task = handed
             history = await self.histories.read(task, namespace)
         except errors.StorageUnavailableError:
-            # Without its history the step cannot be asked for. The settlement waits for PostgreSQL
-            # and hands the task on, this attempt not counted.
+            # The processor needs the history. The settlement waits for PostgreSQL and releases the
+            # task; this attempt does not count.
             return Released()
         except errors.StorageRefusedError:
             return _UNREADABLE
