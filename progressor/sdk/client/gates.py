@@ -47,8 +47,8 @@ class GateView:
     line: tuple[GateWaiter, ...]
 
 
-_read_gate = Shape(Gate, pb.Gate).read
-_read_view = Shape(GateView, pb.GetGateResponse).read
+read_gate = Shape(Gate, pb.Gate).read
+read_view = Shape(GateView, pb.GetGateResponse).read
 
 
 class Gates(Resource[Connection]):
@@ -66,7 +66,7 @@ class Gates(Resource[Connection]):
         `timeout` applies to each page.
         """
         request = pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size)
-        return Listing(request, lambda message: map(_read_gate, message.gates), timeout)
+        return Listing(request, lambda message: map(read_gate, message.gates), timeout)
 
     @sent
     def get(
@@ -78,7 +78,7 @@ class Gates(Resource[Connection]):
             GateNotFoundError: The gate does not exist.
         """
         request = pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate)
-        return Exchange(request, _read_view, timeout, repeatable=True)
+        return Exchange(request, read_view, timeout, repeatable=True)
 
     @sent
     def set(
@@ -113,7 +113,7 @@ class Gates(Resource[Connection]):
             expected_revision=expected_revision,
         )
         # Not repeatable: a repeat could overwrite a change that another client made in between.
-        return Exchange(request, lambda message: _read_gate(message.gate), timeout)
+        return Exchange(request, lambda message: read_gate(message.gate), timeout)
 
     @sent
     def delete(

@@ -254,8 +254,8 @@ def rates_by_namespace(rates: Rates) -> Mapping[str, StepRate]:
     return found
 
 
-_read_replica = Shape(Replica, pb.Replica).read
-_read_change = Shape(LogLevelChange, pb.SetLogLevelResponse).read
+read_replica = Shape(Replica, pb.Replica).read
+read_change = Shape(LogLevelChange, pb.SetLogLevelResponse).read
 read_activity = Shape(Activity, pb.GetActivityResponse).read
 
 
@@ -269,7 +269,7 @@ class Replicas(Resource[Connection]):
         A dead replica is listed for another hour. `timeout` applies to each page.
         """
         request = pb.ListReplicasRequest(page_size=page_size)
-        return Listing(request, lambda message: map(_read_replica, message.replicas), timeout)
+        return Listing(request, lambda message: map(read_replica, message.replicas), timeout)
 
     @sent
     def activity(self, *, timeout: Seconds | None = None) -> Exchange[Activity]:
@@ -291,7 +291,7 @@ class Replicas(Resource[Connection]):
         """
         request = pb.SetLogLevelRequest(level=level.number, lasting=duration_to_wire(lasting))
         # A repeat would return the requested level as the previous one.
-        return Exchange(request, _read_change, timeout)
+        return Exchange(request, read_change, timeout)
 
 
 class SyncReplicas(Resource[BlockingConnection]):

@@ -282,7 +282,7 @@ _REQUEST: dict[str, Any] = {
     "history": RANGE,
     "constraints": CONSTRAINTS,
 }
-SPEC = Shape(
+_SPEC = Shape(
     ScheduleSpec,
     pb.ScheduleSpec,
     times=OneOf(
@@ -324,12 +324,31 @@ SPEC = Shape(
     end_at=instant("end_at"),
     catch_up_window=duration("catch_up_window"),
 )
-"""The context is a codec."""
-_SCHEDULE = Shape(Schedule, pb.Schedule, spec=SPEC)
+_SCHEDULE = Shape(Schedule, pb.Schedule, spec=_SPEC)
 _VIEW = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE)
 
-_read_run = Shape(ScheduleRun, pb.ScheduleRun).read
-_read_backfilled = Shape(Backfilled, pb.BackfillScheduleResponse).read
+read_run = Shape(ScheduleRun, pb.ScheduleRun).read
+read_backfilled = Shape(Backfilled, pb.BackfillScheduleResponse).read
+
+
+def spec_to_wire(spec: ScheduleSpec, codec: Codec) -> pb.ScheduleSpec:
+    """Return a spec as a message; raise ValueError for a graph that is empty or not complete."""
+    return _SPEC.message(spec, codec)
+
+
+def read_spec(message: pb.ScheduleSpec, codec: Codec) -> ScheduleSpec:
+    """Return the spec of a schedule."""
+    return _SPEC.read(message, context=codec)
+
+
+def read_schedule(message: pb.Schedule, codec: Codec) -> Schedule:
+    """Return a schedule."""
+    return _SCHEDULE.read(message, context=codec)
+
+
+def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
+    """Return a schedule with its runs."""
+    return _VIEW.read(message, context=codec)
 
 
 class Schedules(Resource[Connection]):
@@ -367,7 +386,7 @@ class Schedules(Resource[Connection]):
         request = pb.CreateScheduleRequest(
             namespace=namespace or self.namespace,
             schedule_id=schedule_id,
-            spec=SPEC.message(spec, self.codec),
+            spec=spec_to_wire(spec, self.codec),
             paused=paused,
             note=note,
         )
@@ -395,7 +414,7 @@ class Schedules(Resource[Connection]):
         request = pb.UpdateScheduleRequest(
             namespace=namespace or self.namespace,
             schedule_id=schedule_id,
-            spec=SPEC.message(spec, self.codec),
+            spec=spec_to_wire(spec, self.codec),
             expected_revision=expected_revision,
         )
         return Exchange(request, _reader(self.codec), timeout)
@@ -425,7 +444,7 @@ class Schedules(Resource[Connection]):
         )
         return Exchange(
             request,
-            lambda message: _VIEW.read(message, context=self.codec),
+            lambda message: read_view(message, self.codec),
             timeout,
             repeatable=True,
         )
@@ -443,7 +462,7 @@ class Schedules(Resource[Connection]):
         )
         return Listing(
             request,
-            lambda message: [_SCHEDULE.read(it, context=self.codec) for it in message.schedules],
+            lambda message: [read_schedule(it, self.codec) for it in message.schedules],
             timeout,
         )
 
@@ -546,7 +565,7 @@ class Schedules(Resource[Connection]):
         )
         return Exchange(
             request,
-            lambda message: _read_run(message.run),
+            lambda message: read_run(message.run),
             timeout,
             repeatable=bool(idempotency_key),
         )
@@ -585,12 +604,12 @@ class Schedules(Resource[Connection]):
             overlap_policy=overlap_policy.number,
         )
         # An instant runs only once, even if it is requested again.
-        return Exchange(request, _read_backfilled, timeout, repeatable=True)
+        return Exchange(request, read_backfilled, timeout, repeatable=True)
 
 
 def _reader(codec: Codec) -> Callable[[Any], Schedule]:
     """Return what reads the schedule of a response."""
-    return lambda message: _SCHEDULE.read(message.schedule, context=codec)
+    return lambda message: read_schedule(message.schedule, codec)
 
 
 class SyncSchedules(Resource[BlockingConnection]):

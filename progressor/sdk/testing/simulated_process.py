@@ -149,7 +149,7 @@ class SimulatedProcess:
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
             response = await self._processor.answer(self._request(task, process), _InlineExecutor())
-            failed = _failure_of(response, task.type)
+            failed = failure_of(response, task.type)
             if failed is None:
                 return await self._settle(process, task, response)
             delay = delay_after(failed, task, self._config, self.now)
@@ -344,7 +344,7 @@ class SimulatedProcess:
         return ended
 
 
-def _failure_of(response: pb.ProcessResponse, task_type: TaskType) -> Failed | None:
+def failure_of(response: pb.ProcessResponse, task_type: TaskType) -> Failed | None:
     """Return how a step failed, by its answer; None: it succeeded or was rejected."""
     if response.HasField("reject") and task_type in _WITHOUT_CALLER:
         text = f"reject: a {task_type} has no caller to refuse"

@@ -21,7 +21,7 @@ from progressor.sdk import (
     ScheduleSpec,
     ZombiePolicy,
 )
-from progressor.sdk.client.schedules import SPEC
+from progressor.sdk.client.schedules import read_spec, spec_to_wire
 from progressor.sdk.values import graph
 from progressor.sdk.values.graph import graph_from_wire, nodes_to_wire
 from progressor.v1 import namespace_service_pb2 as namespaces
@@ -194,15 +194,15 @@ def test_a_scheduled_job_comes_back_as_it_was_sent() -> None:
         context={"a": "b"},
         metadata={"n": 1},
     )
-    message = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
-    read = SPEC.read(message, context=JSON).target
+    message = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
+    read = read_spec(message, JSON).target
 
     assert isinstance(read, ScheduledJob)
     assert message.job.nodes == nodes_to_wire(read.graph, JSON)
     assert dataclasses.replace(read, graph=target.graph) == target
-    bare = SPEC.message(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
+    bare = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
     assert not bare.job.HasField("timeout")
-    plain = SPEC.read(bare, context=JSON).target
+    plain = read_spec(bare, JSON).target
     assert isinstance(plain, ScheduledJob)
     assert (plain.timeout, plain.context, plain.metadata) == (None, {}, None)
 
@@ -242,4 +242,4 @@ def test_a_scheduled_job_is_a_whole_graph(target: ScheduledJob, words: str) -> N
         target.graph.node("late", after="old")
 
     with pytest.raises(ValueError, match=words):
-        SPEC.message(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
+        spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
