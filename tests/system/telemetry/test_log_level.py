@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,15 +9,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor.cli.output.failures import ExitCode
-from progressor.sdk import LogLevel
-from progressor.telemetry.logs import level as log_level
 from progressor.v1 import process_service_pb2
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api.memory import SECOND
 from tests.support.api.scripted_engine import Cli, ScriptedEngine
 from tests.support.api.server import Engine, failure, violations_of
 from tests.support.builders import seconds
-from tests.support.engine.replica import Env, Replica
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -67,27 +62,6 @@ class TestOverTheWire:
 
         assert (begun, left) == (SERVING, NOT_SERVING)
         assert len(api.log_levels.asked) == 1
-
-
-@pytest.fixture
-def own_level() -> Iterator[None]:
-    """Put the level of this process back."""
-    level = logging.getLogger().level
-    yield
-    logging.getLogger().setLevel(level)
-
-
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.usefixtures("own_level")
-async def test_an_engine_says_from_then_on_what_it_was_asked_to(replica: Replica, env: Env) -> None:
-    log_level.apply("warning")
-    first = await env.client.replicas.set_log_level(LogLevel.DEBUG, lasting=600)
-    second = await env.client.replicas.set_log_level(LogLevel.ERROR)
-
-    assert (first.previous_level, second.previous_level) == (LogLevel.WARNING, LogLevel.DEBUG)
-    assert first.replica_name == second.replica_name != ""
-    assert logging.getLogger().level == logging.ERROR
-    assert replica.address
 
 
 @pytest.fixture

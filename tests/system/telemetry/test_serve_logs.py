@@ -138,24 +138,21 @@ class TestAChangeOfAProcessesState:
 
 
 class TestTheForm:
-    async def test_is_json_where_nobody_looks_on(self, database: str, tmp_path: Path) -> None:
-        async with running_process(database, tmp_path, {"log.format": "auto"}, log=True) as log:
+    async def test_is_json_where_nobody_looks_on_also_for_lines_of_grpcs_core(
+        self, database: str, tmp_path: Path
+    ) -> None:
+        settings, verbose = {"log.format": "auto"}, {"GRPC_VERBOSITY": "info"}
+        async with running_process(
+            database, tmp_path, settings, environment=verbose, log=True
+        ) as log:
             lines = await log.ended()
 
         events = [line["event"] for line in lines]
         order = ["engine listening", "connected to PostgreSQL", "engine serves", "engine stopped"]
         assert [it for it in events if it in order] == order
+        assert events[-1] == "engine stopped"
         assert all({"level", "logger", "timestamp"} <= line.keys() for line in lines)
-
-    async def test_is_json_also_where_grpcs_core_writes_lines_of_its_own(
-        self, database: str, tmp_path: Path
-    ) -> None:
-        verbose = {"GRPC_VERBOSITY": "info"}
-        async with running_process(database, tmp_path, environment=verbose, log=True) as log:
-            lines = await log.ended()
-
         assert "grpc_core" in {line["logger"] for line in lines}
-        assert lines[-1]["event"] == "engine stopped"
 
     async def test_is_for_people_where_that_is_asked_for(
         self, database: str, tmp_path: Path

@@ -245,29 +245,25 @@ async def test_an_attempt_says_how_it_ended(
     assert not is_error(spans.one("progressor.settle"))
 
 
-@in_virtual_time
-async def test_a_step_whose_lease_was_lost_has_failed() -> None:
-    spans = Spans()
-    harness = Harness(tracing=spans.tracing)
-    harness.settlements.script.append(LeaseLost())
-
-    await harness.carry(make_task(trace_context=TRACED))
-
-    told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
-    assert [span.status.description for span in told] == ["LEASE_LOST"] * 2
+REFUSED = errors.StorageRefusedError(STORAGE_WORDS)
 
 
 @pytest.mark.parametrize(
-    ("refusals", "reason"), [(1, "INVALID_ANSWER"), (2, errors.StorageRefusedError.reason)]
+    ("settlements", "reason"),
+    [
+        ([LeaseLost()], "LEASE_LOST"),
+        ([REFUSED], "INVALID_ANSWER"),
+        ([REFUSED, REFUSED], REFUSED.reason),
+    ],
+    ids=["lease lost", "outcome refused", "failure refused too"],
 )
 @in_virtual_time
-async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
-    refusals: int, reason: str
+async def test_a_step_whose_settlement_is_not_written_has_failed(
+    settlements: list[LeaseLost | Exception], reason: str
 ) -> None:
     spans = Spans()
     harness = Harness(tracing=spans.tracing)
-    for _ in range(refusals):
-        harness.settlements.script.append(errors.StorageRefusedError(STORAGE_WORDS))
+    harness.settlements.script.extend(settlements)
 
     await harness.carry(make_task(trace_context=TRACED))
 
