@@ -50,6 +50,14 @@ from progressor.sdk.values.processes import (
 
 _ALL = HistoryInput()
 
+
+def _why_text(process: Process) -> str:
+    """Return why a process waits: its first cause only, or its detail."""
+    if process.first_wait is None:
+        return one_line(process.detail)
+    return one_line(process.first_wait.explanation.partition(" Besides, ")[0])
+
+
 _NAMESPACE_COLUMN: Mapping[str, Column[Process]] = {"namespace": lambda it: it.namespace}
 _COLUMNS: Mapping[str, Column[Process]] = {
     "process": lambda it: it.process_id,
@@ -57,7 +65,7 @@ _COLUMNS: Mapping[str, Column[Process]] = {
     "created": lambda it: instant_text(it.created_at),
     "status since": lambda it: instant_text(it.status_changed_at),
     "events": lambda it: f"{it.last_event_id:,}",
-    "why": lambda it: one_line(it.detail if it.first_wait is None else it.first_wait.explanation),
+    "why": _why_text,
 }
 _WAITS: Mapping[str, Column[Wait]] = {
     "task": lambda it: str(it.task_id),

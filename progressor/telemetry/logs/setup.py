@@ -94,6 +94,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._repetition = Repetition(monotonic=monotonic)
         self._later = later
+        self._guard = threading.Lock()
         self._ending: Cancellable | None = None
         self._closed = False
 
@@ -116,7 +117,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
 
     def close(self) -> None:
         """Write the suppressed records. Safe to repeat."""
-        with self._locked():
+        with self._guard:
             ending, self._ending, self._closed = self._ending, None, True
         if ending is not None:
             ending.cancel()
@@ -125,7 +126,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         super().close()
 
     def _await_end(self) -> None:
-        with self._locked():
+        with self._guard:
             if self._ending is not None or self._closed:
                 return
             seconds = self._repetition.seconds_left()
@@ -133,19 +134,11 @@ class LogOutput(logging.StreamHandler[TextIO]):
                 self._ending = self._later(seconds, self._end)
 
     def _end(self) -> None:
-        with self._locked():
+        with self._guard:
             self._ending = None
         for each in self._repetition.expire():
             super().handle(each)
         self._await_end()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
 
 
 def in_a_thread(seconds: float, function: Callable[[], None]) -> Cancellable:

@@ -223,12 +223,13 @@ def test_why_prints_the_fields_beside_the_sentences_in_json(
 
 def test_list_shows_what_comes_first(engine: ScriptedEngine, cli: Cli) -> None:
     process = _process(first_wait=_waits()[0])
+    process.first_wait.explanation += " Besides, it has an order."
     engine.answers["List"] = process_service_pb2.ListResponse(processes=[process])
 
     people = cli("list").out
     document = cli("list", "--json").document
 
-    assert "Task 3 (call) runs [in replica 7]." in people
+    assert people.endswith("Task 3 (call) runs [in replica 7].\n")
     assert document["processes"][0]["first_wait"]["cause"] == "running"
 
 
