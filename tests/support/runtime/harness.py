@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.processor.channels import Channels
@@ -28,6 +28,9 @@ from progressor.runtime.step.step import Steps
 from progressor.runtime.upkeep.scans import RetentionScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
+from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.retention import Retention
 from tests.support.builders import (
     make_claimed,
     make_due,
@@ -46,13 +49,12 @@ from tests.support.runtime.memory import (
     MemoryHistories,
     MemoryListener,
     MemoryNamespaces,
-    MemoryProcesses,
     MemoryProcessor,
     MemoryReplicas,
     MemoryResults,
-    MemoryRetention,
     MemorySettlements,
 )
+from tests.support.runtime.stubs import stub
 from tests.support.runtime.virtual_time import LoopClock, settled
 
 GRACE = seconds(2)
@@ -94,15 +96,6 @@ def traced(part: Any, tracing: Any) -> Any:
     return dataclasses.replace(part, context=dataclasses.replace(part.context, tracing=tracing))
 
 
-class _RefusedJobs:
-    """Jobs of which PostgreSQL can read nothing."""
-
-    async def known_nodes(self, _key: ProcessKey, *, after: int) -> Mapping[str, int]:
-        del after
-        message = "its page is broken"
-        raise errors.StorageRefusedError(message)
-
-
 class Harness:
     """One replica. What starts in its slots lasts until `end`; `carry` runs a step."""
 
@@ -112,9 +105,9 @@ class Harness:
         self.admissions = MemoryAdmissions()
         self.settlements = MemorySettlements()
         self.results = MemoryResults()
-        self.processes = MemoryProcesses()
+        self.processes = stub(Processes)
         self.replicas = MemoryReplicas()
-        self.retention = MemoryRetention()
+        self.retention = stub(Retention, delete_finished=0)
         self.processor = MemoryProcessor()
         self.histories = MemoryHistories()
         self.listener = MemoryListener()
@@ -146,7 +139,9 @@ class Harness:
             processor=cast("Any", self.processor),
             settlements=cast("Any", self.settlements),
             histories=StepHistories(cast("Any", self.histories), self.history_cache),
-            job_steps=JobSteps(cast("Any", _RefusedJobs())),
+            job_steps=JobSteps(
+                stub(Jobs, known_nodes=errors.StorageRefusedError("its page is broken"))
+            ),
             leases=self.leases,
             **stored,
         )
@@ -155,7 +150,7 @@ class Harness:
             slots=self.slots,
             replies=self.replies,
             results=cast("Any", self.results),
-            processes=cast("Any", self.processes),
+            processes=self.processes,
             **stored,
         )
         claimer = Claimer(
@@ -177,7 +172,7 @@ class Harness:
             **stored,
         )
         self.retaining = RetentionScan(
-            retention=cast("Any", self.retention),
+            retention=self.retention,
             results=cast("Any", self.results),
             replicas=cast("Any", self.replicas),
             namespaces=cast("Any", self.namespaces),

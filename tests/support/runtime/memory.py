@@ -15,7 +15,7 @@ from typing import Any, cast
 import psycopg
 
 from progressor import errors
-from progressor.domain.processes.admission import Admission, Import, Verdict
+from progressor.domain.processes.admission import Admission
 from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.intent import Outcome
 from progressor.domain.processes.namespace import Namespace
@@ -26,7 +26,6 @@ from progressor.storage.postgres.pools import Connection, Pool
 from progressor.storage.processes import admissions
 from progressor.storage.processes import settlements as storage_settlements
 from progressor.storage.processes.claims import Claimed, Room, Wanted
-from progressor.storage.processes.processes import Put, SimpleRepair
 from progressor.storage.processes.results import Word
 from progressor.storage.processes.settlements import Due, Entry
 from progressor.storage.replicas.replicas import Zombie
@@ -263,31 +262,6 @@ class MemoryListener:
             raise word
 
 
-class MemoryProcesses:
-    """The rare writes, answered as told."""
-
-    def __init__(self) -> None:
-        self.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1)
-        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=None)
-        self.effects = NO_EFFECTS
-        """Of the next writes."""
-
-    async def put(self, _process: Import) -> tuple[Put, Effects]:
-        return self.put_answer, self.effects
-
-    async def remove(self, _key: ProcessKey) -> Effects:
-        return self.effects
-
-    async def halt(self, _key: ProcessKey, _detail: str) -> Effects:
-        return self.effects
-
-    async def cancel(self, _key: ProcessKey, _task: int | str) -> tuple[int, Effects]:
-        return 7, self.effects
-
-    async def simple_repair(self, _key: ProcessKey) -> tuple[SimpleRepair, Effects]:
-        return self.repair_answer, self.effects
-
-
 class MemoryClaims:
     """Due tasks by their ids; a claim takes the lowest, and the lowest of a request, by turns."""
 
@@ -414,30 +388,6 @@ class MemoryReplicas:
 
     async def delete_dead(self, *, retention: dt.timedelta) -> int:
         self.dead_deleted.append(retention)
-        return 0
-
-
-class MemoryRetention:
-    """Counts of what could be deleted."""
-
-    def __init__(self) -> None:
-        self.finished: dict[str, int] = {}
-        self.finished_calls: list[str] = []
-        self.task_calls: list[tuple[int, str]] = []
-
-    async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
-        assert age > dt.timedelta()
-        self.finished_calls.append(namespace)
-        count = min(limit, self.finished.get(namespace, 0))
-        self.finished[namespace] = self.finished.get(namespace, 0) - count
-        return count
-
-    async def delete_old_tasks(
-        self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
-    ) -> int:
-        assert age > dt.timedelta()
-        assert limit > 0
-        self.task_calls.append((slot, namespace))
         return 0
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -27,84 +26,52 @@ from progressor.domain.processes.task import (
     TaskError,
     TaskType,
 )
-from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.jobs import OVERDUE, JobScan
+from progressor.runtime.jobs import OVERDUE, JobControl, JobScan
 from progressor.runtime.step.job_steps import JobSteps, NodeNames
-from progressor.storage.jobs.jobs import Found, Maintained, RunningJobs
+from progressor.storage.jobs.jobs import Found, Jobs, Maintained, RunningJobs
 from tests.support.builders import make_key, make_process, make_success, make_task, seconds
 from tests.support.clock import START
 from tests.support.runtime.harness import (
     make_dispatcher,
     running,
 )
+from tests.support.runtime.stubs import stub
 from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted
 
 ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
 
 
-@dataclasses.dataclass
-class ScriptedJobs:
-    """Storage's jobs, by what they are to answer."""
-
-    maintained: list[ProcessKey] = dataclasses.field(default_factory=list)
-    answers: list[Maintained | errors.StorageError] = dataclasses.field(default_factory=list)
-    upkeep_due: tuple[ProcessKey, ...] = ()
-    overdue: tuple[ProcessKey, ...] = ()
-    found: tuple[Found, ...] | None = None
-    running: tuple[RunningJobs, ...] = ()
-    orphans_asked: int = 0
-    effects: EffectDispatcher = dataclasses.field(init=False)
-
-    @property
-    def jobs(self) -> "ScriptedJobs":
-        return self
-
-    async def maintain(self, key: ProcessKey) -> Maintained:
-        self.maintained.append(key)
-        answer = self.answers.pop(0) if self.answers else Maintained()
-        if isinstance(answer, errors.StorageError):
-            raise answer
-        return answer
-
-    async def find_upkeep_due(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
-        assert (age, limit > 0) == (OVERDUE, True)
-        return self.upkeep_due
-
-    async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
-        assert limit > 0
-        return self.overdue
-
-    async def stop_orphans(self) -> int:
-        self.orphans_asked += 1
-        return 0
-
-    async def recover(self) -> tuple[Found, ...] | None:
-        return self.found
-
-    async def count_running(self) -> tuple[RunningJobs, ...]:
-        return self.running
-
-
 class Upkeep:
-    """A scan on scripted jobs."""
+    """A scan of scripted jobs."""
 
-    def __init__(self, **answers: Any) -> None:
-        self.jobs = self.control = ScriptedJobs(**answers)
-        self.control.effects = make_dispatcher()
+    def __init__(self, *maintained: Maintained | errors.StorageError, **answers: Any) -> None:
+        chosen: dict[str, Any] = {"recover": None, "fail_overdue": (), "stop_orphans": 0} | answers
+        stored = {
+            name: chosen.pop(name)
+            for name in ("find_upkeep_due", "count_running")
+            if name in chosen
+        }
+        self.jobs = stub(Jobs, **{"find_upkeep_due": (), "count_running": ()} | stored)
+        self.control = stub(JobControl, maintain=list(maintained), **chosen)
+        self.control.effects, self.control.jobs = make_dispatcher(), self.jobs
         self.queue = self.control.effects.upkeep_queue
         context = self.control.effects.context
         self.metrics, self.observers = context.metrics, context.observers
-        self.scan = JobScan(control=cast("Any", self.control), context=context)
+        self.scan = JobScan(control=self.control, context=context)
+
+    @property
+    def maintained(self) -> list[ProcessKey]:
+        return [call.args[0] for call in self.control.maintain.await_args_list]
 
 
 async def test_a_reported_job_is_handled_at_once() -> None:
-    upkeep = Upkeep(answers=[Maintained(started=2), Maintained(stopped=3)])
+    upkeep = Upkeep(Maintained(started=2), Maintained(stopped=3))
     async with running(upkeep.scan.run):
         upkeep.queue.add(ONE, OTHER)
         await settled()
 
-        assert upkeep.jobs.maintained == [ONE, OTHER]
+        assert upkeep.maintained == [ONE, OTHER]
 
     assert counted(upkeep.metrics.upkeep_nodes) == {
         ("orders", "started"): 2,
@@ -114,36 +81,37 @@ async def test_a_reported_job_is_handled_at_once() -> None:
 
 async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
     locked = errors.StorageLockedError("kept")
-    upkeep = Upkeep(answers=[locked, Maintained(is_whole=False), Maintained()])
+    upkeep = Upkeep(locked, Maintained(is_whole=False), Maintained())
     async with running(upkeep.scan.run):
         upkeep.queue.add(ONE)
         await asyncio.sleep(1)
 
-    assert upkeep.jobs.maintained == [ONE] * 3
+    assert upkeep.maintained == [ONE] * 3
 
 
 async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
-    upkeep = Upkeep(answers=[errors.StorageLockedError("kept"), Maintained()])
+    upkeep = Upkeep(errors.StorageLockedError("kept"), Maintained())
     async with running(upkeep.scan.run):
         upkeep.queue.add(ONE, OTHER)
         await settled()
 
-        assert upkeep.jobs.maintained == [ONE, OTHER]
+        assert upkeep.maintained == [ONE, OTHER]
 
 
 async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
-    upkeep = Upkeep(upkeep_due=(ONE,))
+    upkeep = Upkeep(Maintained(), find_upkeep_due=(ONE,))
     async with running(upkeep.scan.run):
         await upkeep.scan.scan()
         await settled()
 
-        assert upkeep.jobs.maintained == [ONE]
+        assert upkeep.maintained == [ONE]
 
-    assert upkeep.jobs.orphans_asked == 1
+    upkeep.control.stop_orphans.assert_awaited_once()
+    assert upkeep.jobs.find_upkeep_due.await_args.kwargs["age"] == OVERDUE
 
 
 async def test_what_fails_at_its_deadline_is_counted() -> None:
-    upkeep = Upkeep(overdue=(ONE, OTHER))
+    upkeep = Upkeep(fail_overdue=(ONE, OTHER))
 
     await upkeep.scan.scan()
 
@@ -153,7 +121,7 @@ async def test_what_fails_at_its_deadline_is_counted() -> None:
 
 
 async def test_what_recovery_finds_is_counted() -> None:
-    upkeep = Upkeep(found=(Found("join", ONE, None), Found("node", OTHER, 3)))
+    upkeep = Upkeep(recover=(Found("join", ONE, None), Found("node", OTHER, 3)))
 
     await upkeep.scan.scan()
 
@@ -162,11 +130,11 @@ async def test_what_recovery_finds_is_counted() -> None:
 
 
 async def test_running_jobs_are_reported_until_they_have_ended() -> None:
-    upkeep = Upkeep(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
+    upkeep = Upkeep(count_running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
     upkeep.scan.observed()
     await upkeep.scan.count()
     told = counted(upkeep.metrics.jobs_running), counted(upkeep.metrics.job_nodes)
-    upkeep.jobs.running = ()
+    upkeep.jobs.count_running.return_value = ()
 
     await upkeep.scan.count()
 
@@ -199,47 +167,13 @@ def broke(name: str) -> NodeOutcome:
     return NodeOutcome(name=name, state=NodeState.FAILED, error=error)
 
 
-class FakeJobs:
-    """Storage's jobs, as a test says; notes what was asked for."""
-
-    def __init__(
-        self,
-        *,
-        known: Mapping[str, int] = {},
-        outcomes: tuple[NodeOutcome, ...] | None = (),
-        failures: tuple[int, int, tuple[NodeOutcome, ...]] = (2, 0, ()),
-    ) -> None:
-        self._known, self._outcomes, self._failures = known, outcomes, failures
-        self.asked: list[object] = []
-
-    async def known_nodes(self, key: ProcessKey, *, after: int) -> Mapping[str, int]:
-        self.asked.append((key, after))
-        return {name: ordinal for name, ordinal in self._known.items() if ordinal > after}
-
-    async def outcomes(self, key: ProcessKey, *, bytes_max: int) -> tuple[NodeOutcome, ...] | None:
-        self.asked.append((key, bytes_max))
-        return self._outcomes
-
-    async def inputs(
-        self, leader: ProcessKey, node: int, *, bytes_max: int
-    ) -> tuple[NodeOutcome, ...] | None:
-        self.asked.append((leader, node, bytes_max))
-        return self._outcomes
-
-    async def failures(
-        self, key: ProcessKey, *, limit: int
-    ) -> tuple[int, int, tuple[NodeOutcome, ...]]:
-        self.asked.append((key, limit))
-        return self._failures
-
-
 def a_task(part: Part | None, task_type: TaskType = TaskType.INIT, **fields: object) -> RunningTask:
     return make_task(process=make_process(part=part), task_type=task_type, **fields)
 
 
-async def handed(jobs: FakeJobs, task: RunningTask) -> RunningTask | Outcome:
+async def handed(task: RunningTask, **answers: Any) -> RunningTask | Outcome:
     assert task.process.part is not None
-    return await JobSteps(cast("Any", jobs)).handed(task, task.process.part)
+    return await JobSteps(stub(Jobs, **answers)).handed(task, task.process.part)
 
 
 class TestLedByTheEngine:
@@ -247,7 +181,7 @@ class TestLedByTheEngine:
         args = encode_graph(StartNodes(nodes=(A,), timeout=seconds(60)))
         task = a_task(BY_ENGINE, args=args, scheduled_at=START, started_at=START + seconds(40))
 
-        outcome = await handed(FakeJobs(), task)
+        outcome = await handed(task)
 
         assert isinstance(outcome, Succeeded)
         action = outcome.intent.action
@@ -255,15 +189,15 @@ class TestLedByTheEngine:
         assert (action.deadline, action.timeout) == (START + seconds(60), None)
 
     async def test_the_join_completes_it_where_all_nodes_are_done(self) -> None:
-        outcome = await handed(FakeJobs(), a_task(BY_ENGINE, TaskType.JOIN))
+        outcome = await handed(a_task(BY_ENGINE, TaskType.JOIN), failures=(2, 0, ()))
 
         assert isinstance(outcome, Succeeded)
         assert outcome.intent.action == Complete()
 
     async def test_the_join_fails_for_good_and_names_the_first_that_failed(self) -> None:
-        jobs = FakeJobs(failures=(9, 4, (broke("x"), broke("y"))))
+        failures = (9, 4, (broke("x"), broke("y")))
 
-        outcome = await handed(jobs, a_task(BY_ENGINE, TaskType.JOIN))
+        outcome = await handed(a_task(BY_ENGINE, TaskType.JOIN), failures=failures)
 
         assert outcome == Failed(
             code=10,
@@ -273,14 +207,9 @@ class TestLedByTheEngine:
         )
 
     async def test_the_join_of_a_job_that_was_removed_since_is_no_crash(self) -> None:
-        class Gone(FakeJobs):
-            async def failures(
-                self, key: ProcessKey, *, limit: int
-            ) -> tuple[int, int, tuple[NodeOutcome, ...]]:
-                del limit
-                raise job_errors.JobNotFoundError(key.namespace, key.process_id)
+        gone = job_errors.JobNotFoundError("orders", "p1")
 
-        outcome = await handed(Gone(), a_task(BY_ENGINE, TaskType.JOIN))
+        outcome = await handed(a_task(BY_ENGINE, TaskType.JOIN), failures=gone)
 
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.retryable) == ("JOB_NOT_FOUND", True)
@@ -289,7 +218,7 @@ class TestLedByTheEngine:
         "task_type", [TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR, TaskType.TIMEOUT]
     )
     async def test_it_takes_no_requests(self, task_type: TaskType) -> None:
-        outcome = await handed(FakeJobs(), a_task(BY_ENGINE, task_type))
+        outcome = await handed(a_task(BY_ENGINE, task_type))
 
         assert isinstance(outcome, Rejected)
         assert (outcome.code, outcome.reason) == (12, "LED_BY_ENGINE")
@@ -297,12 +226,12 @@ class TestLedByTheEngine:
 
 class TestHanded:
     async def test_an_init_that_wants_results_is_told_of_its_predecessors(self) -> None:
-        task, jobs = a_task(TAKES_RESULTS), FakeJobs(outcomes=(DONE,))
+        task, jobs = a_task(TAKES_RESULTS), stub(Jobs, inputs=(DONE,))
 
-        found = await handed(jobs, task)
+        found = await JobSteps(jobs).handed(task, TAKES_RESULTS)
 
         assert found == dataclasses.replace(task, nodes=(DONE,))
-        assert jobs.asked == [(LEADER, 3, 32 * 1024 * 1024)]
+        jobs.inputs.assert_awaited_once_with(LEADER, 3, bytes_max=32 * 1024 * 1024)
 
     @pytest.mark.parametrize(
         ("part", "task_type", "reason"),
@@ -314,7 +243,7 @@ class TestHanded:
     async def test_more_than_fits_fails_the_step_for_good(
         self, part: Part, task_type: TaskType, reason: str
     ) -> None:
-        outcome = await handed(FakeJobs(outcomes=None), a_task(part, task_type))
+        outcome = await handed(a_task(part, task_type), outcomes=None, inputs=None)
 
         assert isinstance(outcome, Failed)
         assert (outcome.code, outcome.reason, outcome.retryable) == (8, reason, False)
@@ -332,34 +261,33 @@ class TestHanded:
     async def test_any_other_step_is_told_nothing_and_nothing_is_read(
         self, part: Part, task_type: TaskType
     ) -> None:
-        task, jobs = a_task(part, task_type), FakeJobs(outcomes=(DONE,))
+        task, jobs = a_task(part, task_type), stub(Jobs)
 
-        assert await handed(jobs, task) is task
-        assert jobs.asked == []
+        assert await JobSteps(jobs).handed(task, part) is task
+        jobs.inputs.assert_not_awaited()
+        jobs.outcomes.assert_not_awaited()
 
 
 class TestPlan:
     @staticmethod
     async def planned(
-        jobs: FakeJobs, task: RunningTask, *nodes: NodeSpec
+        task: RunningTask, *nodes: NodeSpec
     ) -> tuple[Outcome, list[int], dict[int, tuple[int, ...]]]:
         action = StartNodes(nodes=nodes)
-        outcome, plan = await JobSteps(cast("Any", jobs)).plan(task, make_success(action), action)
+        outcome, plan = await JobSteps(stub(Jobs)).plan(task, make_success(action), action)
         if plan is None:
             return outcome, [], {}
         return outcome, [node.ordinal for node in plan.nodes], dict(plan.appended)
 
     async def test_the_init_of_a_leader_has_none_before_it(self) -> None:
-        jobs = FakeJobs(known={"z": 1})
+        _, ordinals, _ = await self.planned(a_task(BY_ENGINE), A, B)
 
-        _, ordinals, _ = await self.planned(jobs, a_task(BY_ENGINE), A, B)
-
-        assert (ordinals, jobs.asked) == ([1, 2], [])
+        assert ordinals == [1, 2]
 
     async def test_nodes_inherit_the_context_of_the_step(self) -> None:
         task = a_task(None, caller_context={"tenant": "t"})
 
-        outcome, *_ = await self.planned(FakeJobs(), task, A)
+        outcome, *_ = await self.planned(task, A)
 
         assert isinstance(outcome, Succeeded)
         action = outcome.intent.action
@@ -369,7 +297,7 @@ class TestPlan:
     async def test_the_nodes_of_a_scheduled_job_know_it(self) -> None:
         own = NodeSpec(name="a", options=JobOptions(target="there:1"))
 
-        outcome, *_ = await self.planned(FakeJobs(), a_task(SCHEDULED), own)
+        outcome, *_ = await self.planned(a_task(SCHEDULED), own)
 
         assert isinstance(outcome, Succeeded)
         action = outcome.intent.action
@@ -384,7 +312,7 @@ class TestPlan:
     ) -> None:
         nodes = [NodeSpec(name=f"n{number}", predecessors=("z",)) for number in range(count)]
 
-        outcome, ordinals, _ = await self.planned(FakeJobs(), a_task(None), *nodes)
+        outcome, ordinals, _ = await self.planned(a_task(None), *nodes)
 
         assert isinstance(outcome, Failed)
         assert (outcome.code, outcome.reason, outcome.retryable) == (3, "INVALID_ANSWER", False)

@@ -9,7 +9,7 @@ from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.processes.processes import Put, SimpleRepair
-from progressor.storage.rows.effects import Cancellation, Effects, Later
+from progressor.storage.rows.effects import NO_EFFECTS, Cancellation, Effects, Later
 from tests.support.builders import (
     make_cancelled,
     make_error,
@@ -342,8 +342,8 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
 
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
-    harness.processes.effects = Effects(due=((KEY, 9),))
+    repaired = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
+    harness.processes.simple_repair.return_value = repaired, Effects(due=((KEY, 9),))
 
     task_id = await harness.requests.simple_repair(KEY)
 
@@ -356,7 +356,7 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
 )
 async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
     harness = Harness()
-    harness.processes.put_answer = Put(verdict=verdict, task_id=1)
+    harness.processes.put.return_value = Put(verdict=verdict, task_id=1), NO_EFFECTS
 
     assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
     assert harness.due_queue.wait_seconds() is None
@@ -364,7 +364,8 @@ async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -
 
 async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     harness = Harness()
-    harness.processes.effects = Effects(upcoming=(Later(KEY, 7, 2.0),))
+    put = Put(verdict=Verdict.ACCEPTED, task_id=1)
+    harness.processes.put.return_value = put, Effects(upcoming=(Later(KEY, 7, 2.0),))
 
     await harness.requests.put(IMPORT)
 
@@ -373,7 +374,8 @@ async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
 
 async def test_an_import_of_an_existing_process_is_refused() -> None:
     harness = Harness()
-    harness.processes.put_answer = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
+    put = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
+    harness.processes.put.return_value = put, NO_EFFECTS
 
     with pytest.raises(errors.ProcessAlreadyExistsError):
         await harness.requests.put(IMPORT)
@@ -385,7 +387,7 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     harness.results.awaited = 8
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
     harness.replies.expect(8, KEY, waiter)
-    harness.processes.effects = ended(7, 8, removed=True)
+    harness.processes.remove.return_value = ended(7, 8, removed=True)
 
     await harness.requests.remove(KEY)
 
@@ -404,7 +406,7 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
     harness = Harness()
     answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
     harness.results.awaited = 7
-    harness.processes.effects = ended(7, removed=removed)
+    harness.processes.cancel.return_value = 7, ended(7, removed=removed)
 
     assert await harness.requests.cancel(KEY, "its key") == 7
     with pytest.raises(kind):
@@ -413,7 +415,8 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
 
 async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
     harness = Harness()
-    harness.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None)
+    gone = SimpleRepair(verdict=Verdict.GONE, task_id=None)
+    harness.processes.simple_repair.return_value = gone, NO_EFFECTS
 
     with pytest.raises(AssertionError, match="gone is not a refusal"):
         await harness.requests.simple_repair(KEY)

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import random
+from unittest import mock
 
 import pytest
 
@@ -131,26 +132,27 @@ async def test_a_namespace_without_retention_keeps_everything() -> None:
 
     await harness.retaining.scan()
 
-    assert (harness.retention.finished_calls, harness.retention.task_calls) == ([], [])
+    harness.retention.delete_finished.assert_not_awaited()
+    harness.retention.delete_old_tasks.assert_not_awaited()
 
 
 async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
     harness = Harness(make_namespace(finished_process_retention=seconds(60)))
-    harness.retention.finished["orders"] = 2 * LIMIT + 1
+    harness.retention.delete_finished.side_effect = [LIMIT, LIMIT, 1]
 
     await harness.retaining.scan()
 
-    assert len(harness.retention.finished_calls) == 3
-    assert harness.retention.finished["orders"] == 0
+    one = mock.call("orders", age=seconds(60), limit=LIMIT)
+    assert harness.retention.delete_finished.await_args_list == [one] * 3
 
 
 async def test_one_round_deletes_only_so_much() -> None:
     harness = Harness(make_namespace(finished_process_retention=seconds(60)))
-    harness.retention.finished["orders"] = 1000 * LIMIT
+    harness.retention.delete_finished.return_value = LIMIT
 
     await harness.retaining.scan()
 
-    assert len(harness.retention.finished_calls) == BATCHES_MAX
+    assert harness.retention.delete_finished.await_count == BATCHES_MAX
 
 
 async def test_all_slots_have_their_turn() -> None:
@@ -159,4 +161,5 @@ async def test_all_slots_have_their_turn() -> None:
     for _ in range(SLOT_COUNT // SLOTS_PER_ROUND):
         await harness.retaining.scan()
 
-    assert harness.retention.task_calls == [(slot, "orders") for slot in range(SLOT_COUNT)]
+    calls = harness.retention.delete_old_tasks.await_args_list
+    assert [call.args for call in calls] == [(slot, "orders") for slot in range(SLOT_COUNT)]

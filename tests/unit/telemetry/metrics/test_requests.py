@@ -7,9 +7,11 @@ import pytest
 
 from progressor import errors
 from progressor.api.calls.request_count import NAMESPACES_MAX, RequestCount
-from progressor.domain.processes.admission import Import
+from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.process import ProcessStatus
+from progressor.storage.processes.processes import Put
+from progressor.storage.rows.effects import NO_EFFECTS
 from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
@@ -41,6 +43,7 @@ async def test_preparing_a_request_lasts_until_it_is_durable() -> None:
 @in_virtual_time
 async def test_an_import_writes_its_history() -> None:
     harness = Harness()
+    harness.processes.put.return_value = Put(verdict=Verdict.ACCEPTED, task_id=1), NO_EFFECTS
     history = (NewEvent(payload=b"one"), NewEvent(payload=b"three"))
 
     await harness.requests.put(
