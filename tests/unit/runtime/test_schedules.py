@@ -1,7 +1,6 @@
 """Schedules: what precedes a run, what a trigger finds, what is reported, and what is run when."""
 
 import asyncio
-import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -10,7 +9,7 @@ import pytest
 
 from progressor import errors, job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.processes.process import SLOT_COUNT, ProcessKey, process_key
+from progressor.domain.processes.process import SLOT_COUNT, process_key
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CallTarget,
@@ -18,7 +17,6 @@ from progressor.domain.schedules.schedule import (
     JobTarget,
     OverlapPolicy,
     Schedule,
-    ScheduleKey,
     ScheduleRun,
     ScheduleRunCause,
     ScheduleRunState,
@@ -30,7 +28,8 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.runtime import schedules
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.jobs import JobControl
+from progressor.runtime.requests import Requests
 from progressor.runtime.schedules import ATTEMPTS_MAX, ScheduleRuns, ScheduleScan
 from progressor.storage.rows.effects import NO_EFFECTS, Effects
 from progressor.storage.schedules.runs import (
@@ -43,12 +42,15 @@ from progressor.storage.schedules.runs import (
     QueuedRun,
     ScheduleTarget,
     StartedWork,
+    StoredRuns,
     schedule_target,
 )
+from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
 from tests.support.runtime.harness import make_context, make_dispatcher, running
+from tests.support.runtime.stubs import stub
 from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.spans import (
     NOT_TRACED,
@@ -95,98 +97,40 @@ RUN = ScheduleRun(
 
 
 class Scene:
-    """Everything that schedule runs call, in one; records its calls."""
+    """Runs of schedules, over stubs of what they call."""
 
     def __init__(self, tracing: Tracing = SILENT) -> None:
-        self.started: list[StartedWork] = []
-        self.ended: list[str] = []
-        self.marked: list[dt.datetime] = []
-        self.fails: Exception | None = None
-        self.has_job = False
         self.verdicts: list[str] = []
         self.ran: list[Item] = []
-        self.refusal: Exception | None = None
-        self.known: ScheduleRun | None = None
-        self.found: list[ScheduleRun | None] = []
+        self.runs = stub(StoredRuns, running=(), now=NOON, by_key=None, at=RUN)
+        self.runs.run.side_effect = self._run
+        self.requests = stub(Requests, cancel=7)
+        self.jobs = stub(JobControl, cancel=job_errors.JobNotFoundError("clocks", "p"))
         self.metrics = Metrics()
-        self.observers = Observers()
         self.schedule_runs = ScheduleRuns(
-            runs=cast("Any", self),
-            schedules=cast("Any", self),
-            requests=cast("Any", self),
-            jobs=cast("Any", Jobs(self)),
+            runs=self.runs,
+            schedules=stub(Schedules, get=a_schedule()),
+            requests=self.requests,
+            jobs=self.jobs,
             effects=make_dispatcher(),
-            context=make_context(observers=self.observers, metrics=self.metrics, tracing=tracing),
+            context=make_context(metrics=self.metrics, tracing=tracing),
         )
 
-    async def running(self, key: ScheduleKey) -> Sequence[StartedWork]:
-        assert key == KEY
-        return self.started
+    def start(self, task_type: TaskType) -> None:
+        """Have an earlier run start a task that is at work."""
+        work = StartedWork(instant=NOON, process=PROCESS, task_type=task_type, task_id=7)
+        self.runs.running.return_value = [work]
 
-    async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        if self.fails:
-            raise self.fails
-        self.ended.append(f"task {task} of {key.process_id}")
-        return 1
-
-    async def halt(self, key: ProcessKey, detail: str) -> None:
-        assert detail == "SCHEDULE_CANCELLED"
-        if self.fails:
-            raise self.fails
-        self.ended.append(f"process {key.process_id}")
-
-    async def mark_cancelled(self, key: ScheduleKey, instant: dt.datetime) -> None:
-        assert key == KEY
-        self.marked.append(instant)
-
-    async def run(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
+    def _run(self, items: Sequence[Item]) -> tuple[tuple[Done, ...], Effects]:
         self.ran.extend(items)
-        if self.refusal:
-            raise self.refusal
         verdict = self.verdicts.pop(0) if self.verdicts else "started"
-        done = tuple(
-            Done(
-                item=item,
-                verdict=verdict,
-                recorded_at=NOON + dt.timedelta(milliseconds=7),
-                task_id=1,
-                reason="PROCESS_FAILED" if verdict == "refused" else None,
-            )
+        recorded_at = NOON + dt.timedelta(milliseconds=7)
+        reason = "PROCESS_FAILED" if verdict == "refused" else None
+        done = (
+            Done(item=item, verdict=verdict, recorded_at=recorded_at, task_id=1, reason=reason)
             for item in items
         )
-        return done, NO_EFFECTS
-
-    async def get(self, key: ScheduleKey) -> Schedule:
-        assert key == KEY
-        return a_schedule()
-
-    async def now(self) -> dt.datetime:
-        return NOON
-
-    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> ScheduleRun | None:
-        assert (key, idempotency_key) == (KEY, "k")
-        return self.known
-
-    async def at(self, key: ScheduleKey, instant: dt.datetime) -> ScheduleRun | None:
-        assert (key, instant) == (KEY, NOON)
-        return self.found.pop(0) if self.found else RUN
-
-    async def last(self, key: ScheduleKey, *, limit: int) -> Sequence[ScheduleRun]:
-        assert key == KEY
-        return (RUN,) * limit
-
-
-@dataclasses.dataclass
-class Jobs:
-    scene: Scene
-
-    async def cancel(self, key: ProcessKey, reason: str) -> None:
-        assert reason == "SCHEDULE_CANCELLED"
-        if not self.scene.has_job:
-            raise job_errors.JobNotFoundError(key.namespace, key.process_id)
-        if self.scene.fails:
-            raise self.scene.fails
-        self.scene.ended.append(f"job {key.process_id}")
+        return tuple(done), NO_EFFECTS
 
 
 @pytest.fixture
@@ -194,27 +138,27 @@ def scene() -> Scene:
     return Scene()
 
 
-def started(task_type: TaskType) -> StartedWork:
-    return StartedWork(instant=NOON, process=PROCESS, task_type=task_type, task_id=7)
-
-
 @pytest.mark.parametrize(
     ("task_type", "has_job", "ended"),
     [
-        (TaskType.INIT, False, "process p"),
-        (TaskType.INIT, True, "job p"),
-        (TaskType.CALL, False, "task 7 of p"),
-        (TaskType.NOTIFY, False, "task 7 of p"),
+        (TaskType.INIT, False, "halt"),
+        (TaskType.INIT, True, "job"),
+        (TaskType.CALL, False, "task"),
+        (TaskType.NOTIFY, False, "task"),
     ],
 )
 async def test_what_runs_is_ended_before_the_next_one_is_run(
     scene: Scene, task_type: TaskType, has_job: bool, ended: str
 ) -> None:
-    scene.started, scene.has_job = [started(task_type)], has_job
+    scene.start(task_type)
+    if has_job:
+        scene.jobs.cancel.side_effect = None
 
     await scene.schedule_runs.run([an_item()])
 
-    assert (scene.ended, scene.marked) == ([ended], [NOON])
+    calls = {"halt": scene.requests.halt, "job": scene.jobs.cancel, "task": scene.requests.cancel}
+    calls[ended].assert_awaited_once_with(PROCESS, 7 if ended == "task" else "SCHEDULE_CANCELLED")
+    scene.runs.mark_cancelled.assert_awaited_once_with(KEY, NOON)
     assert len(scene.ran) == 1
 
 
@@ -232,16 +176,17 @@ async def test_what_runs_is_ended_before_the_next_one_is_run(
 async def test_what_ends_by_itself_is_not_marked_as_cancelled(
     scene: Scene, task_type: TaskType, error: Exception
 ) -> None:
-    scene.started, scene.fails = [started(task_type)], error
+    scene.start(task_type)
+    scene.requests.cancel.side_effect = scene.requests.halt.side_effect = error
 
     await scene.schedule_runs.run([an_item()])
 
-    assert scene.marked == []
+    scene.runs.mark_cancelled.assert_not_awaited()
     assert len(scene.ran) == 1
 
 
 async def test_a_trigger_of_a_key_that_came_before_runs_nothing(scene: Scene) -> None:
-    scene.known = RUN
+    scene.runs.by_key.return_value = RUN
 
     run = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
 
@@ -250,7 +195,8 @@ async def test_a_trigger_of_a_key_that_came_before_runs_nothing(scene: Scene) ->
 
 
 async def test_a_trigger_is_tried_again_where_the_schedule_has_changed(scene: Scene) -> None:
-    scene.verdicts, scene.found = ["changed", "known"], [None]
+    scene.verdicts = ["changed", "known"]
+    scene.runs.at.side_effect = [None, RUN]
 
     run = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
 
@@ -263,10 +209,6 @@ async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) ->
 
     with pytest.raises(errors.StorageConflictError):
         await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
-
-
-async def test_the_last_runs_are_read(scene: Scene) -> None:
-    assert await scene.schedule_runs.last(KEY, limit=2) == (RUN, RUN)
 
 
 @pytest.mark.parametrize("verdict", ["started", "queued", "skipped", "refused", "missed"])
@@ -371,7 +313,7 @@ async def test_a_run_that_may_have_been_done_is_told_and_none_that_was_not(
 ) -> None:
     spans = Spans()
     scene = Scene(spans.tracing)
-    scene.refusal = refusal
+    scene.runs.run.side_effect = refusal
 
     with pytest.raises(type(refusal)):
         await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
@@ -437,52 +379,37 @@ def queued(name: str, *, is_ready: bool) -> QueuedRun:
     )
 
 
-class ScriptedRuns:
-    """Gives what it was told to, and notes what is asked."""
-
-    def __init__(self) -> None:
-        self.due: list[Sequence[DueSchedule] | Exception] = []
-        self.queued: list[QueuedRun] = []
-        self.looked_after: list[ScheduleKey] = []
-        self.forgotten: list[int] = []
-        self.windows: dict[int, int] = {}
-        self.seconds: float | None = None
-
-    async def claim_due(self, *, limit: int, lease: dt.timedelta) -> Sequence[DueSchedule]:
-        del limit, lease
-        given = self.due.pop(0) if self.due else ()
-        if isinstance(given, Exception):
-            raise given
-        return given
-
-    async def seconds_until_due(self) -> float | None:
-        return self.seconds
-
-    async def find_queued(self, *, after: ScheduleKey, limit: int) -> Sequence[QueuedRun]:
-        self.looked_after.append(after)
-        return self.queued[:limit]
-
-    async def delete_old(
-        self, slot: int, at: DeletedTo, *, kept: int, age: dt.timedelta, limit: int
-    ) -> Deleted:
-        assert (kept, age, limit) == (schedules.KEPT, schedules.KEPT_FOR, schedules.WINDOW)
-        self.forgotten.append(slot)
-        window = int(at.schedule_id or "0") + 1
-        left = window < self.windows.get(slot, 1)
-        return Deleted(1, DeletedTo("clocks", str(window)) if left else None)
+def _next(answers: list[Any]) -> Any:
+    answer = answers.pop(0) if answers else ()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 class Scanning:
     """A scan over scripted runs, which are started unless a batch is refused."""
 
     def __init__(self) -> None:
-        self.runs, self.metrics = ScriptedRuns(), Metrics()
-        self.changed = asyncio.Event()
+        self.metrics, self.changed = Metrics(), asyncio.Event()
+        self.runs = stub(StoredRuns, seconds_until_due=None, find_queued=())
+        self.due: list[Sequence[DueSchedule] | Exception] = []
+        self.runs.claim_due.side_effect = lambda **_: _next(self.due)
+        self.windows: dict[int, int] = {}
+        self.runs.delete_old.side_effect = self._delete_old
         self.batches: list[list[str]] = []
         self.refuse: Callable[[list[str]], Exception | None] = lambda _: None
         self.scan = ScheduleScan(
             schedule_runs=cast("Any", self), context=make_context(metrics=self.metrics)
         )
+
+    @property
+    def forgotten(self) -> list[int]:
+        return [call.args[0] for call in self.runs.delete_old.await_args_list]
+
+    def _delete_old(self, slot: int, at: DeletedTo, **_: Any) -> Deleted:
+        window = int(at.schedule_id or "0") + 1
+        left = window < self.windows.get(slot, 1)
+        return Deleted(1, DeletedTo("clocks", str(window)) if left else None)
 
     @property
     def schedules(self) -> "Scanning":
@@ -502,7 +429,7 @@ def harness() -> Scanning:
 
 
 async def test_schedules_that_start_the_same_kind_run_together(harness: Scanning) -> None:
-    harness.runs.due = [
+    harness.due = [
         [
             due("a"),
             due("b", target="call", target_id="p"),
@@ -527,7 +454,7 @@ def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() ->
 async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
     harness: Scanning, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.runs.due = [[due("a", zone="Moon/Base"), due("b")]]
+    harness.due = [[due("a", zone="Moon/Base"), due("b")]]
 
     await harness.scan.run_due()
 
@@ -538,7 +465,7 @@ async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
 async def test_a_batch_that_is_refused_is_run_one_by_one(
     harness: Scanning, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.runs.due = [[due("a"), due("b"), due("c")]]
+    harness.due = [[due("a"), due("b"), due("c")]]
     harness.refuse = lambda names: errors.StorageRefusedError("a value") if "b" in names else None
 
     await harness.scan.run_due()
@@ -549,7 +476,7 @@ async def test_a_batch_that_is_refused_is_run_one_by_one(
 
 
 async def test_a_locked_schedule_is_skipped(harness: Scanning) -> None:
-    harness.runs.due = [[due("a"), due("b")]]
+    harness.due = [[due("a"), due("b")]]
     harness.refuse = lambda names: errors.StorageLockedError("b") if "b" in names else None
 
     await harness.scan.run_due()
@@ -560,14 +487,14 @@ async def test_a_locked_schedule_is_skipped(harness: Scanning) -> None:
 async def test_a_rolled_back_run_is_retried_at_once_a_few_times(
     harness: Scanning,
 ) -> None:
-    harness.runs.due = [[due("a")]]
+    harness.due = [[due("a")]]
     left = [errors.StorageConflictError("deadlock")]
     harness.refuse = lambda _: left.pop() if left else None
 
     await harness.scan.run_due()
     assert harness.batches == [["a"], ["a"]]
 
-    harness.runs.due = [[due("a"), due("b")]]
+    harness.due = [[due("a"), due("b")]]
     harness.batches.clear()
     harness.refuse = lambda _: errors.StorageConflictError("deadlock")
     await harness.scan.run_due()
@@ -578,44 +505,48 @@ async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
     harness: Scanning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedules, "QUEUED_MAX", 2)
-    harness.runs.queued = [queued("a", is_ready=True), queued("b", is_ready=False)]
+    harness.runs.find_queued.return_value = [
+        queued("a", is_ready=True),
+        queued("b", is_ready=False),
+    ]
 
     await harness.scan.scan()
     await harness.scan.scan()
-    harness.runs.queued = []
+    harness.runs.find_queued.return_value = []
     await harness.scan.scan()
     await harness.scan.scan()
 
     b = schedule_key("clocks", "b")
     assert harness.batches == [["a"], ["a"]]
-    assert harness.runs.looked_after == [FIRST, b, b, FIRST]
+    calls = harness.runs.find_queued.await_args_list
+    assert [call.kwargs["after"] for call in calls] == [FIRST, b, b, FIRST]
 
 
 async def test_old_runs_are_deleted_slot_by_slot(harness: Scanning) -> None:
     for _ in range(SLOT_COUNT // schedules.SLOTS_PER_ROUND + 1):
         await harness.scan.forget()
 
-    assert harness.runs.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
-    assert harness.runs.forgotten[SLOT_COUNT] == 0
+    assert harness.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
+    assert harness.forgotten[SLOT_COUNT] == 0
 
 
 async def test_a_slot_with_many_old_runs_is_gone_on_with_in_the_next_round(
     harness: Scanning,
 ) -> None:
-    harness.runs.windows[1] = schedules.WINDOWS_PER_ROUND + 10
+    harness.windows[1] = schedules.WINDOWS_PER_ROUND + 10
 
     await harness.scan.forget()
-    first = harness.runs.forgotten[:]
+    first = harness.forgotten[:]
     await harness.scan.forget()
 
     assert first == [0, *[1] * (schedules.WINDOWS_PER_ROUND - 1)]
-    second = harness.runs.forgotten[len(first) :]
+    second = harness.forgotten[len(first) :]
     assert second == [*[1] * 11, *range(2, 1 + schedules.SLOTS_PER_ROUND)]
 
 
 async def test_a_full_batch_is_followed_by_another_at_once() -> None:
     harness = Scanning()
-    harness.runs.due = [[due(f"s{n}") for n in range(schedules.BATCH_MAX)], [due("last")]]
+    harness.due = [[due(f"s{n}") for n in range(schedules.BATCH_MAX)], [due("last")]]
 
     async with running(harness.scan.run):
         pass
@@ -625,9 +556,9 @@ async def test_a_full_batch_is_followed_by_another_at_once() -> None:
 
 async def test_it_wakes_for_a_change() -> None:
     harness = Scanning()
-    harness.runs.seconds = 3600.0
+    harness.runs.seconds_until_due.return_value = 3600.0
     async with running(harness.scan.run):
-        harness.runs.due = [[due("a")]]
+        harness.due = [[due("a")]]
         harness.changed.set()
         await settled()
 
@@ -637,7 +568,7 @@ async def test_it_wakes_for_a_change() -> None:
 @pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
 async def test_an_error_is_counted_and_the_loop_goes_on(error: Exception) -> None:
     harness = Scanning()
-    harness.runs.due = [error, [due("a")]]
+    harness.due = [error, [due("a")]]
     async with running(harness.scan.run):
         await asyncio.sleep(0.5)
 
