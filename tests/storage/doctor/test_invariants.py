@@ -3,7 +3,8 @@
 import asyncio
 import datetime as dt
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -13,25 +14,43 @@ import pytest_asyncio
 from bench.filling.load import fill
 from bench.filling.plan import Plan
 from progressor.storage.doctor.findings import OFFENDERS_MAX, State
-from progressor.storage.doctor.invariants.checks import GROUP, INVARIANTS, Invariant, checks
+from progressor.storage.doctor.invariants.checks import (
+    GROUP,
+    INVARIANTS,
+    LOOKS,
+    PAUSE_SECONDS,
+    Invariant,
+    checks,
+)
 from progressor.storage.doctor.run import Check
 from progressor.storage.postgres.migrations import migrate
 from tests.support.clock import ManualClock
 from tests.support.engine.replica import Env, answering, open_env, running_replica, timer
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find, looking
-from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.doctor.invariants import Past, broken_invariants
+from tests.support.storage.doctor.rows import replica
 from tests.support.storage.doctor.violations import VIOLATIONS, Violation
 from tests.support.storage.doctor.violations_gates import VIOLATIONS_OF_GATES
 from tests.support.storage.doctor.violations_jobs import VIOLATIONS_OF_JOBS
 from tests.support.storage.doctor.violations_schedules import VIOLATIONS_OF_SCHEDULES
+from tests.support.storage.gated_population import populate_gates
+from tests.support.storage.jobs.rows import populate_jobs
 from tests.support.storage.population import populate
+from tests.support.storage.schedules import MINUTE, schedule_store
 from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FILLING = Plan(process_count=4000, timer_count=1000, namespace="orders")
 WHOLE = {"processes", "tasks", "events", "job_nodes"}
+EMPTY_QUEUE = (
+    "INSERT INTO progressor.gate_queues VALUES ('orders', '{a}', '{a}', NULL, 3, 1, now(), 1)"
+)
+UPKEEP_DUE = (
+    "INSERT INTO progressor.jobs (slot, namespace, process_id, state, node_count, created_at,"
+    " updated_at, upkeep_due_at) VALUES (1, 'orders', 'p', 'running', 0, now(), now(), now())"
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -42,42 +61,78 @@ async def store(database: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def emptied(observer: psycopg.Connection[Any]) -> None:
+def emptied(store: Store, observer: psycopg.Connection[Any]) -> Store:
     empty(observer)
+    return store
 
 
-@pytest.mark.usefixtures("emptied")
-@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda it: f"{it.invariant}: {it.statement}")
-async def test_each_catches_its_violation_and_no_other(
-    store: Store, observer: psycopg.Connection[Any], violation: Violation
+async def populate_schedules(store: Store) -> None:
+    """Have a schedule run."""
+    timetable = schedule_store(store)
+    await timetable.create()
+    assert await timetable.after(MINUTE) == ["started"]
+
+
+POPULATIONS: Mapping[str, tuple[Callable[[Store], Awaitable[None]], Sequence[Violation]]] = {
+    "processes": (populate, VIOLATIONS),
+    "gates": (populate_gates, VIOLATIONS_OF_GATES),
+    "jobs": (populate_jobs, VIOLATIONS_OF_JOBS),
+    "schedules": (populate_schedules, VIOLATIONS_OF_SCHEDULES),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def populated(
+    request: pytest.FixtureRequest, store: Store, observer: psycopg.Connection[Any]
+) -> Callable[[], dict[str, list[Any]]]:
+    """Return what tells the invariants that a population breaks; only the first is at work."""
+    empty(observer)
+    await POPULATIONS[request.param][0](store)
+    if request.param == "processes":
+        return lambda: broken_invariants(observer)
+    return lambda: broken_invariants(observer, at_rest=True, now=store.clock.now())
+
+
+@pytest.mark.parametrize("populated", POPULATIONS, indirect=True)
+async def test_a_healthy_database_breaks_none(
+    populated: Callable[[], dict[str, list[Any]]],
 ) -> None:
-    await populate(store)
+    assert populated() == {}
 
+
+@pytest.mark.parametrize(
+    ("populated", "violation"),
+    [
+        pytest.param(kind, violation, id=f"{violation.invariant}: {violation.statement}")
+        for kind, (_, violations) in POPULATIONS.items()
+        for violation in violations
+    ],
+    indirect=["populated"],
+)
+async def test_each_catches_its_violation_and_no_other(
+    populated: Callable[[], dict[str, list[Any]]],
+    observer: psycopg.Connection[Any],
+    violation: Violation,
+) -> None:
     with observer.transaction(force_rollback=True):
         observer.execute(violation.statement.encode())
-        broken = broken_invariants(observer)
+        broken = populated()
 
     assert broken.keys() == {violation.invariant} | violation.besides
-    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
-        ("orders", True)
-    }
-    assert broken_invariants(observer) == {}
+    offenders = broken[violation.invariant]
+    assert all(namespace in {"orders", "nowhere"} and why for namespace, _, why in offenders)
 
 
 async def test_each_has_a_violation() -> None:
-    known = (
-        *VIOLATIONS, *VIOLATIONS_OF_GATES, *VIOLATIONS_OF_JOBS, *VIOLATIONS_OF_SCHEDULES,
-    )  # fmt: skip
-    violated = {each.invariant for each in known}
+    violated = {each.invariant for _, known in POPULATIONS.values() for each in known}
 
     assert violated == {invariant.name for invariant in INVARIANTS}
 
 
 async def test_an_offender_is_told_in_words(
-    store: Store, observer: psycopg.Connection[Any]
+    emptied: Store, observer: psycopg.Connection[Any]
 ) -> None:
-    empty(observer)
-    await populate(store)
+    await populate(emptied)
 
     with observer.transaction(force_rollback=True):
         observer.execute("UPDATE progressor.running SET token = 0")
@@ -85,6 +140,114 @@ async def test_an_offender_is_told_in_words(
 
     assert process_id.startswith("p")
     assert "(call, attempt 1, token 0) is leased, its record says call, running" in detail
+
+
+@pytest.mark.parametrize(
+    "violation",
+    [
+        "UPDATE progressor.tasks SET response = 'other' WHERE status = 'finished'",
+        "UPDATE progressor.tasks SET status = 'waiting', finished_at = NULL",
+        "UPDATE progressor.events SET payload = 'other'",
+        "DELETE FROM progressor.events",
+    ],
+)
+async def test_the_past_does_not_change(
+    emptied: Store, observer: psycopg.Connection[Any], violation: str
+) -> None:
+    await populate(emptied)
+    past = Past()
+    assert past.look(observer) == []
+
+    with observer.transaction(force_rollback=True):
+        observer.execute(violation.encode())
+        changed = past.look(observer)
+
+    assert changed != []
+
+
+async def test_what_is_broken_for_a_moment_breaks_no_invariant(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, EMPTY_QUEUE)
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        execute(own_database, "DELETE FROM progressor.gate_queues")
+
+    monkeypatch.setattr(time, "sleep", pause)
+    found = find(own_database, "gate_queues_wait_for_full_gates")
+
+    assert found.state is State.OK
+    assert pauses == [PAUSE_SECONDS]
+
+
+async def test_what_is_broken_by_others_each_time_breaks_no_invariant(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, EMPTY_QUEUE)
+
+    def pause(_: float) -> None:
+        execute(own_database, "UPDATE progressor.gate_queues SET head_task_id = head_task_id + 1")
+
+    monkeypatch.setattr(time, "sleep", pause)
+
+    assert find(own_database, "gate_queues_wait_for_full_gates").state is State.OK
+
+
+async def test_what_stays_broken_breaks_the_invariant_where_a_replica_serves(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, EMPTY_QUEUE, replica())
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    found = find(own_database, "gate_queues_wait_for_full_gates")
+
+    assert found.state is State.FAILED
+    assert found.words == "1 row violate the invariant: a gate queue waits for a gate that is full"
+    assert found.offenders == ("orders: queue {a} waits for nothing; next is task 1",)
+    assert "gates not promoted; retrying" in found.advice
+    assert len(pauses) == LOOKS
+
+
+async def test_what_stays_broken_waits_for_a_replica_where_none_serves(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, EMPTY_QUEUE)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    found = find(own_database, "gate_queues_wait_for_full_gates")
+
+    assert found.state is State.NOT_DONE
+    assert found.words.startswith("1 row to be seen to by a replica, and none is serving")
+    assert found.advice == "Start a replica, and ask again."
+
+
+async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, UPKEEP_DUE, replica())
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    found = find(own_database, "jobs_get_their_upkeep")
+
+    assert found.state is State.FAILED
+    assert found.offenders[0].startswith("orders/p: the job, running, has needed upkeep since")
+    assert "job upkeep failed; retrying" in found.advice
+
+
+async def test_a_job_that_is_tended_meanwhile_breaks_no_invariant(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, UPKEEP_DUE, replica())
+
+    def maintain(_: float) -> None:
+        execute(own_database, "UPDATE progressor.jobs SET upkeep_due_at = NULL")
+
+    monkeypatch.setattr(time, "sleep", maintain)
+
+    assert find(own_database, "jobs_get_their_upkeep").state is State.OK
 
 
 async def test_ten_offenders_are_named_and_all_are_counted(own_database: str) -> None:

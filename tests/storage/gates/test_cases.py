@@ -152,7 +152,6 @@ async def test_more_of_one_version_than_a_statement_promotes_are_all_told(store:
 async def test_more_whose_instant_comes_than_a_statement_looks_at_are_all_told(
     store: Store,
 ) -> None:
-    assert isinstance(store.clock, ManualClock)
     at_once = Constraints(run_at=store.clock.now() + SECOND)
     for _ in range(BATCH_MAX + 20):
         await call(store, await started(store), at_once)
@@ -195,7 +194,6 @@ async def test_who_stands_in_line_leaves_it_when_its_process_comes_to_hold_the_g
 async def test_a_gate_that_two_tasks_of_a_process_share_is_held_until_both_have_ended(
     store: Store,
 ) -> None:
-    assert isinstance(store.clock, ManualClock)
     mine, blocker = await started(store), await running(store, await started(store), gates("b"))
     await call(store, mine, gates("a", "b"))
     step = await running(store, mine, gates("a"))
@@ -214,7 +212,6 @@ async def test_a_gate_that_two_tasks_of_a_process_share_is_held_until_both_have_
 async def test_who_waits_for_its_retry_keeps_its_turn_and_who_is_behind_it_no_gate(
     store: Store,
 ) -> None:
-    assert isinstance(store.clock, ManualClock)
     mine, holder = await started(store), await running(store, await started(store), gates("a"))
     old = await call(store, mine, gates("a"))
     step = await store.run_task(a_request(mine))
@@ -251,7 +248,6 @@ async def test_who_gives_way_lets_those_of_its_process_go_on(store: Store) -> No
 
 async def old_behind_a_step(store: Store) -> RunningTask:
     """Return the step of a process behind which an old call with a gate is next."""
-    assert isinstance(store.clock, ManualClock)
     key, holder = await started(store), await running(store, await started(store), gates("a"))
     await call(store, key, gates("a"))
     step = await store.run_task(a_request(key))
@@ -309,7 +305,6 @@ async def test_a_timer_that_one_kept_waiting_who_gives_way_is_told_with_its_inst
 
 
 async def test_who_has_only_reserved_a_gate_gives_way_first(store: Store) -> None:
-    assert isinstance(store.clock, ManualClock)
     await store.set_gate("a", 2)
     at_work = await running(store, await started(store), gates("a"))
     first = await running(store, await started(store), gates("a"))

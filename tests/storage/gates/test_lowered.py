@@ -67,7 +67,6 @@ async def holders(store: Store, count: int, *others: str) -> list[ProcessKey]:
 
 async def wanting(store: Store, *others: str) -> ProcessKey:
     """Return a process whose init task wants the gate."""
-    assert isinstance(store.clock, ManualClock)
     store.clock.advance(SECOND)
     key = fresh_key()
     constraints = Constraints(gates={"x": None} | dict.fromkeys(others, 100))
@@ -198,7 +197,6 @@ async def test_another_replica_goes_on_where_one_has_died(
     stores: tuple[Store, ...],
 ) -> None:
     dead, other = stores
-    assert isinstance(dead.clock, ManualClock)
     names = [NAMESPACE.name]
     keys = await holders(dead, 8)
     await lower(dead, 1)

@@ -7,7 +7,6 @@ import pytest
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
-from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import specs
 from tests.support.storage.jobs.store import JobStore
 from tests.support.storage.store import a_request, success
@@ -34,16 +33,14 @@ async def test_a_step_that_starts_nodes_cancels_the_timer_as_well(jobs: JobStore
     assert list(await jobs.claim()) == ["a"]
 
 
-async def test_a_step_that_starts_nodes_replaces_the_timer_as_well(
-    jobs: JobStore, clock: ManualClock
-) -> None:
+async def test_a_step_that_starts_nodes_replaces_the_timer_as_well(jobs: JobStore) -> None:
     old, call = await called(jobs)
 
     await jobs.settled(call, success(NODES, SetTimer(after=2 * HOUR, args=b"new")))
 
     timer = (await jobs.store.processes.get(call.key)).timer
     assert timer is not None
-    assert (timer.due_at, timer.status) == (clock.now() + 2 * HOUR, TaskStatus.WAITING)
+    assert (timer.due_at, timer.status) == (jobs.store.clock.now() + 2 * HOUR, TaskStatus.WAITING)
     assert await jobs.store.task_status(call.key, old) is TaskStatus.CANCELLED
     assert list(await jobs.claim()) == ["a"]
 
@@ -62,7 +59,7 @@ async def test_a_step_that_starts_nodes_and_a_timer_due_now_goes_on_with_the_tim
 
 
 async def test_a_repair_that_starts_nodes_may_set_a_timer_in_place_of_the_broken_one(
-    jobs: JobStore, clock: ManualClock
+    jobs: JobStore,
 ) -> None:
     _, call = await called(jobs)
     await jobs.store.writes.halt(call.key, "why")
@@ -72,7 +69,7 @@ async def test_a_repair_that_starts_nodes_may_set_a_timer_in_place_of_the_broken
 
     timer = (await jobs.store.processes.get(call.key)).timer
     assert timer is not None
-    assert timer.due_at == clock.now() + HOUR
+    assert timer.due_at == jobs.store.clock.now() + HOUR
 
 
 @pytest.mark.parametrize("change", [SetTimer(after=HOUR), UnsetTimer()])

@@ -8,7 +8,6 @@ import pytest
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskType
-from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import specs
 from tests.support.storage.jobs.store import DONE, JobStore, begun
 from tests.support.storage.store import BROKEN, a_request, fresh_key, success
@@ -56,11 +55,11 @@ def told(jobs: JobStore) -> list[ProcessKey]:
 
 @pytest.mark.parametrize("end", [cancel, run_late, halt, remove])
 async def test_a_leader_is_told_when_a_job_within_its_own_has_ended(
-    jobs: JobStore, clock: ManualClock, end: End
+    jobs: JobStore, end: End
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     inner = await inner_job(jobs)
-    clock.advance(MINUTE)
+    jobs.store.clock.advance(MINUTE)
     jobs.store.told.clear()
 
     await end(jobs, inner)

@@ -10,7 +10,6 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import Job, JobFilter, JobState, NodeCounts, NodeSpec
 from progressor.domain.processes.process import JobOptions, Leadership
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
-from tests.support.clock import ManualClock
 from tests.support.storage.jobs.store import JobStore, begun
 from tests.support.storage.store import (
     fresh_key,
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOUR = dt.timedelta(hours=1)
 
 
-async def test_a_job_is_read_with_its_graph(jobs: JobStore, clock: ManualClock) -> None:
+async def test_a_job_is_read_with_its_graph(jobs: JobStore) -> None:
     leader = fresh_key()
     limits = Constraints(gates={"g": 1})
     target = JobOptions(target="127.0.0.1:1")
@@ -43,10 +42,10 @@ async def test_a_job_is_read_with_its_graph(jobs: JobStore, clock: ManualClock) 
         detail=None,
         led_by=Leadership.ENGINE,
         counts=NodeCounts(waiting=1, running=1),
-        created_at=clock.now(),
-        updated_at=clock.now(),
+        created_at=jobs.store.clock.now(),
+        updated_at=jobs.store.clock.now(),
         ended_at=None,
-        deadline_at=clock.now() + HOUR,
+        deadline_at=jobs.store.clock.now() + HOUR,
         schedule_id="nightly",
         revision=page.job.revision,
         retry_count=0,
@@ -54,7 +53,7 @@ async def test_a_job_is_read_with_its_graph(jobs: JobStore, clock: ManualClock) 
     first, second = page.nodes
     assert (first.ordinal, first.name, first.state) == (1, "a", NodeState.RUNNING)
     assert (first.args, first.target, first.constraints) == (b"args", "127.0.0.1:1", None)
-    assert (first.created_at, first.ready_at, first.started_at) == (clock.now(),) * 3
+    assert (first.created_at, first.ready_at, first.started_at) == (jobs.store.clock.now(),) * 3
     assert (second.state, second.predecessors) == (NodeState.WAITING, ("a",))
     assert (second.constraints, second.ready_at, second.ended_at) == (limits, None, None)
     assert not page.payloads_left_out
@@ -127,11 +126,11 @@ async def test_changes_are_those_after_a_revision(jobs: JobStore) -> None:
     assert [node.result for node in changed] == [b""] * 3
 
 
-async def test_a_list_pages_from_the_youngest(jobs: JobStore, clock: ManualClock) -> None:
+async def test_a_list_pages_from_the_youngest(jobs: JobStore) -> None:
     keys = []
     for _ in range(3):
         keys.append(await begun(jobs, {"a": ()}))
-        clock.advance(dt.timedelta(seconds=1))
+        jobs.store.clock.advance(dt.timedelta(seconds=1))
     await jobs.control.cancel(keys[0], "")
 
     first = await jobs.jobs.list("orders", JobFilter(), after=None, limit=2)

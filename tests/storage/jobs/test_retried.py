@@ -12,7 +12,6 @@ from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
-from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import DIAMOND, Graph
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore, begun
@@ -40,7 +39,7 @@ async def failed(jobs: JobStore, graph: Graph = DIAMOND, *, fails: str = "a") ->
 
 
 async def test_a_failed_job_goes_on_from_its_failed_nodes(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await failed(jobs, fails="b")
     before = await jobs.states(leader)
@@ -50,12 +49,12 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     assert before == {"a": "done", "b": "failed", "c": "done", "d": "skipped"}
     assert names == ("b",)
     assert (job.state, job.retry_count, job.deadline_at) == (
-        JobState.RUNNING, 1, clock.now() + HOUR,
+        JobState.RUNNING, 1, jobs.store.clock.now() + HOUR,
     )  # fmt: skip
     assert await jobs.states(leader) == {
         "a": "done", "b": "running", "c": "done", "d": "waiting",
     }  # fmt: skip
-    assert broken_invariants(observer, now=clock.now()) == {}
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     tasks = await jobs.claim()
     assert [(name, task.task_type) for name, task in tasks.items()] == [("b", TaskType.INIT)]
     await jobs.end(tasks, "b")
@@ -63,7 +62,6 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, DONE)
     assert await jobs.job_state(leader) == "done"
-    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:
@@ -73,9 +71,7 @@ async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:
         await jobs.control.retry(leader, deadline=None, timeout=None)
 
 
-async def test_a_follower_that_began_and_broke_runs_on(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
-) -> None:
+async def test_a_follower_that_began_and_broke_runs_on(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
     [task] = (await jobs.claim()).values()
     await jobs.settled(task, success())
@@ -90,11 +86,10 @@ async def test_a_follower_that_began_and_broke_runs_on(
     assert view.process.status is ProcessStatus.RUNNING
     assert await jobs.states(leader) == {"a": "running"}
     assert await jobs.claim() == {}
-    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_timer_that_broke_a_follower_runs_again(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await begun(jobs, {"a": ()})
     [init] = (await jobs.claim()).values()
@@ -106,17 +101,14 @@ async def test_a_timer_that_broke_a_follower_runs_again(
 
     await jobs.control.retry(leader, deadline=None, timeout=None)
 
-    assert broken_invariants(observer, now=clock.now()) == {}
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     [again] = (await jobs.claim()).values()
     assert (again.task_type, again.args) == (TaskType.TIMEOUT, b"tick")
     await jobs.settled(again, DONE)
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_invariants(observer, now=clock.now()) == {}
 
 
-async def test_a_follower_that_is_gone_is_started_anew(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
-) -> None:
+async def test_a_follower_that_is_gone_is_started_anew(jobs: JobStore) -> None:
     leader = await failed(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
     await jobs.store.writes.remove(node.follower)
@@ -125,11 +117,10 @@ async def test_a_follower_that_is_gone_is_started_anew(
 
     assert await jobs.states(leader) == {"a": "running"}
     assert list(await jobs.claim()) == ["a"]
-    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_a_gated_node_begins_again_by_tending(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await begun(jobs, {"a": ()}, constraints=Constraints(gates={"g4": 1}))
     await jobs.control.maintain(leader)
@@ -142,17 +133,16 @@ async def test_a_gated_node_begins_again_by_tending(
     await jobs.control.maintain(leader)
 
     assert before == {"a": "ready"}
-    assert broken_invariants(observer, now=clock.now()) == {}
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     await jobs.end(await jobs.claim(), "a")
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_invariants(observer, now=clock.now()) == {}
 
 
 async def test_what_was_cancelled_with_a_job_is_retried_with_it(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await begun(jobs)
-    observer.execute("UPDATE progressor.jobs SET deadline_at = %s", [clock.now()])
+    observer.execute("UPDATE progressor.jobs SET deadline_at = %s", [jobs.store.clock.now()])
     await jobs.control.fail_overdue(limit=10)
     await jobs.control.maintain(leader)
     before = await jobs.states(leader)
@@ -165,4 +155,3 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
         "a": "running", "b": "waiting", "c": "waiting", "d": "waiting",
     }  # fmt: skip
     assert list(await jobs.claim()) == ["a"]
-    assert broken_invariants(observer, now=clock.now()) == {}

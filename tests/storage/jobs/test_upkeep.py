@@ -9,7 +9,6 @@ import pytest
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.task import NodeState
-from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore, begun
 from tests.support.storage.store import (
@@ -23,7 +22,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 async def test_nodes_with_constraints_are_started_by_tending(
-    jobs: JobStore, observer: psycopg.Connection[Any], clock: ManualClock
+    jobs: JobStore, observer: psycopg.Connection[Any]
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g2": 1}))
     before = await jobs.states(leader)
@@ -34,7 +33,7 @@ async def test_nodes_with_constraints_are_started_by_tending(
     assert before == {"a": "ready", "b": "ready"}
     assert (maintained.started, maintained.is_whole) == (2, True)
     assert len([each for told in jobs.store.told for each in told.due]) == 1
-    assert broken_invariants(observer, now=clock.now()) == {}
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     [(name, task)] = (await jobs.claim()).items()
     await jobs.settled(task, DONE)
     assert name == "a"

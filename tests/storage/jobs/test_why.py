@@ -8,7 +8,6 @@ from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskError
-from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import Graph, specs
 from tests.support.storage.jobs.store import DONE, JobStore, begun
 from tests.support.storage.store import NO_TIME, fresh_key, success
@@ -64,12 +63,10 @@ async def test_a_node_that_is_stopped_after_a_step_says_why(jobs: JobStore) -> N
     assert await details_of(jobs, leader) == ("why", "JOB_CANCELLED: why")
 
 
-async def test_a_node_that_is_stopped_at_the_deadline_says_so(
-    jobs: JobStore, clock: ManualClock
-) -> None:
+async def test_a_node_that_is_stopped_at_the_deadline_says_so(jobs: JobStore) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs(ALONE), timeout=MINUTE)
-    clock.advance(MINUTE)
+    jobs.store.clock.advance(MINUTE)
     await jobs.control.fail_overdue(limit=10)
 
     await jobs.control.maintain(leader)
@@ -107,13 +104,11 @@ async def test_a_job_that_is_cancelled_within_another_says_why_up_and_down(
     assert await details_of(jobs, inner) == (f"JOB_CANCELLED: {told}",) * 2
 
 
-async def test_a_job_that_is_late_within_another_says_so_up_and_down(
-    jobs: JobStore, clock: ManualClock
-) -> None:
+async def test_a_job_that_is_late_within_another_says_so_up_and_down(jobs: JobStore) -> None:
     outer = await begun(jobs, ALONE)
     [init] = (await jobs.claim()).values()
     await jobs.settled(init, success(StartNodes(nodes=specs({"b": ()}), timeout=MINUTE)))
-    clock.advance(MINUTE)
+    jobs.store.clock.advance(MINUTE)
 
     await jobs.control.fail_overdue(limit=10)
     await jobs.control.maintain(init.key)

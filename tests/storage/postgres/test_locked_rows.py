@@ -303,7 +303,6 @@ async def test_a_backlog_waits_for_a_locked_process_once_and_not_at_each_claim(
 
 async def due(store: Store, key: ProcessKey) -> None:
     """Make a process with a task that is due: a timer, or a call where the name says so."""
-    assert isinstance(store.clock, ManualClock)
     init = await store.start(key)
     if "call" in key.process_id:
         await store.admit(a_request(key), run=False)
@@ -338,7 +337,6 @@ async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
     jobs: JobStore, database: str, table: str
 ) -> None:
     store, clock = jobs.store, jobs.store.clock
-    assert isinstance(clock, ManualClock)
     for name in ("held", "free"):
         through = dataclasses.replace(_through(name, 1), run_at=clock.now() + EXPIRES_AFTER)
         start = a_request(_key(f"{name}-gated"), TaskType.INIT, constraints=through)

@@ -37,7 +37,6 @@ from tests.storage.postgres.test_lock_order import (
     simple_repair,
     write_at_once,
 )
-from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
 from tests.support.storage.store import connect, create_namespace
@@ -51,7 +50,6 @@ STARTS = [schedule_key("orders", f"starts {number}") for number in range(6)]
 def timetable_of(party: Party) -> ScheduleStore:
     """Return the schedules of a party, a moment later than before."""
     clock = party.store.clock
-    assert isinstance(clock, ManualClock)
     clock.advance(MINUTE)
     return schedule_store(party.store)
 

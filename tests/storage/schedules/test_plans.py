@@ -73,8 +73,6 @@ async def filled(
 async def _everything(store: Store) -> None:
     """Have each statement planned."""
     timetable = schedule_store(store)
-    clock = store.clock
-    assert isinstance(clock, ManualClock)
     await _run_batch(timetable)
     await timetable.runs.find_queued(after=FIRST, limit=BATCH)
     await timetable.runs.seconds_until_due()

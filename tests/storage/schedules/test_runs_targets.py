@@ -18,82 +18,66 @@ from progressor.domain.schedules.schedule import (
     ScheduleRunState,
     StartTarget,
 )
-from tests.support.clock import ManualClock
 from tests.support.storage.schedules import (
     MINUTE,
     ScheduleStore,
     a_spec,
     process_of,
-    schedule_store,
 )
-from tests.support.storage.store import BROKEN, Store, a_request, count, fresh_key, success
+from tests.support.storage.store import BROKEN, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Observer = psycopg.Connection[Any]
 
 
-@pytest.fixture
-def timetable(store: Store) -> ScheduleStore:
-    return schedule_store(store)
-
-
 def refusal(reason: str, message: str) -> TaskError:
     return TaskError(code=9, reason=reason, message=message)
 
 
-async def test_a_call_and_a_notify_run_on_their_process(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_a_call_and_a_notify_run_on_their_process(timetable: ScheduleStore) -> None:
     key = fresh_key()
-    await store.started(key)
+    await timetable.store.started(key)
     schedules = [
         await timetable.create(
             a_spec(CallTarget(task_type=task_type, process_id=key.process_id, args=b"tick"))
         )
         for task_type in (TaskType.CALL, TaskType.NOTIFY)
     ]
-    clock.advance(MINUTE)
-    assert await timetable.run_due() == ["started", "started"]
+    assert await timetable.after(MINUTE) == ["started", "started"]
 
     runs = [(await timetable.last(each))[0] for each in schedules]
-    claimed = await store.claim_due()
+    claimed = await timetable.store.claim_due()
     assert [each.task.task_id for each in claimed] == [min(it.task_id or 0 for it in runs)]
     assert claimed[0].task.args == b"tick"
-    written = await store.settled(claimed[0].task)
+    written = await timetable.store.settled(claimed[0].task)
     assert written.next is not None
-    await store.settled(written.next)
+    await timetable.store.settled(written.next)
     assert [await timetable.states(each) for each in schedules] == [["done"], ["done"]]
 
 
-async def test_a_call_that_waits_is_cancelled_for_the_next_one(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_a_call_that_waits_is_cancelled_for_the_next_one(timetable: ScheduleStore) -> None:
     key = fresh_key()
-    await store.started(key)
-    busy = await store.run_task(a_request(key))
+    await timetable.store.started(key)
+    busy = await timetable.store.run_task(a_request(key))
     target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id)
     schedule = await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.CANCEL_PREVIOUS))
-    clock.advance(2 * MINUTE)
 
-    assert await timetable.run_due() == ["started", "started"]
+    assert await timetable.after(2 * MINUTE) == ["started", "started"]
 
     assert await timetable.states(schedule) == ["cancelled", "running"]
-    await store.settled(busy)
+    await timetable.store.settled(busy)
 
 
-async def test_what_cannot_be_started_is_refused_and_told(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_what_cannot_be_started_is_refused_and_told(timetable: ScheduleStore) -> None:
     absent = CallTarget(task_type=TaskType.CALL, process_id="absent")
     call = await timetable.create(a_spec(absent))
     key = fresh_key()
     taken = await timetable.create(a_spec(StartTarget(template=key.process_id + "{instant}")))
-    instant = f"{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await store.started(process_key("orders", key.process_id + instant))
-    clock.advance(MINUTE)
+    instant = f"{timetable.clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
+    await timetable.store.started(process_key("orders", key.process_id + instant))
 
-    assert await timetable.run_due() == ["refused", "refused"]
+    assert await timetable.after(MINUTE) == ["refused", "refused"]
 
     errors = []
     for schedule in (call, taken):
@@ -113,16 +97,15 @@ async def test_what_cannot_be_started_is_refused_and_told(
 
 
 async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
+    timetable: ScheduleStore,
 ) -> None:
     key = fresh_key()
-    await store.started(key)
+    await timetable.store.started(key)
     beyond = HistoryRange(after=1)
     target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id, history_range=beyond)
     schedule = await timetable.create(a_spec(target))
-    clock.advance(MINUTE)
 
-    assert await timetable.run_due() == ["refused"]
+    assert await timetable.after(MINUTE) == ["refused"]
 
     [run] = await timetable.last(schedule)
     assert run.error == refusal(
@@ -140,37 +123,28 @@ async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
     ],
 )
 async def test_a_process_that_takes_no_request_refuses_the_run(
-    timetable: ScheduleStore,
-    store: Store,
-    clock: ManualClock,
-    outcome: Outcome,
-    reason: str,
-    why: str,
+    timetable: ScheduleStore, outcome: Outcome, reason: str, why: str
 ) -> None:
     key = fresh_key()
-    await store.started(key, outcome)
+    await timetable.store.started(key, outcome)
     schedule = await timetable.create(
         a_spec(CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id))
     )
-    clock.advance(MINUTE)
 
-    assert await timetable.run_due() == ["refused"]
+    assert await timetable.after(MINUTE) == ["refused"]
 
     [run] = await timetable.last(schedule)
     assert run.error == refusal(reason, f"process '{key.process_id}' was not notified: {why}")
 
 
-async def test_a_job_of_an_id_that_is_taken_is_refused(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_a_job_of_an_id_that_is_taken_is_refused(timetable: ScheduleStore) -> None:
     key = fresh_key()
     target = JobTarget(template=key.process_id + "{instant}", nodes=(NodeSpec(name="a"),))
     schedule = await timetable.create(a_spec(target))
-    process_id = f"{key.process_id}{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await store.started(process_key("orders", process_id))
-    clock.advance(MINUTE)
+    process_id = f"{key.process_id}{timetable.clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
+    await timetable.store.started(process_key("orders", process_id))
 
-    assert await timetable.run_due() == ["refused"]
+    assert await timetable.after(MINUTE) == ["refused"]
 
     [run] = await timetable.last(schedule)
     assert run.error == refusal(
@@ -179,17 +153,14 @@ async def test_a_job_of_an_id_that_is_taken_is_refused(
     )
 
 
-async def test_a_long_detail_of_a_process_is_told_in_part(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_a_long_detail_of_a_process_is_told_in_part(timetable: ScheduleStore) -> None:
     key = fresh_key()
-    await store.started(key)
-    await store.writes.halt(key, "x" * 1000)
+    await timetable.store.started(key)
+    await timetable.store.writes.halt(key, "x" * 1000)
     schedule = await timetable.create(
         a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
     )
-    clock.advance(MINUTE)
-    await timetable.run_due()
+    await timetable.after(MINUTE)
 
     [run] = await timetable.last(schedule)
     told = f"process '{key.process_id}' was not called: it is in error: {'x' * 500}"
@@ -197,11 +168,10 @@ async def test_a_long_detail_of_a_process_is_told_in_part(
 
 
 async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
+    timetable: ScheduleStore, observer: Observer
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
-    clock.advance(MINUTE)
-    await timetable.run_due()
+    await timetable.after(MINUTE)
     [first] = await timetable.last(schedule)
     observer.execute("DELETE FROM progressor.schedule_runs")
     observer.execute(
@@ -218,57 +188,47 @@ async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
     )
 
 
-async def test_a_refused_run_takes_no_other_with_it(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_refused_run_takes_no_other_with_it(timetable: ScheduleStore) -> None:
     key = fresh_key()
     for target in (key.process_id, "absent"):
         await timetable.create(a_spec(CallTarget(task_type=TaskType.CALL, process_id=target)))
     await timetable.store.started(key)
-    clock.advance(MINUTE)
 
-    assert sorted(await timetable.run_due()) == ["refused", "started"]
+    assert sorted(await timetable.after(MINUTE)) == ["refused", "started"]
 
 
-async def test_two_schedules_may_call_one_process_at_one_instant(
-    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer
-) -> None:
+async def test_two_schedules_may_call_one_process_at_one_instant(timetable: ScheduleStore) -> None:
     key = fresh_key()
-    await store.started(key)
+    await timetable.store.started(key)
     target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
     for _ in range(3):
         await timetable.create(a_spec(target))
-    clock.advance(MINUTE)
 
-    assert await timetable.run_due() == ["started"] * 3
-    assert count(observer, "schedule") == 3
+    assert await timetable.after(MINUTE) == ["started"] * 3
+    assert await timetable.count("schedule") == 3
 
 
-async def test_two_schedules_may_not_start_one_process(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
-) -> None:
+async def test_two_schedules_may_not_start_one_process(timetable: ScheduleStore) -> None:
     for _ in range(2):
         await timetable.create(a_spec(StartTarget(template="the one at {instant}")))
-    clock.advance(MINUTE)
 
-    assert sorted(await timetable.run_due()) == ["refused", "started"]
-    assert count(observer, "processes") == 1
+    assert sorted(await timetable.after(MINUTE)) == ["refused", "started"]
+    assert await timetable.count("processes") == 1
 
 
 async def test_a_job_is_submitted_with_its_graph(
-    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer
+    timetable: ScheduleStore, observer: Observer
 ) -> None:
     nodes = (NodeSpec(name="a", args=b"1"), NodeSpec(name="b", predecessors=("a",)))
     schedule = await timetable.create(a_spec(JobTarget(nodes=nodes)))
-    clock.advance(MINUTE)
-    assert await timetable.run_due() == ["started"]
+    assert await timetable.after(MINUTE) == ["started"]
 
     [run] = await timetable.last(schedule)
     row = observer.execute(
         "SELECT led_by, job_options->>'scheduled' FROM progressor.processes"
     ).fetchone()
     assert row == ("engine", "true")
-    [claimed] = await store.claim(process_of(run), run.task_id)
+    [claimed] = await timetable.store.claim(process_of(run), run.task_id)
     assert claimed.task.args
     assert await timetable.schedules.get(schedule.key) is not None
     assert (await timetable.schedules.get(schedule.key)).spec == schedule.spec
@@ -276,35 +236,34 @@ async def test_a_job_is_submitted_with_its_graph(
 
 @pytest.mark.parametrize("kind", ["start", "call"])
 async def test_what_has_constraints_waits_for_them(
-    timetable: ScheduleStore, store: Store, clock: ManualClock, observer: Observer, kind: str
+    timetable: ScheduleStore, observer: Observer, kind: str
 ) -> None:
     constraints = Constraints(gates={"one": 1})
     key = fresh_key()
-    await store.started(key)
+    await timetable.store.started(key)
     target: StartTarget | CallTarget = StartTarget(constraints=constraints)
     if kind == "call":
         target = CallTarget(
             task_type=TaskType.CALL, process_id=key.process_id, constraints=constraints
         )
     await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.ALLOW))
-    told_before = len(store.told)
-    clock.advance(2 * MINUTE)
+    told_before = len(timetable.store.told)
 
-    assert await timetable.run_due() == ["started", "started"]
+    assert await timetable.after(2 * MINUTE) == ["started", "started"]
 
     states = observer.execute(
         "SELECT state::text FROM progressor.gated ORDER BY task_id"
     ).fetchall()
     assert states == [("available",), ("gates",) if kind == "start" else ("process",)]
-    assert len({task for each in store.told[told_before:] for task in each.due}) == 1
+    assert len({task for each in timetable.store.told[told_before:] for task in each.due}) == 1
 
 
 @pytest.mark.parametrize("kind", ["start", "call"])
 async def test_a_gate_that_is_not_there_refuses_the_run_alone(
-    timetable: ScheduleStore, store: Store, clock: ManualClock, kind: str
+    timetable: ScheduleStore, kind: str
 ) -> None:
     key = fresh_key()
-    await store.started(key)
+    await timetable.store.started(key)
     made = []
     for gates in ({"missing": None}, {"made": 1}):
         target: StartTarget | CallTarget = StartTarget(constraints=Constraints(gates=gates))
@@ -315,9 +274,8 @@ async def test_a_gate_that_is_not_there_refuses_the_run_alone(
                 constraints=Constraints(gates=gates),
             )
         made.append(await timetable.create(a_spec(target)))
-    clock.advance(MINUTE)
 
-    assert sorted(await timetable.run_due()) == ["refused", "started"]
+    assert sorted(await timetable.after(MINUTE)) == ["refused", "started"]
 
     [run] = await timetable.last(made[0])
     what = f"process '{run.process_id}' was not {kind}ed"

@@ -33,66 +33,53 @@ from tests.support.storage.schedules import (
     fresh_schedule_key,
     schedule_store,
 )
-from tests.support.storage.store import NAMESPACE, Store, count
+from tests.support.storage.store import NAMESPACE, Store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Observer = psycopg.Connection[Any]
 
 
-@pytest.fixture
-def timetable(store: Store) -> ScheduleStore:
-    return schedule_store(store)
-
-
-@pytest.fixture
-def rival(other: Store) -> ScheduleStore:
-    return schedule_store(other)
-
-
 async def test_a_trigger_runs_now_whether_or_not_the_schedule_is_paused(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
+    timetable: ScheduleStore,
 ) -> None:
     schedule = await timetable.create(paused=True)
 
     run = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key=None)
 
-    assert (run.instant, run.state) == (clock.now(), ScheduleRunState.RUNNING)
-    assert count(observer, "processes") == 1
+    assert (run.instant, run.state) == (timetable.clock.now(), ScheduleRunState.RUNNING)
+    assert await timetable.count("processes") == 1
     again = await timetable.schedules.get(schedule.key)
     assert (again.upcoming, again.started_count) == (None, 1)
 
 
-async def test_a_trigger_leaves_what_is_due_as_it_is(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_trigger_leaves_what_is_due_as_it_is(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE / 2)
+    timetable.clock.advance(MINUTE / 2)
 
     await timetable.schedule_runs.trigger(
         schedule.key, policy=OverlapPolicy.ALLOW, idempotency_key=None
     )
 
     assert (await timetable.schedules.get(schedule.key)).upcoming == schedule.upcoming
-    clock.advance(MINUTE / 2)
-    assert await timetable.run_due() == ["skipped"]
+    assert await timetable.after(MINUTE / 2) == ["skipped"]
 
 
 async def test_a_trigger_with_a_key_runs_once(
-    timetable: ScheduleStore, rival: ScheduleStore, clock: ManualClock, observer: Observer
+    timetable: ScheduleStore, rival: ScheduleStore
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
     first = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
-    clock.advance(MINUTE / 2)
+    timetable.clock.advance(MINUTE / 2)
 
     second = await rival.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
 
     assert second.instant == first.instant
-    assert count(observer, "processes") == 1
+    assert await timetable.count("processes") == 1
 
 
 async def test_triggers_of_one_key_at_once_run_once(
-    timetable: ScheduleStore, rival: ScheduleStore, observer: Observer
+    timetable: ScheduleStore, rival: ScheduleStore
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
 
@@ -104,7 +91,7 @@ async def test_triggers_of_one_key_at_once_run_once(
     )
 
     assert len({each.instant for each in found}) == 1
-    assert count(observer, "processes") == 1
+    assert await timetable.count("processes") == 1
 
 
 class TickingClock(ManualClock):
@@ -116,7 +103,7 @@ class TickingClock(ManualClock):
 
 
 async def test_triggers_of_one_key_at_different_instants_run_once(
-    store: Store, observer: Observer
+    store: Store,
 ) -> None:
     ticking = schedule_store(dataclasses.replace(store, clock=TickingClock(store.clock.now())))
     schedule = await ticking.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
@@ -129,7 +116,7 @@ async def test_triggers_of_one_key_at_different_instants_run_once(
     )
 
     assert len({each.instant for each in found}) == 1
-    assert count(observer, "processes") == 1
+    assert await ticking.count("processes") == 1
 
 
 async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
@@ -145,16 +132,12 @@ async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
 @pytest.mark.parametrize("is_at_work", [False, True])
 @pytest.mark.parametrize("policy", OverlapPolicy)
 async def test_what_becomes_of_a_run_is_what_the_table_says(
-    timetable: ScheduleStore,
-    clock: ManualClock,
-    policy: OverlapPolicy,
-    is_at_work: bool,
-    has_queued: bool,
+    timetable: ScheduleStore, policy: OverlapPolicy, is_at_work: bool, has_queued: bool
 ) -> None:
     schedule = await timetable.create(paused=True)
 
     async def trigger(policy: OverlapPolicy) -> ScheduleRun:
-        clock.advance(dt.timedelta(seconds=1))
+        timetable.clock.advance(dt.timedelta(seconds=1))
         return await timetable.schedule_runs.trigger(
             schedule.key, policy=policy, idempotency_key=None
         )
@@ -194,11 +177,11 @@ CALLED = "called"
     ids=["start", "gated start", "job", "call", "gated call"],
 )
 async def test_what_a_trigger_starts_goes_on_with_its_trace(
-    timetable: ScheduleStore, store: Store, observer: Observer, target: Target
+    timetable: ScheduleStore, observer: Observer, target: Target
 ) -> None:
     context = {"traceparent": f"00-{1:032x}-{2:016x}-01"}
     if isinstance(target, CallTarget):
-        await store.started(process_key(NAMESPACE.name, CALLED))
+        await timetable.store.started(process_key(NAMESPACE.name, CALLED))
     schedule = await timetable.create(a_spec(target))
 
     run = await timetable.schedule_runs.trigger(

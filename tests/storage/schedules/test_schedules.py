@@ -23,15 +23,12 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.storage.schedules.runs import DeletedTo
-from tests.support.clock import ManualClock
 from tests.support.storage.schedules import (
     MINUTE,
     ScheduleStore,
     a_spec,
     fresh_schedule_key,
-    schedule_store,
 )
-from tests.support.storage.store import Store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,20 +38,13 @@ HOURLY = CronTimes("0 * * * *", "UTC")
 ALLOW = OverlapPolicy.ALLOW
 
 
-@pytest.fixture
-def timetable(store: Store) -> ScheduleStore:
-    return schedule_store(store)
-
-
-async def test_a_schedule_is_kept_as_it_was_made(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_schedule_is_kept_as_it_was_made(timetable: ScheduleStore) -> None:
     spec = a_spec(
         StartTarget(args=b"x", caller_context={"a": "b"}, metadata={"n": 1}),
         CronTimes("*/5 * * * *", "Europe/Berlin"),
         jitter=dt.timedelta(seconds=3),
-        start_at=clock.now(),
-        end_at=clock.now() + HOUR,
+        start_at=timetable.clock.now(),
+        end_at=timetable.clock.now() + HOUR,
         overlap_policy=OverlapPolicy.QUEUE_ONE,
         catch_up_window=dt.timedelta(days=366),
     )
@@ -64,7 +54,7 @@ async def test_a_schedule_is_kept_as_it_was_made(
 
     assert made == await timetable.schedules.get(key)
     assert (made.spec, made.note, made.revision) == (spec, "by hand", 1)
-    assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
+    assert (made.created_at, made.updated_at) == (timetable.clock.now(), timetable.clock.now())
 
 
 async def test_an_id_is_taken_once(timetable: ScheduleStore) -> None:
@@ -94,11 +84,9 @@ async def test_a_list_goes_by_ids_and_leaves_args_out(timetable: ScheduleStore) 
     assert [each.spec.target for each in first] == [StartTarget()] * 2
 
 
-async def test_an_update_that_leaves_the_times_leaves_what_is_due(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_an_update_that_leaves_the_times_leaves_what_is_due(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
+    timetable.clock.advance(MINUTE)
     spec = a_spec(StartTarget(args=b"new"), overlap_policy=ALLOW)
 
     updated = await timetable.schedules.update(schedule.key, spec, expected_revision=1)
@@ -108,27 +96,23 @@ async def test_an_update_that_leaves_the_times_leaves_what_is_due(
     assert await timetable.run_due() == ["started"]
 
 
-async def test_an_update_of_the_times_counts_from_now(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_an_update_of_the_times_counts_from_now(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
-    times = IntervalTimes(dt.timedelta(seconds=10), clock.now())
+    timetable.clock.advance(MINUTE)
+    times = IntervalTimes(dt.timedelta(seconds=10), timetable.clock.now())
 
     updated = await timetable.schedules.update(
         schedule.key, a_spec(times=times), expected_revision=0
     )
 
-    at = clock.now() + dt.timedelta(seconds=10)
+    at = timetable.clock.now() + dt.timedelta(seconds=10)
     assert updated.upcoming == Upcoming(at, at)
     assert await timetable.run_due() == []
 
 
-async def test_an_update_makes_what_was_claimed_before_void(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_an_update_makes_what_was_claimed_before_void(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
+    timetable.clock.advance(MINUTE)
     [claimed] = await timetable.runs.claim_due(limit=10, lease=MINUTE)
     await timetable.schedules.update(schedule.key, a_spec(times=HOURLY), expected_revision=0)
 
@@ -166,48 +150,43 @@ async def test_a_change_expects_a_schedule_and_its_revision(
 
 
 async def test_a_pause_lasts_until_it_is_resumed_and_is_not_made_up_for(
-    timetable: ScheduleStore, clock: ManualClock
+    timetable: ScheduleStore,
 ) -> None:
     schedule = await timetable.create()
     paused = await timetable.schedules.pause(schedule.key, note="vacation", expected_revision=0)
     assert (paused.paused, paused.note, paused.upcoming, paused.revision) == (
         True, "vacation", None, 2,
     )  # fmt: skip
-    clock.advance(HOUR)
-    assert await timetable.run_due() == []
+    assert await timetable.after(HOUR) == []
 
     resumed = await timetable.schedules.resume(schedule.key, note="back", expected_revision=2)
 
     assert (resumed.paused, resumed.note, resumed.revision) == (False, "back", 3)
     assert resumed.upcoming is not None
-    assert clock.now() < resumed.upcoming.instant <= clock.now() + MINUTE
+    assert timetable.clock.now() < resumed.upcoming.instant <= timetable.clock.now() + MINUTE
     assert await timetable.run_due() == []
-    clock.advance(MINUTE)
-    assert await timetable.run_due() == ["started"]
+    assert await timetable.after(MINUTE) == ["started"]
 
 
 async def test_to_resume_what_is_not_paused_changes_the_note_alone(
-    timetable: ScheduleStore, clock: ManualClock
+    timetable: ScheduleStore,
 ) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
+    timetable.clock.advance(MINUTE)
 
     resumed = await timetable.schedules.resume(schedule.key, note="so", expected_revision=0)
 
     assert (resumed.note, resumed.upcoming) == ("so", schedule.upcoming)
 
 
-async def test_what_is_paused_stays_so_when_it_is_updated(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_what_is_paused_stays_so_when_it_is_updated(timetable: ScheduleStore) -> None:
     schedule = await timetable.create(paused=True)
     updated = await timetable.schedules.update(
         schedule.key, a_spec(times=HOURLY), expected_revision=0
     )
 
     assert (updated.paused, updated.upcoming) == (True, None)
-    clock.advance(HOUR)
-    assert await timetable.run_due() == []
+    assert await timetable.after(HOUR) == []
 
 
 async def test_changes_at_once_are_all_made(timetable: ScheduleStore) -> None:
@@ -223,21 +202,18 @@ async def test_changes_at_once_are_all_made(timetable: ScheduleStore) -> None:
     assert (await timetable.schedules.get(schedule.key)).revision == 5
 
 
-async def test_a_deleted_schedule_leaves_what_it_started(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
-) -> None:
+async def test_a_deleted_schedule_leaves_what_it_started(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
-    await timetable.run_due()
+    await timetable.after(MINUTE)
 
     await timetable.schedules.delete(schedule.key, expected_revision=0)
 
-    assert observer.execute("SELECT count(*) FROM progressor.schedule_runs").fetchone() == (0,)
-    assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (1,)
+    assert await timetable.count("schedule_runs") == 0
+    assert await timetable.count("processes") == 1
 
 
 async def test_a_namespace_takes_its_schedules_with_it(
-    timetable: ScheduleStore, store: Store, observer: Observer
+    timetable: ScheduleStore, observer: Observer
 ) -> None:
     observer.execute(
         "INSERT INTO progressor.namespaces SELECT 'brief', 1, n.config, now(), now()"
@@ -246,7 +222,7 @@ async def test_a_namespace_takes_its_schedules_with_it(
     key = fresh_schedule_key("brief")
     await timetable.schedules.create(key, a_spec(), paused=False, note="")
 
-    await store.namespaces.delete("brief")
+    await timetable.store.namespaces.delete("brief")
 
     with pytest.raises(job_errors.ScheduleNotFoundError):
         await timetable.schedules.get(key)
@@ -259,13 +235,10 @@ async def backfilled(
     return await timetable.schedules.backfill(schedule, upcoming, policy)
 
 
-async def test_a_backfill_runs_what_started_nothing_before(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_backfill_runs_what_started_nothing_before(timetable: ScheduleStore) -> None:
     spec = a_spec(overlap_policy=ALLOW, catch_up_window=MINUTE)
     schedule = await timetable.create(spec)
-    clock.advance(3 * MINUTE)
-    assert await timetable.run_due() == ["missed", "started", "started"]
+    assert await timetable.after(3 * MINUTE) == ["missed", "started", "started"]
     last = (await timetable.last(schedule))[-1].instant
     instants = [last - n * MINUTE for n in range(4)]
 
@@ -282,11 +255,9 @@ async def test_a_backfill_runs_what_started_nothing_before(
     assert await backfilled(timetable, schedule, instants, ALLOW) == 0
 
 
-async def test_a_backfill_in_a_queue_goes_one_after_the_other(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_a_backfill_in_a_queue_goes_one_after_the_other(timetable: ScheduleStore) -> None:
     schedule = await timetable.create(paused=True)
-    instants = [clock.now() - n * MINUTE for n in range(1, 4)]
+    instants = [timetable.clock.now() - n * MINUTE for n in range(1, 4)]
     assert await backfilled(timetable, schedule, instants, OverlapPolicy.QUEUE_ONE) == 3
 
     order = []
@@ -298,16 +269,14 @@ async def test_a_backfill_in_a_queue_goes_one_after_the_other(
         ]
         assert len(running) == 1
         order.append(running[0].instant)
-        await store.writes.remove(process_key("orders", running[0].process_id or ""))
+        await timetable.store.writes.remove(process_key("orders", running[0].process_id or ""))
 
     assert order == instants[::-1]
 
 
-async def test_a_backfill_that_skips_starts_the_first_alone(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_backfill_that_skips_starts_the_first_alone(timetable: ScheduleStore) -> None:
     schedule = await timetable.create(paused=True)
-    instants = [clock.now() - n * MINUTE for n in range(1, 4)]
+    instants = [timetable.clock.now() - n * MINUTE for n in range(1, 4)]
     await backfilled(timetable, schedule, instants, OverlapPolicy.SKIP)
 
     said = [await timetable.look_at_queue() for _ in range(3)]
@@ -315,29 +284,24 @@ async def test_a_backfill_that_skips_starts_the_first_alone(
     assert said == [["started"], ["skipped"], ["skipped"]]
 
 
-async def test_a_backfill_finds_the_schedule_as_it_was_read(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_a_backfill_finds_the_schedule_as_it_was_read(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
     await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
     with pytest.raises(job_errors.ScheduleChangedError):
-        await backfilled(timetable, schedule, [clock.now()], ALLOW)
+        await backfilled(timetable, schedule, [timetable.clock.now()], ALLOW)
 
     await timetable.schedules.delete(schedule.key, expected_revision=0)
     with pytest.raises(job_errors.ScheduleNotFoundError):
-        await backfilled(timetable, schedule, [clock.now()], ALLOW)
+        await backfilled(timetable, schedule, [timetable.clock.now()], ALLOW)
 
 
-async def test_what_was_refused_may_be_run_again(
-    timetable: ScheduleStore, store: Store, clock: ManualClock
-) -> None:
+async def test_what_was_refused_may_be_run_again(timetable: ScheduleStore) -> None:
     key = process_key("orders", "comes late")
     target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
     schedule = await timetable.create(a_spec(target))
-    clock.advance(MINUTE)
-    assert await timetable.run_due() == ["refused"]
+    assert await timetable.after(MINUTE) == ["refused"]
     [run] = await timetable.last(schedule)
-    await store.started(key)
+    await timetable.store.started(key)
 
     assert await backfilled(timetable, schedule, [run.instant], ALLOW) == 1
     assert await timetable.look_at_queue() == ["started"]
@@ -369,14 +333,12 @@ async def ended(timetable: ScheduleStore, schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("limit", [1000, 10, 3, 1])
 async def test_retention_keeps_the_last_runs_and_what_is_at_work(
-    timetable: ScheduleStore, clock: ManualClock, limit: int
+    timetable: ScheduleStore, limit: int
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
-    clock.advance(5 * MINUTE)
-    await timetable.run_due()
+    await timetable.after(5 * MINUTE)
     await ended(timetable, schedule)
-    clock.advance(5 * MINUTE)
-    await timetable.run_due()
+    await timetable.after(5 * MINUTE)
 
     assert await deleted(timetable, schedule, 7, HOUR, limit) == 3
     assert await timetable.states(schedule) == ["gone"] * 2 + ["running"] * 5
@@ -384,26 +346,20 @@ async def test_retention_keeps_the_last_runs_and_what_is_at_work(
     assert await timetable.states(schedule) == ["running"] * 5
 
 
-async def test_retention_deletes_what_is_too_old(
-    timetable: ScheduleStore, clock: ManualClock
-) -> None:
+async def test_retention_deletes_what_is_too_old(timetable: ScheduleStore) -> None:
     schedule = await timetable.create()
-    clock.advance(MINUTE)
-    await timetable.run_due()
+    await timetable.after(MINUTE)
     await ended(timetable, schedule)
     await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
-    clock.advance(HOUR)
+    timetable.clock.advance(HOUR)
 
     assert await deleted(timetable, schedule, 100, 2 * HOUR) == 0
     assert await deleted(timetable, schedule, 100, MINUTE) == 1
 
 
-async def test_what_retention_has_deleted_is_not_run_again(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
-) -> None:
+async def test_what_retention_has_deleted_is_not_run_again(timetable: ScheduleStore) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
-    clock.advance(3 * MINUTE)
-    await timetable.run_due()
+    await timetable.after(3 * MINUTE)
     instants = [each.instant for each in await timetable.last(schedule)]
     await ended(timetable, schedule)
     assert await deleted(timetable, schedule, 1, HOUR) == 2
@@ -414,37 +370,31 @@ async def test_what_retention_has_deleted_is_not_run_again(
         await backfilled(timetable, schedule, instants[:1], ALLOW)
     before = instants[0] - MINUTE
     assert await backfilled(timetable, schedule, [before, instants[-1]], ALLOW) == 1
-    assert observer.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
+    assert await timetable.count("processes") == 0
 
 
 async def test_nothing_is_skipped_for_runs_that_have_all_ended(
-    timetable: ScheduleStore, clock: ManualClock, observer: Observer
+    timetable: ScheduleStore, observer: Observer
 ) -> None:
     """A run looks closely at a hundred of them; more may have ended since the last look."""
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
-    clock.advance(102 * MINUTE)
-    await timetable.run_due()
+    await timetable.after(102 * MINUTE)
     observer.execute("DELETE FROM progressor.processes")
     skip = a_spec(overlap_policy=OverlapPolicy.SKIP)
     await timetable.schedules.update(schedule.key, skip, expected_revision=0)
-    clock.advance(MINUTE)
 
-    assert await timetable.run_due() == ["started"]
+    assert await timetable.after(MINUTE) == ["started"]
 
 
 async def test_the_scan_forgets_some_slots_a_round(
-    timetable: ScheduleStore,
-    clock: ManualClock,
-    observer: Observer,
-    monkeypatch: pytest.MonkeyPatch,
+    timetable: ScheduleStore, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("progressor.runtime.schedules.KEPT", 0)
     await timetable.create()
-    clock.advance(MINUTE)
-    await timetable.run_due()
+    await timetable.after(MINUTE)
     observer.execute("DELETE FROM progressor.processes")
 
     for _ in range(32):
         await timetable.scan.forget()
 
-    assert observer.execute("SELECT count(*) FROM progressor.schedule_runs").fetchone() == (0,)
+    assert await timetable.count("schedule_runs") == 0

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
+from psycopg import sql
+
 from progressor import job_errors
 from progressor.domain.jobs.job import Job
 from progressor.domain.processes.process import ProcessKey, process_key
@@ -28,6 +30,7 @@ from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
+from tests.support.clock import ManualClock
 from tests.support.runtime.harness import make_context
 from tests.support.storage.store import LEASE_TIMEOUT, NAMESPACE, Store
 
@@ -89,6 +92,10 @@ class ScheduleStore:
     ran: list[dict[str, object]]
     """What was run, oldest first."""
 
+    @property
+    def clock(self) -> ManualClock:
+        return self.store.clock
+
     async def create(self, spec: ScheduleSpec | None = None, *, paused: bool = False) -> Schedule:
         return await self.schedules.create(
             fresh_schedule_key(), spec or a_spec(), paused=paused, note=""
@@ -100,6 +107,18 @@ class ScheduleStore:
         while await self.scan.run_due():
             pass
         return [str(each["verdict"]) for each in self.ran[before:]]
+
+    async def after(self, duration: dt.timedelta) -> list[str]:
+        """Let time pass, and run all that is due then."""
+        self.clock.advance(duration)
+        return await self.run_due()
+
+    async def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        async with self.store.pool.connection() as connection:
+            query = sql.SQL("SELECT count(*) FROM progressor.{}").format(sql.Identifier(table))
+            [(count,)] = await (await connection.execute(query)).fetchall()
+        return int(count)
 
     async def look_at_queue(self) -> list[str]:
         """Start what is queued and may start, and return what became of it."""

@@ -90,7 +90,7 @@ LEFT JOIN LATERAL (
 WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
 
 -- name: gates_are_held_by_whom_they_let_in
--- says: a gate is held by an available task or a process at work, or reserved by one in line
+-- says: a gate is held by an available task or a process at work, or reserved by a queued one
 -- By an available task, which may run; by a process that is neither finished nor in error, until it is; or
 -- reserved, for a queued task. The settlement that ends any of these gives the gates back.
 SELECT h.namespace, h.process_id,
@@ -279,7 +279,7 @@ WHERE t.constraints IS NOT NULL
     OR s.us <> l.us
 
 -- name: gate_queues_wait_for_full_gates
--- says: a line waits for a gate that is full
+-- says: a gate queue waits for a gate that is full
 -- lasting: gates not promoted; retrying
 -- A transaction that frees a slot promotes from the queues waiting for it while slots remain.
 SELECT l.namespace, '' AS process_id,

@@ -409,7 +409,7 @@ WHERE p.leader_id IS NOT NULL
         WHERE (o.slot, o.namespace, o.process_id) = (p.slot, p.namespace, p.process_id)
     )
 
--- name: jobs_are_tended
+-- name: jobs_get_their_upkeep
 -- says: the upkeep of every job is done in time
 -- lasting: job upkeep failed; retrying
 -- The replica that leaves something to maintain_job carries it out at once, and the scan where that has died.

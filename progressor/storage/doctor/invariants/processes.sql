@@ -152,7 +152,7 @@ WHERE p.detail IS NOT NULL
     AND b.status IS DISTINCT FROM 'error'
 
 -- name: what_waits_has_one_way_on
--- says: of what waits on a process the first in line is due, unless one is leased, and nothing else is
+-- says: of what waits on a process the first in the queue is due, unless one is leased, and nothing else is
 -- On a process without a running step, only the first waiting task is due: calls by id, then the timer.
 -- The transaction that removes the first task also makes the next one due, or continues with it. An init
 -- task that is held back by its constraints comes before all others, outside the queue.

@@ -133,7 +133,7 @@ VIOLATIONS_OF_JOBS = (
         "UPDATE progressor.jobs j SET (ready, upkeep_due_at) = (1, now()) WHERE join_task_id IN"
         " (SELECT task_id FROM progressor.schedule)",
         "jobs_count_their_nodes",
-        "jobs_are_tended",
+        "jobs_get_their_upkeep",
     ),
     breaks(
         "jobs_that_come_to_their_end_are_joined",
@@ -219,6 +219,6 @@ VIOLATIONS_OF_JOBS = (
         " WHERE j.node_count = 9)"
         " WHERE p.led_by = 'processor'",
     ),
-    breaks("jobs_are_tended", job("upkeep_due_at = now()")),
+    breaks("jobs_get_their_upkeep", job("upkeep_due_at = now()")),
     breaks("deadlines_of_jobs_are_noticed", job("deadline_at = '-infinity'")),
 )
