@@ -12,6 +12,7 @@ is interrupted, so that corners and tees show exactly the edges of the graph.
 
 import collections
 import dataclasses
+import graphlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -95,20 +96,9 @@ def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
     Args:
         predecessors: Those of each node, by their numbers.
     """
-    successors: list[list[int]] = [[] for _ in predecessors]
-    missing = [len(before) for before in predecessors]
-    for node, before in enumerate(predecessors):
-        for one in before:
-            successors[one].append(node)
     found = [0] * len(predecessors)
-    ready = [node for node, count in enumerate(missing) if count == 0]
-    for node in ready:  # grows in the loop
-        for after in successors[node]:
-            found[after] = max(found[after], found[node] + 1)
-            missing[after] -= 1
-            if missing[after] == 0:
-                ready.append(after)
-    assert len(ready) == len(predecessors), "the graph has a cycle"
+    for node in graphlib.TopologicalSorter(dict(enumerate(predecessors))).static_order():
+        found[node] = max((found[before] + 1 for before in predecessors[node]), default=0)
     return found
 
 

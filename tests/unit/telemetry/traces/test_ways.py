@@ -31,7 +31,6 @@ from tests.support.builders import (
 from tests.support.runtime.harness import Harness
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 from tests.support.telemetry.spans import (
-    NOT_TRACED,
     SPAN_ID,
     TRACED,
     Spans,
@@ -108,20 +107,6 @@ async def test_a_request_says_what_it_is_about(
 
     [span] = spans.ended()
     assert subject.items() <= attributes_of(span).items()
-
-
-@pytest.mark.parametrize(
-    ("caller", "stored"), [(dict(NOT_TRACED), dict(NOT_TRACED)), ({}, {})], ids=["not", "unknown"]
-)
-async def test_a_request_that_is_not_traced_is_stored_as_it_came(
-    caller: dict[str, str], stored: dict[str, str]
-) -> None:
-    spans, method = Spans(chance=0.9), Method(pb.CallResponse())
-
-    await served(spans.tracing, method)(pb.CallRequest(), Context(caller))
-
-    assert method.contexts == [stored]
-    assert spans.ended() == ()
 
 
 @pytest.mark.parametrize(
