@@ -35,8 +35,16 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that no scan ever helps."""
+    """Return a replica that no scan ever helps: whatever runs on it runs by itself."""
     async with running_replica(database, QUIET) as replica:
+        yield replica
+        assert replica.points.count("scan_found") == 0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def second_replica(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that scans, and stays where others leave."""
+    async with running_replica(database, {"replica.name": "second_replica"}) as replica:
         yield replica
 
 

@@ -38,13 +38,6 @@ CROWD = 100
 IMPATIENT = {"server.drain_timeout_seconds": "0.3"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def env(second_replica: Replica) -> AsyncIterator[Env]:
     async with open_env(second_replica) as env:

@@ -22,7 +22,6 @@ from tests.support.engine.replica import (
     refusal,
     running_replica,
     starting_replica,
-    timer,
 )
 from tests.support.postgres.cluster import Cluster, direct
 from tests.support.postgres.pgbouncer import (
@@ -116,20 +115,6 @@ async def test_a_crowd_of_callers_is_answered_each_with_its_own(
     answers = {task.result().response for task in calls}
     assert answers == {b"%s %d" % (name.encode(), n) for name in names for n in range(20)}
     assert not broken_invariants(observer)
-
-
-async def test_processes_that_drive_themselves_lose_no_step(env: Env) -> None:
-    names = [f"p{number}" for number in range(20)]
-    for name in names:
-        env.processor.on_process(
-            name, *[answering(b"tick", set_timer=timer())] * 20, answering(b"last")
-        )
-        await env.client.start(name, accept_only=True)
-    for name in names:
-        await env.settled(name, 21)
-
-        history = (await env.client.get(name)).history
-        assert [event.event_id for event in history] == list(range(1, 22))
 
 
 async def test_answers_across_replicas_arrive_although_notifications_do_not(

@@ -106,160 +106,126 @@ def serving(*arguments: str, prepare: str = "") -> list[str]:
     return command("serve", *arguments, prepare=prepare)
 
 
-def malformed(_: Ground) -> list[str]:
-    return serving("--dsn", f"host=h password=very {SECRET}")
-
-
-def malformed_for_several_replicas(_: Ground) -> list[str]:
-    return serving("--workers", "2", "--dsn", f"postgresql://u:{SECRET}%zz@h/db")
-
-
-def malformed_for_migrate(_: Ground) -> list[str]:
-    return command("migrate", "--dsn", f"postgresql://u:{SECRET}/x@h/db")
-
-
-def wrong_password(ground: Ground) -> list[str]:
-    return serving("--dsn", make_conninfo(ground.dsn, password=f"not {SECRET}"))
-
-
-def wrong_password_for_several_replicas(ground: Ground) -> list[str]:
-    # All fail at much the same time; who is second has nothing to add.
-    return [*wrong_password(ground), "--workers", "4"]
-
-
-def no_password(ground: Ground) -> list[str]:
-    return serving("--dsn", make_conninfo(ground.dsn, password="", passfile="/nowhere"))
-
-
-def no_such_database(ground: Ground) -> list[str]:
-    return serving("--dsn", make_conninfo(ground.dsn, dbname="nowhere"))
-
-
-def no_right_to_make_a_schema(ground: Ground) -> list[str]:
-    return serving("--dsn", make_conninfo(ground.dsn, user="guest"))
-
-
-def too_old_a_server(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.dsn, prepare=FOR_NEWER_SERVERS)
-
-
-def a_schema_of_a_later_release(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.later_database())
-
-
-def a_schema_of_a_later_release_for_migrate(ground: Ground) -> list[str]:
-    return command("migrate", "--dsn", ground.later_database())
-
-
-def a_port_in_use(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.dsn, "--set", f"server.bind={ground.taken}")
-
-
-def a_port_in_use_for_metrics(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.dsn, "--set", f"telemetry.metrics_bind={ground.taken}")
-
-
-def an_address_of_another_machine(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.dsn, "--set", "server.bind=192.0.2.1:7420")
-
-
-def a_socket_in_no_directory(ground: Ground) -> list[str]:
-    return serving("--dsn", ground.dsn, "--set", "server.bind=unix:/nowhere/engine.sock")
-
-
-def an_unknown_key(ground: Ground) -> list[str]:
-    return serving("--config", ground.file("[server]\nbindd = '127.0.0.1:1'"))
-
-
-def a_wrong_type(ground: Ground) -> list[str]:
-    return serving("--config", ground.file("[commit]\nbatch_max = 'many'"))
-
-
-def a_file_that_is_not_there(_: Ground) -> list[str]:
-    return serving("--config", "/nowhere/progressor.toml")
-
-
-def a_file_that_is_not_toml(ground: Ground) -> list[str]:
-    return serving("--config", ground.file("server = ["))
-
-
-def tls(ground: Ground, path: str) -> list[str]:
+def tls(path: str) -> tuple[str, ...]:
     files = (f"server.tls_certificate={path}", f"server.tls_key={path}")
-    return serving("--dsn", ground.dsn, *(part for it in files for part in ("--set", it)))
+    return tuple(part for it in files for part in ("--set", it))
 
 
-def a_certificate_that_is_not_there(ground: Ground) -> list[str]:
-    return tls(ground, "/nowhere/tls.pem")
-
-
-def a_certificate_that_is_not_pem(ground: Ground) -> list[str]:
-    return tls(ground, ground.file("not PEM"))
-
-
-def no_postgresql_on_the_machine(ground: Ground) -> list[str]:
-    return serving("--data-directory", str(ground.directory), prepare=WITHOUT_WHEEL)
-
-
-def no_binaries_in_the_directory(ground: Ground) -> list[str]:
-    binaries = f"database.embedded_binaries={ground.directory}"
-    return serving("--data-directory", str(ground.directory / "data"), "--set", binaries)
-
-
-def a_data_directory_in_use(ground: Ground) -> list[str]:
-    return serving("--data-directory", str(ground.directory))
-
-
-def a_data_directory_that_is_a_file(ground: Ground) -> list[str]:
-    return serving("--data-directory", ground.file("data"))
-
-
-def a_port_in_use_for_the_embedded_server(ground: Ground) -> list[str]:
+def port_of_the_embedded_server(ground: Ground) -> list[str]:
     data, port = ground.directory / "data", ground.taken.rpartition(":")[2]
     put_cluster(data)
     return serving("--data-directory", str(data), "--set", f"database.embedded_port={port}")
 
 
-CASES: dict[Callable[[Ground], list[str]], str] = {
-    malformed: "database.dsn: is not a PostgreSQL connection string",
-    malformed_for_several_replicas: "database.dsn: is not a PostgreSQL connection string",
-    malformed_for_migrate: "database.dsn: has a port",
-    wrong_password: "database.dsn: PostgreSQL refused: ",
-    wrong_password_for_several_replicas: "database.dsn: PostgreSQL refused: ",
-    no_password: "database.dsn: PostgreSQL refused: ",
-    no_such_database: 'database "nowhere" does not exist',
-    no_right_to_make_a_schema: "database.dsn: PostgreSQL refused: permission denied",
-    too_old_a_server: "is too old: 15 or newer is needed",
-    a_schema_of_a_later_release: "database.dsn: the database is ahead of this release",
-    a_schema_of_a_later_release_for_migrate: "database.dsn: the database is ahead of this release",
-    a_port_in_use: "server.bind: address already in use: '{taken}'",
-    a_port_in_use_for_metrics: "telemetry.metrics_bind: cannot listen on '{taken}'",
-    an_address_of_another_machine: "server.bind: cannot listen on '192.0.2.1:7420': ",
-    a_socket_in_no_directory: "No such file or directory",
-    an_unknown_key: "did you mean server.bind?",
-    a_wrong_type: "commit.batch_max: must be an integer from 1 to 10,000, got 'many'",
-    a_file_that_is_not_there: "/nowhere/progressor.toml: cannot be read",
-    a_file_that_is_not_toml: "{directory}/file: is not TOML",
-    a_certificate_that_is_not_there: "server.tls_certificate: /nowhere/tls.pem: No such file",
-    a_certificate_that_is_not_pem: "server.tls_certificate: {directory}/file and {directory}/file",
-    no_postgresql_on_the_machine: "name a server with database.dsn",
-    no_binaries_in_the_directory: "database.embedded_binaries: no postgres and initdb in",
-    a_data_directory_in_use: "embedded PostgreSQL in {directory} is in use by the process",
-    a_data_directory_that_is_a_file: "embedded PostgreSQL in {directory}/file",
-    a_port_in_use_for_the_embedded_server: "embedded PostgreSQL in {directory}/data did not start",
-}
+def at(ground: Ground, *arguments: str, **changes: str) -> list[str]:
+    """Serve with the database of the ground, some of its parameters changed."""
+    return serving("--dsn", make_conninfo(ground.dsn, **changes), *arguments)
+
+
+Arrange = Callable[[Ground], list[str]]
+
+REFUSED = "database.dsn: PostgreSQL refused: "
+MALFORMED = "database.dsn: is not a PostgreSQL connection string"
+AHEAD = "database.dsn: the database is ahead of this release"
+CASES: dict[str, tuple[Arrange, str]] = {
+    "malformed": (lambda _: serving("--dsn", f"host=h password=very {SECRET}"), MALFORMED),
+    "malformed, several replicas": (
+        lambda _: serving("--workers", "2", "--dsn", f"postgresql://u:{SECRET}%zz@h/db"), MALFORMED,
+    ),
+    "malformed, migrate": (
+        lambda _: command("migrate", "--dsn", f"postgresql://u:{SECRET}/x@h/db"),
+        "database.dsn: has a port",
+    ),
+    "wrong password": (lambda it: at(it, password=f"not {SECRET}"), REFUSED),
+    # All fail at much the same time; who is second has nothing to add.
+    "wrong password, several replicas": (
+        lambda it: at(it, "--workers", "4", password=f"not {SECRET}"), REFUSED,
+    ),
+    "no password": (lambda it: at(it, password="", passfile="/nowhere"), REFUSED),
+    "no such database": (lambda it: at(it, dbname="nowhere"), 'database "nowhere" does not exist'),
+    "no right to make a schema": (lambda it: at(it, user="guest"), REFUSED + "permission denied"),
+    "too old a server": (
+        lambda it: serving("--dsn", it.dsn, prepare=FOR_NEWER_SERVERS),
+        "is too old: 15 or newer is needed",
+    ),
+    "schema of a later release": (lambda it: serving("--dsn", it.later_database()), AHEAD),
+    "schema of a later release, migrate": (
+        lambda it: command("migrate", "--dsn", it.later_database()), AHEAD,
+    ),
+    "port in use": (
+        lambda it: at(it, "--set", f"server.bind={it.taken}"),
+        "server.bind: address already in use: '{taken}'",
+    ),
+    "port in use for metrics": (
+        lambda it: at(it, "--set", f"telemetry.metrics_bind={it.taken}"),
+        "telemetry.metrics_bind: cannot listen on '{taken}'",
+    ),
+    "address of another machine": (
+        lambda it: at(it, "--set", "server.bind=192.0.2.1:7420"),
+        "server.bind: cannot listen on '192.0.2.1:7420': ",
+    ),
+    "socket in no directory": (
+        lambda it: at(it, "--set", "server.bind=unix:/nowhere/engine.sock"),
+        "No such file or directory",
+    ),
+    "unknown key": (
+        lambda it: serving("--config", it.file("[server]\nbindd = '127.0.0.1:1'")),
+        "did you mean server.bind?",
+    ),
+    "wrong type": (
+        lambda it: serving("--config", it.file("[commit]\nbatch_max = 'many'")),
+        "commit.batch_max: must be an integer from 1 to 10,000, got 'many'",
+    ),
+    "missing file": (
+        lambda _: serving("--config", "/nowhere/progressor.toml"),
+        "/nowhere/progressor.toml: cannot be read",
+    ),
+    "file that is not TOML": (
+        lambda it: serving("--config", it.file("server = [")), "{directory}/file: is not TOML",
+    ),
+    "missing certificate": (
+        lambda it: at(it, *tls("/nowhere/tls.pem")),
+        "server.tls_certificate: /nowhere/tls.pem: No such file",
+    ),
+    "certificate that is not PEM": (
+        lambda it: at(it, *tls(it.file("not PEM"))),
+        "server.tls_certificate: {directory}/file and {directory}/file",
+    ),
+    "no PostgreSQL on the machine": (
+        lambda it: serving("--data-directory", str(it.directory), prepare=WITHOUT_WHEEL),
+        "name a server with database.dsn",
+    ),
+    "no binaries in the directory": (
+        lambda it: serving(
+            "--data-directory", str(it.directory / "data"),
+            "--set", f"database.embedded_binaries={it.directory}",
+        ),
+        "database.embedded_binaries: no postgres and initdb in",
+    ),
+    "data directory in use": (
+        lambda it: serving("--data-directory", str(it.directory)),
+        "embedded PostgreSQL in {directory} is in use by the process",
+    ),
+    "data directory that is a file": (
+        lambda it: serving("--data-directory", it.file("data")),
+        "embedded PostgreSQL in {directory}/file",
+    ),
+    "port in use for the embedded server": (
+        port_of_the_embedded_server, "embedded PostgreSQL in {directory}/data did not start",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("case", CASES, ids=lambda it: it.__name__)
-def test_an_error_at_the_start_is_one_line_and_exit_code_2(
-    case: Callable[[Ground], list[str]], ground: Ground
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_an_error_at_the_start_is_one_line_and_exit_code_2(case: str, ground: Ground) -> None:
+    arrange, expected = CASES[case]
     with (ground.directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         done = subprocess.run(
-            case(ground),
+            arrange(ground),
             env=ENVIRONMENT,
             capture_output=True,
             text=True,
@@ -273,7 +239,7 @@ def test_an_error_at_the_start_is_one_line_and_exit_code_2(
     assert done.returncode == 2, done.stderr
     assert len(told) == 1, done.stderr
     assert told[0].startswith("error: ")
-    assert CASES[case].format(**facts) in told[0]
+    assert expected.format(**facts) in told[0]
     assert [it for it in logged if it["level"] != "info"] == []
     assert SECRET not in done.stderr + done.stdout
 

@@ -92,6 +92,7 @@ class TestAwayAtStart:
                 client.trace("p", timeout=0.5),
                 client.await_task("p", task_id=1, timeout=0.5),
                 client.namespaces.create(config),
+                client.replicas.activity(timeout=0.5),
             ]
             for request in requests:
                 status = await refusal(request)

@@ -11,28 +11,18 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import (
-    BYTES,
     Constraints,
     GateHold,
     GateView,
-    SyncClient,
     TaskStatus,
 )
-from progressor.v1 import gate_service_pb2, types_pb2
-from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from tests.support.engine.replica import (
-    QUIET,
     Env,
     Replica,
-    answering,
-    open_env,
     refusal,
-    running_replica,
-    timer,
 )
 from tests.support.processor.scripted import Hang
 
@@ -40,20 +30,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Code = grpc.StatusCode
 MUTEX = Constraints(gates={"mutex": 1})
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-        assert replica.points.count("scan_found") == 0
-
-
-@pytest_asyncio.fixture(loop_scope="module", params=["session", "unary"])
-async def env(replica: Replica, request: pytest.FixtureRequest) -> AsyncIterator[Env]:
-    """Return an environment, whose client's requests go in a session, or by single calls."""
-    async with open_env(replica, session=request.param == "session") as env:
-        yield env
 
 
 @contextlib.asynccontextmanager
@@ -84,66 +60,6 @@ async def status_of(env: Env, process_id: str, task_id: int) -> TaskStatus:
 
 
 class TestConstraints:
-    async def test_a_start_waits_too(self, env: Env) -> None:
-        async with held(env):
-            await env.client.start("p", constraints=MUTEX, accept_only=True)
-            line, asked = await line_of(env), env.asked_for("p")
-        await env.asked("p")
-
-        assert (line, asked) == (["p"], [])
-
-    async def test_a_caller_gets_the_answer_once_its_task_has_run(self, env: Env) -> None:
-        await env.running("p")
-        async with held(env) as hang:
-            waiting = asyncio.ensure_future(env.client.call("p", b"1", constraints=MUTEX))
-            await env.points.wait("admitted", 2, key=env.key("p"))
-            hang.released.set()
-            answer = await waiting
-
-        assert answer.response == b"1"
-
-    async def test_a_timer_takes_constraints(self, env: Env) -> None:
-        constraints = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="mutex")])
-        env.processor.on_process(
-            "p", answering(set_timer=timer(args=b"tick", constraints=constraints)), answering()
-        )
-        async with held(env):
-            await env.client.start("p")
-            line, asked = await line_of(env), len(env.asked_for("p"))
-        await env.asked("p", 2)
-
-        assert (line, asked) == (["p"], 1)
-        assert env.asked_for("p")[1].task.args == b"tick"
-
-    async def test_a_processor_that_answers_with_bad_constraints_fails_its_step(
-        self, env: Env
-    ) -> None:
-        bad = types_pb2.Constraints(priority=9)
-        env.processor.on_process("p", answering(set_timer=timer(constraints=bad)))
-
-        status = await refusal(env.client.start("p"))
-
-        assert status.reason == "PROCESS_FAILED"
-        assert "set_timer.constraints.priority" in status.detail
-
-    @pytest.mark.parametrize("rpc", ["start", "call", "notify"])
-    async def test_all_that_is_wrong_is_named_and_nothing_is_accepted(
-        self, env: Env, rpc: str
-    ) -> None:
-        await env.running("q")
-        bad = Constraints(gates={"": 1, "g": -1}, order=("k", "x"), priority=6)
-
-        with pytest.raises(errors.InvalidRequestError) as caught:
-            await getattr(env.client, rpc)("q", constraints=bad)
-
-        assert [it.field for it in caught.value.violations] == [
-            "constraints.order.version",
-            "constraints.gates[0].gate",
-            "constraints.gates[1].capacity",
-            "constraints.priority",
-        ]
-        assert len((await env.client.trace("q")).tasks) == 1
-
     async def test_a_gate_that_is_not_there_needs_a_capacity(self, env: Env) -> None:
         await env.running("p")
 
@@ -162,18 +78,6 @@ class TestConstraints:
         await env.client.start("q", constraints=Constraints(gates={"g": 9}))
 
         assert (await env.client.gates.get("g")).gate.capacity == 2
-
-    async def test_a_key_stands_for_its_constraints_too(self, env: Env) -> None:
-        both = Constraints(gates={"a": 1, "b": 1})
-        turned = Constraints(gates={"b": 1, "a": 1})
-        first = await env.client.start("p", idempotency_key="k", constraints=both)
-        again = await env.client.start("p", idempotency_key="k", constraints=turned)
-
-        with pytest.raises(errors.IdempotencyKeyReusedError):
-            await env.client.start("p", idempotency_key="k", constraints=MUTEX)
-        with pytest.raises(errors.IdempotencyKeyReusedError):
-            await env.client.start("p", idempotency_key="k")
-        assert (again.task_id, again.deduplicated) == (first.task_id, True)
 
 
 class TestCancel:
@@ -298,15 +202,6 @@ class TestGateService:
         assert (caught.value.gate, caught.value.expected, caught.value.actual) == ("g", 1, 2)
         assert (await env.client.gates.get("g")).gate.capacity == 2
 
-    async def test_a_capacity_must_be_given(self, env: Env) -> None:
-        async with grpc.aio.insecure_channel(env.replica.address) as channel:
-            request = gate_service_pb2.SetGateRequest(namespace=env.namespace, gate="g")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await GateServiceStub(channel).SetGate(request)
-
-        assert caught.value.code() is Code.INVALID_ARGUMENT
-        assert caught.value.details() == "capacity: must be given"
-
     async def test_a_gate_in_use_is_not_deleted(self, env: Env) -> None:
         async with held(env):
             status = await refusal(env.client.gates.delete("mutex"))
@@ -326,19 +221,6 @@ class TestGateService:
         found = [it.gate async for it in env.client.gates.list(page_size=2)]
 
         assert found == sorted(keys, key=str.encode)
-
-    async def test_gates_are_in_a_namespace_that_exists(self, env: Env) -> None:
-        client = env.client
-        requests = (
-            client.gates.get("g", namespace="nowhere"),
-            client.gates.set("g", 1, namespace="nowhere"),
-            client.gates.delete("g", namespace="nowhere"),
-            anext(aiter(client.gates.list(namespace="nowhere"))),
-        )
-
-        reasons = [(await refusal(request)).reason for request in requests]
-
-        assert reasons == ["NAMESPACE_NOT_FOUND"] * 4
 
     async def test_gates_go_with_their_namespace(self, replica: Replica, env: Env) -> None:
         config = await env.client.namespaces.get(env.namespace)
@@ -364,15 +246,6 @@ class TestGateService:
             if it.getMessage().startswith("gate ")
         ]
         assert told == [("gate set", env.namespace, "g"), ("gate deleted", env.namespace, "g")]
-
-    async def test_the_blocking_client_does_it_too(self, env: Env) -> None:
-        def ask() -> tuple[list[str], int]:
-            with SyncClient(env.replica.address, namespace=env.namespace, codec=BYTES) as client:
-                client.gates.set("g", 1)
-                client.start("p", constraints=Constraints(gates=["g"]))
-                return [it.gate for it in client.gates.list()], client.gates.get("g").gate.held
-
-        assert await asyncio.to_thread(ask) == (["g"], 0)
 
 
 async def test_a_task_without_constraints_passes_a_closed_gate(env: Env) -> None:

@@ -1,4 +1,4 @@
-"""The checks of a task before it may run, each with two replicas that race on one database.
+"""What a task waits for before it may run, with two replicas that race on one database.
 
 No replica here ever scans: whatever runs, runs by itself. Requests go to both in turn.
 """
@@ -8,10 +8,22 @@ import datetime as dt
 
 import pytest
 
-from progressor.v1.types_pb2 import Constraints
-from tests.support.engine.gates import CONSTRAINED, Gated, constraints
+from progressor.sdk import RetryPolicy
+from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
+from progressor.v1.types_pb2 import GATE_HOLD_PROCESS, Constraints
+from tests.support.engine.gates import (
+    CONSTRAINED,
+    Gated,
+    constraints,
+    open_gated,
+    refused,
+)
 from tests.support.engine.replica import (
+    Replica,
+    answering,
     broken,
+    timer,
+    unavailable,
 )
 from tests.support.processor.scripted import Answer, Hang, reject
 
@@ -46,30 +58,6 @@ class TestRunAt:
             (begun,) = gated.begun(name)
             assert begun.at >= run_at[name].timestamp()
 
-    async def test_a_start_and_a_notification_can_wait_for_it_too(self, gated: Gated) -> None:
-        run_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
-        await gated.running("q")
-        started = await gated.start("p", constraints(run_at=run_at))
-        behind = await gated.call("p", args=b"behind")
-        notified = await gated.notify("q", constraints(run_at=run_at))
-        await gated.finished(("p", started), ("p", behind), ("q", notified))
-
-        assert all(begun.at >= run_at.timestamp() for begun in gated.begun())
-        assert gated.begun_at("p") < gated.begun_at("p", b"behind")
-
-    async def test_one_that_has_passed_holds_nothing_up(self, gated: Gated) -> None:
-        await gated.running("p")
-
-        assert await gated.answered("p", constraints(run_at=dt.datetime.now(dt.UTC) - HOUR))
-
-    async def test_a_task_that_waits_for_it_holds_up_no_other_of_its_process(
-        self, gated: Gated
-    ) -> None:
-        await gated.running("p")
-        await gated.call("p", constraints(run_at=dt.datetime.now(dt.UTC) + HOUR))
-
-        assert await gated.answered("p", args=b"other") == b"other"
-
 
 class TestVersionOrder:
     async def test_a_smaller_one_that_waits_blocks(self, gated: Gated) -> None:
@@ -83,22 +71,6 @@ class TestVersionOrder:
 
         assert states == (["time"], ["order"])
         assert gated.begun("small") == []
-
-    async def test_a_smaller_one_that_is_available_blocks(self, two_workers: Gated) -> None:
-        gated = two_workers
-        first, second = await gated.held("b0", "b1")
-        for name in ("b0", "b1"):
-            await gated.call(name, args=b"busy")
-            await gated.has_begun(name, args=b"busy")
-        await gated.start("small", version("1"))
-        large = await gated.start("large", version("2"))
-        states = gated.state("small"), gated.state("large")
-        first.released.set()
-        second.released.set()
-        await gated.finished(("large", large))
-
-        assert states == (["available"], ["order"])
-        assert gated.ended_at("small") < gated.begun_at("large")
 
     async def test_a_smaller_one_that_runs_blocks(self, gated: Gated) -> None:
         (hang,) = await gated.held("small")
@@ -130,24 +102,6 @@ class TestVersionOrder:
         assert state == ["order"]
         assert len(gated.begun("small")) == 1
 
-    async def test_one_that_failed_before_does_not(self, gated: Gated) -> None:
-        await gated.running("small", steps=[broken()])
-        await gated.running("large")
-        await gated.call("small", version("1"))
-        await gated.at_rest()
-
-        assert await gated.answered("large", version("2")) == CONSTRAINED
-
-    async def test_an_equal_one_or_a_larger_one_does_not(self, gated: Gated) -> None:
-        (hang,) = await gated.held("first")
-        await gated.running("equal", "smaller")
-        await gated.call("first", version("2"))
-        await gated.has_begun("first")
-
-        assert await gated.answered("equal", version("2.0")) == CONSTRAINED
-        assert await gated.answered("smaller", version("1.99")) == CONSTRAINED
-        hang.released.set()
-
     async def test_many_that_come_at_once_over_both_run_in_their_order(self, gated: Gated) -> None:
         # Turned around, so that none comes in the order in which it is to run.
         versions = {name: f"1.{COUNT - number}" for number, name in enumerate(names())}
@@ -175,17 +129,6 @@ class TestOneAtATimeOnADatabase:
                 group.create_task(gated.answered(name, constraints(DATABASE)))
 
         assert len(gated.begun()) == 4 * COUNT
-        assert gated.at_once() == 1
-
-    async def test_starts_keep_it_too(self, gated: Gated) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = {
-                name: group.create_task(gated.start(name, constraints(DATABASE)))
-                for name in names()
-            }
-        await gated.finished(*((name, task.result()) for name, task in tasks.items()))
-
-        assert len(gated.begun()) == COUNT
         assert gated.at_once() == 1
 
     async def test_one_that_is_available_is_enough_to_keep_another_out(
@@ -225,23 +168,6 @@ class TestSoManyOfARollout:
         assert states == {"available": 3, "gates": 5}
         assert gated.at_once() == 3
 
-    async def test_those_that_are_available_count_like_those_that_run(
-        self, two_workers: Gated
-    ) -> None:
-        gated = two_workers
-        hangs = gated.will_hold(*names(6))
-        made = constraints(ROLLOUT, capacity=3)
-        tasks = [(name, await gated.start(name, made)) for name in names(6)]
-        # Two run, in the one worker of each replica, and the third has none.
-        await gated.until(lambda: len(gated.begun()) == 2)
-        states, holders = gated.states(), gated.holders()
-        for hang in hangs:
-            hang.released.set()
-        await gated.finished(*tasks)
-
-        assert (states, holders) == ({"available": 3, "gates": 3}, {ROLLOUT: 3})
-        assert gated.at_once() <= 2
-
     async def test_it_is_kept_together_with_one_at_a_time_on_each_database(
         self, gated: Gated
     ) -> None:
@@ -261,24 +187,6 @@ class TestSoManyOfARollout:
 
 
 class TestAllOrNone:
-    async def test_one_that_cannot_have_all_keeps_none(self, gated: Gated) -> None:
-        (first,) = await gated.held("first")
-        (both,) = await gated.held("both")
-        await gated.running("other")
-        await gated.call("first", constraints("b"))
-        await gated.has_begun("first")
-        last = await gated.call("both", constraints("a", "b"))
-        holders = gated.holders()
-        passed = await gated.answered("other", constraints("a"))
-        first.released.set()
-        await gated.has_begun("both")
-        held = gated.holders()
-        both.released.set()
-        await gated.finished(("both", last))
-
-        assert (holders, passed) == ({"b": 1}, CONSTRAINED)
-        assert held == {"a": 1, "b": 1}
-
     async def test_whoever_crosses_over_both_passes_in_the_end(self, gated: Gated) -> None:
         wanted = {
             name: tuple({f"g{number % 4}", f"g{(number // 4 + number) % 4}"})
@@ -315,3 +223,166 @@ class TestPriority:
         in_order = ["p1", "q1", "p3", "q0", "p5", "q5"]
         assert line == in_order
         assert [note.process_id for note in gated.begun()] == ["first", *in_order]
+
+
+SOON = RetryPolicy(initial_interval=dt.timedelta(milliseconds=10), jitter=0.0)
+
+
+class TestHoldOfTheProcess:
+    @pytest.mark.parametrize(
+        "end",
+        [
+            answering(complete=Complete()),
+            answering(remove=RemoveProcess()),
+            broken(),
+        ],
+        ids=["finished", "removed", "broken"],
+    )
+    async def test_it_lasts_until_the_process_is(self, gated: Gated, end: Answer) -> None:
+        made = constraints(DATABASE, hold=GATE_HOLD_PROCESS)
+        hang = Hang(response=end.response)
+        gated.env.processor.on_process("p", answering(), Answer(), hang, Answer())
+        await gated.finished(("p", await gated.start("p", made)))
+        next_one = await gated.start("q", made)
+        # Its own tasks pass, those that name the gate as well.
+        passed = await gated.answered("p", made)
+        await gated.call("p", args=b"end")
+        await gated.has_begun("p", args=b"end")
+        state, holders = gated.state("q"), gated.holders()
+        hang.released.set()
+        await gated.finished(("q", next_one))
+
+        assert (passed, state, holders) == (CONSTRAINED, ["gates"], {DATABASE: 1})
+        assert gated.holders() == {DATABASE: 1}
+
+
+class TestTimers:
+    async def test_that_are_due_at_once_pass_one_by_one(self, gated: Gated) -> None:
+        made = timer(0.3, args=CONSTRAINED, constraints=constraints(DATABASE))
+        for name in names():
+            gated.env.processor.on_process(name, answering(set_timer=made), answering())
+        for name in names():
+            await gated.start(name, args=b"")
+        for name in names():
+            await gated.has_begun(name)
+        await gated.at_rest()
+
+        assert len(gated.begun()) == COUNT
+        assert gated.at_once() == 1
+
+
+class TestRetry:
+    async def test_gives_the_gate_back_meanwhile_and_stands_in_line_again(
+        self, database: str, replicas: tuple[Replica, Replica]
+    ) -> None:
+        here, there = replicas
+        async with open_gated(database, here, there.address, retry_policy=SOON) as gated:
+            first = Hang(response=unavailable().response)
+            await gated.running("p", steps=[first, Answer()])
+            (second,) = await gated.held("q")
+            task = await gated.call("p", constraints(DATABASE))
+            await gated.has_begun("p")
+            behind = await gated.call("q", constraints(DATABASE))
+            first.released.set()
+            await gated.has_begun("q")
+            # Its retry is due by now, or soon; the gate is full.
+            await gated.until(lambda: gated.state("p") == ["gates"])
+            holders = gated.holders()
+            second.released.set()
+            await gated.finished(("q", behind), ("p", task))
+
+        assert holders == {DATABASE: 1}
+        assert [note.attempt for note in gated.begun("p")] == [1, 2]
+        assert gated.at_once() == 1
+
+
+class TestAProcess:
+    @pytest.mark.parametrize(
+        "end",
+        [
+            broken(),
+            answering(complete=Complete()),
+            answering(remove=RemoveProcess()),
+            reject(INVALID_ARGUMENT),
+        ],
+        ids=["broken", "finished", "removed", "rejected"],
+    )
+    async def test_whose_step_ends_it_gives_its_gates_back(self, gated: Gated, end: Answer) -> None:
+        hang = Hang(response=end.response)
+        await gated.running("p", steps=[hang, Answer()])
+        await gated.running("q")
+        await gated.call("p", constraints(DATABASE, ROLLOUT))
+        await gated.has_begun("p")
+        behind = await gated.call("q", constraints(DATABASE, ROLLOUT))
+        hang.released.set()
+        await gated.finished(("q", behind))
+
+        assert gated.ended_at("p") < gated.begun_at("q")
+
+
+class TestCancel:
+    async def test_is_told_to_whoever_waits_wherever_they_are(
+        self, gated: Gated, replicas: tuple[Replica, Replica]
+    ) -> None:
+        (hang,) = await gated.held("first")
+        await gated.running("p")
+        await gated.call("first", constraints(DATABASE))
+        await gated.has_begun("first")
+        task = await gated.call("p", constraints(DATABASE), idempotency_key="k")
+        key = gated.env.key("p")
+        before = [replica.points.count("admitted", key=key) for replica in replicas]
+        async with asyncio.TaskGroup() as group:
+            waiting = [
+                group.create_task(
+                    refused(gated.answered("p", constraints(DATABASE), idempotency_key="k"))
+                )
+                for _ in range(4)
+            ]
+            for replica, count in zip(replicas, before, strict=True):
+                await replica.points.wait("admitted", count + 2, key=key)
+            await gated.cancel("p", task)
+        hang.released.set()
+
+        assert [it.result() for it in waiting] == ["TASK_CANCELLED"] * 4
+
+
+class TestCapacity:
+    async def test_that_is_raised_lets_in_as_many_more(self, gated: Gated) -> None:
+        hangs = gated.will_hold(*names(5))
+        tasks = [(name, await gated.start(name, constraints(ROLLOUT))) for name in names(5)]
+        await gated.has_begun("p0")
+        before = gated.holders()
+        await gated.set_capacity(ROLLOUT, 3)
+        for name in names(3):
+            await gated.has_begun(name)
+        after = gated.holders(), gated.states()
+        for hang in hangs:
+            hang.released.set()
+        await gated.finished(*tasks)
+
+        assert before == {ROLLOUT: 1}
+        assert after == ({ROLLOUT: 3}, {"available": 3, "gates": 2})
+        assert gated.at_once() == 3
+
+    async def test_that_is_lowered_stops_nobody_and_lets_nobody_in_before_it_fits(
+        self, gated: Gated
+    ) -> None:
+        hangs = gated.will_hold(*names(5))
+        made = constraints(ROLLOUT, capacity=3)
+        tasks = [(name, await gated.start(name, made)) for name in names(5)]
+        for name in names(3):
+            await gated.has_begun(name)
+        await gated.set_capacity(ROLLOUT, 1)
+        held = [gated.holders()[ROLLOUT]]
+        for hang, (name, task) in zip(hangs[:2], tasks[:2], strict=True):
+            hang.released.set()
+            await gated.finished((name, task))
+            held.append(gated.holders()[ROLLOUT])
+        for hang in hangs[2:]:
+            hang.released.set()
+        await gated.finished(*tasks)
+
+        assert held == [3, 2, 1]
+        # The two that came in last have been alone.
+        assert all(gated.ended_at(name) < gated.begun_at("p3") for name in names(3))
+        assert gated.ended_at("p3") < gated.begun_at("p4")

@@ -70,16 +70,6 @@ class TestCancel:
         assert "JOB_CANCELLED" in str((await status(jobs, "job/a"))[1])
         assert jobs.asked_for("job", "c") == []
 
-    async def test_leaves_a_step_that_is_done_done(self, jobs: JobEnv) -> None:
-        await jobs.submit("job", TWO_AND_ONE)
-        await jobs.asked("job", "a", "b")
-        await jobs.cancel("job")
-
-        await jobs.end("job", "a")
-        await jobs.end("job", "b", failing())
-
-        assert jobs.states("job") == {"a": "done", "b": "failed", "c": "cancelled"}
-
     async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobEnv) -> None:
         await jobs.submit("job", SEED_EXAMPLE)
         await jobs.asked("job", "1", "2", "3")
@@ -136,24 +126,6 @@ class TestRetry:
         assert attempts == {**dict.fromkeys(SEED_EXAMPLE, 1), "4": 2}
         assert len(jobs.env.asked_for("job/1")) == 1
 
-    async def test_by_many_at_once_is_done_once(self, jobs: JobEnv) -> None:
-        jobs.hold("job", "a", Answer(done()))
-        await jobs.submit("job", {"a": ()}, hold=False)
-        await jobs.end("job", "a", failing())
-        assert await jobs.ended("job") == "failed"
-
-        async def retry() -> str:
-            try:
-                return await refused(jobs.retry("job"))
-            except AssertionError:
-                return "retried"
-
-        async with asyncio.TaskGroup() as group:
-            retries = [group.create_task(retry(), name="retry") for _ in range(6)]
-
-        assert sorted(it.result() for it in retries) == ["JOB_NOT_FAILED"] * 5 + ["retried"]
-        assert await jobs.ended("job") == "done"
-
 
 class TestRemove:
     async def test_of_the_leader_stops_its_followers(self, jobs: JobEnv) -> None:
@@ -170,24 +142,6 @@ class TestRemove:
 
         await eventually(lambda: _status(jobs, "job/a") == "error")
         assert _status(jobs, "job/c") is None
-
-    async def test_the_name_can_be_taken_by_another_job_while_old_followers_work(
-        self, jobs: JobEnv
-    ) -> None:
-        await jobs.submit("job", TWO_AND_ONE)
-        await jobs.asked("job", "a", "b")
-        await jobs.env.client.remove("job")
-        jobs.hold("job", "xy")
-        await jobs.submit("job", {"x": (), "y": ("x",), "z": ("y",)}, hold=False)
-        jobs.hold("job", "z")
-
-        await jobs.end("job", "a")
-        await jobs.end("job", "b", failing())
-        assert jobs.states("job") == {"x": "running", "y": "waiting", "z": "waiting"}
-
-        for name in "xyz":
-            await jobs.end("job", name)
-        assert await jobs.ended("job") == "done"
 
 
 def _status(jobs: JobEnv, process_id: str) -> str | None:

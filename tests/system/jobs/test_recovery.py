@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
-import psycopg
 import pytest
 import pytest_asyncio
 
@@ -20,10 +19,9 @@ from progressor.sdk import Client, ZombiePolicy
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.engine.job_env import JobEnv, done, open_jobs, wire_nodes
-from tests.support.engine.points import eventually
 from tests.support.engine.process import ReplicaProcess, running_process
-from tests.support.engine.replica import NOW_AND_THEN, Replica, answering, running_replica
-from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
+from tests.support.engine.replica import NOW_AND_THEN, Replica, answering
+from tests.support.models.jobs.graphs import Graph
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 from tests.support.storage.doctor.invariants import broken_invariants
 
@@ -31,17 +29,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAIR: Graph = {"a": (), "b": ("a",)}
 WIDE: Graph = {**{f"n{number}": () for number in range(8)}, "last": [f"n{n}" for n in range(8)]}
-LONG_AGO = "now() - interval '1 hour'"
 
 _AT_VICTIM = """
     SELECT r.process_id FROM progressor.running r JOIN progressor.replicas p USING (replica_id)
     WHERE p.name = %s AND r.namespace = %s"""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database) as replica:
-        yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -172,24 +163,6 @@ class TestLeader:
         assert [node.name for node in asked[-1].nodes] == ["a", "b"]
         assert is_whole(jobs)
 
-    async def test_that_is_killed_together_with_its_followers(
-        self, jobs: JobEnv, tmp_path: Path
-    ) -> None:
-        async with a_victim(jobs, tmp_path) as (victim, _):
-            jobs.hold("job", SEED_EXAMPLE, Answer(done()))
-            async with jobs.env.client_at(victim.address) as client:
-                await lead(jobs, client, SEED_EXAMPLE, Hang(), Answer(), Answer(done()))
-                await client.call("job", b"busy", accept_only=True)
-                await jobs.asked("job", "1", "2", "3")
-                await jobs.env.asked("job", 2)
-                assert in_hand(jobs, tmp_path) == {"job", "job/1", "job/2", "job/3"}
-                victim.kill()
-
-                assert await jobs.released_all("job", SEED_EXAMPLE) == "done"
-        assert jobs.tasks("job")[1:] == [("call", "finished", 2), ("join", "finished", 1)]
-        assert set(jobs.states("job").values()) == {"done"}
-        assert is_whole(jobs)
-
     @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01])
     async def test_is_told_whenever_whoever_settles_the_last_node_is_killed(
         self, jobs: JobEnv, tmp_path: Path, delay: float
@@ -207,38 +180,6 @@ class TestLeader:
             ("init", "finished"), ("join", "finished")
         ]  # fmt: skip
         assert is_whole(jobs)
-
-    async def test_that_was_never_told_is_told_by_recovery(self, jobs: JobEnv) -> None:
-        await _forgotten(jobs)
-        jobs.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
-
-        assert await jobs.ended("job") == "done"
-        assert jobs.env.points.count("job_recovered", job=jobs.env.key("job"), kind="join") == 1
-        assert [it[0] for it in jobs.tasks("job")] == ["init", "call", "join"]
-
-
-async def _forgotten(jobs: JobEnv) -> None:
-    """Leave a job whose nodes were done an hour ago, and whose leader was not notified."""
-    busy = Hang(response=answering().response)
-    jobs.hold("job", "a")
-    await lead(jobs, jobs.env.client, {"a": ()}, busy, Answer(done()))
-    await jobs.env.client.call("job", b"busy", accept_only=True)
-    await jobs.env.asked("job", 2)
-    await jobs.end("job", "a")
-    with psycopg.connect(jobs.observer.info.dsn, password=jobs.observer.info.password) as observer:
-        of_join = "namespace = %s AND process_id = 'job' AND task_type = 'join'"
-        for table in ("schedule", "tasks"):
-            observer.execute(
-                f"DELETE FROM progressor.{table} WHERE {of_join}".encode(),  # noqa: S608  ours
-                [jobs.env.namespace],
-            )
-        observer.execute(
-            "UPDATE progressor.jobs SET join_task_id = NULL, updated_at = now() - interval '1 h'"
-            " WHERE namespace = %s",
-            [jobs.env.namespace],
-        )
-    busy.released.set()
-    await jobs.env.settled("job", 2)
 
 
 class TestTarget:
@@ -262,31 +203,3 @@ class TestTarget:
             told = {node.name: node for node in (await jobs.get("job")).nodes}
             assert told["a"].error.reason == "TARGET_UNREACHABLE"
             assert jobs.asked_for("job", "a") == []
-
-    async def test_is_asked_and_nobody_else(self, database: str, second_replica: Replica) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
-            await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
-            names = [f"n{number}" for number in range(12)]
-            for name in names:
-                elsewhere.on_process(f"job/{name}", Answer(done()))
-            nodes = [nodes_pb2.NodeSpec(name=name, target=elsewhere.target) for name in names]
-            await jobs.submit("job", {}, nodes=nodes)
-
-            assert await jobs.ended("job") == "done"
-            assert len(elsewhere.requests) == len(names)
-            assert jobs.asked_for("job", names) == []
-
-    async def test_that_comes_back_within_its_patience_does_the_node(
-        self, database: str, second_replica: Replica
-    ) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
-            await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
-            elsewhere.on_process("job/a", Answer(done()))
-            await elsewhere.stop()
-            nodes = [nodes_pb2.NodeSpec(name="a", target=elsewhere.target)]
-            await jobs.submit("job", {}, nodes=nodes)
-            # More often than the policy has attempts.
-            await eventually(lambda: jobs.attempts("job/a") > NOW_AND_THEN.attempts_max)
-            await elsewhere.restart()
-
-            assert await jobs.ended("job") == "done"

@@ -11,20 +11,17 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from progressor.v1 import types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.engine.gates import running_pair
 from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
-from tests.support.engine.points import eventually
-from tests.support.engine.replica import Replica, running_replica
-from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, running, states
+from tests.support.engine.replica import Replica
+from tests.support.models.jobs.graphs import Graph, random_graph, running, states
 from tests.support.processor.scripted import Answer
 from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 JOB_COUNT = 12
-INIT = types_pb2.TASK_TYPE_INIT
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -105,79 +102,3 @@ class TestCrowd:
                     assert all(
                         places[f"{job_id}/{each}"] < places[f"{job_id}/{name}"] for each in before
                     )
-
-    async def test_a_chain_passes_through_both_without_a_scan(
-        self, database: str, pair: tuple[Replica, Replica]
-    ) -> None:
-        names = [f"n{number:03}" for number in range(100)]
-        chain = {name: names[max(0, place - 1) : place] for place, name in enumerate(names)}
-        async with open_jobs(database, pair[0]) as jobs:
-            jobs.env.processor.on_type(INIT, Answer(done()))
-            await jobs.submit("job", chain, hold=False)
-
-            assert await jobs.ended("job") == "done"
-            asked = [it.process.process_id for it in jobs.env.processor.requests]
-            assert asked == [f"job/{name}" for name in names]
-            assert len(ancestors(chain, names[-1])) == len(names) - 1
-
-    async def test_two_that_are_released_at_once_are_joined_once(
-        self, database: str, pair: tuple[Replica, Replica]
-    ) -> None:
-        wide = {f"n{number}": () for number in range(16)}
-        graph: Graph = {**wide, "last": tuple(wide)}
-        async with open_jobs(database, pair[0]) as jobs, through(jobs, *pair) as envs:
-            for number in range(6):
-                jobs.hold(f"job{number}", graph)
-                await envs[number % 2].submit(f"job{number}", graph)
-                await jobs.asked(f"job{number}", *wide)
-            for number in range(6):
-                for name in graph:
-                    jobs.release(f"job{number}", name)
-            for number in range(6):
-                assert await jobs.ended(f"job{number}") == "done"
-                assert jobs.tasks(f"job{number}/last") == [("init", "finished", 1)]
-                assert jobs.tasks(f"job{number}")[1:] == [("join", "finished", 1)]
-
-
-class TestRecovery:
-    async def test_is_carried_out_by_one_of_three_replicas(self, own_database: str) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            three = [
-                await stack.enter_async_context(running_replica(own_database)) for _ in range(3)
-            ]
-            jobs = await stack.enter_async_context(open_jobs(own_database, three[0]))
-            await jobs.submit("job", {"a": (), "b": ("a",)})
-            await jobs.asked("job", "a")
-            # As if the settlement of a had forgotten to start b, an hour ago.
-            await _forget(jobs)
-            jobs.observer.execute("UPDATE progressor.upkeep_rounds SET due_at = '-infinity'")
-
-            await eventually(lambda: _recovered(three) > 0)
-            for replica in three:
-                await replica.points.wait("scanned", replica.points.count("scanned") + 20)
-            jobs.release("job", "b")
-            assert _recovered(three) == 1
-            assert await jobs.ended("job") == "done"
-            assert jobs.tasks("job/b") == [("init", "finished", 1)]
-
-
-def _recovered(replicas: list[Replica]) -> int:
-    return sum(replica.points.count("job_recovered") for replica in replicas)
-
-
-async def _forget(jobs: JobEnv) -> None:
-    """Let node a be done by a settlement that does not know of the job."""
-    await eventually(lambda: jobs.state("job") == "running")
-    with jobs.observer.transaction():
-        jobs.observer.execute(
-            "UPDATE progressor.job_nodes SET (state, waits_for, ready_at) ="
-            " ('ready', 0, now()) WHERE name = 'b'"
-        )
-        jobs.observer.execute(
-            "UPDATE progressor.job_nodes SET (state, ended_at, begun) = ('done', now(), true)"
-            " WHERE name = 'a'"
-        )
-        jobs.observer.execute(
-            "UPDATE progressor.jobs SET (waiting, ready, running, beginning, updated_at) ="
-            " (0, 1, 0, 0, now() - interval '1 h')"
-        )

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.engine.job_env import JobEnv, done, failing, open_jobs
+from tests.support.engine.job_env import JobEnv, failing, open_jobs
 from tests.support.engine.replica import Replica
 from tests.support.models.jobs.graphs import SEED_EXAMPLE
 
@@ -79,44 +79,3 @@ async def test_the_failed_job(jobs: JobEnv) -> None:
     assert (nodes["4"].error.reason, nodes["4"].error.message) == ("BROKEN", "no disk")
     assert (nodes["7"].skipped_because_of, nodes["9"].skipped_because_of) == ("4", "4")
     assert "4" in told.job.detail
-
-
-async def test_the_failed_job_with_its_steps_6_and_7_swapped(jobs: JobEnv) -> None:
-    await jobs.submit("job", SEED_EXAMPLE)
-    for name, submitted in SUCCESSFUL[:4]:
-        assert await completes(jobs, name) == set(submitted)
-
-    assert await completes(jobs, "6") == {"8"}
-    assert jobs.in_state("job", "waiting") == {"7", "9"}
-    await jobs.end("job", "4", failing())
-    assert jobs.in_state("job", "skipped") == {"7", "9"}
-    await jobs.end("job", "8")
-
-    assert await jobs.ended("job") == "failed"
-    assert jobs.asked_for("job", "79") == []
-
-
-async def test_4_and_6_end_at_the_same_moment(jobs: JobEnv) -> None:
-    await jobs.submit("job", SEED_EXAMPLE)
-    for name, submitted in SUCCESSFUL[:4]:
-        assert await completes(jobs, name) == set(submitted)
-
-    jobs.release("job", "4", failing())
-    jobs.release("job", "6", done())
-    await jobs.asked("job", "8")
-    await jobs.env.settled("job/4")
-    assert jobs.in_state("job", "skipped") == {"7", "9"}
-    await jobs.end("job", "8")
-
-    assert await jobs.ended("job") == "failed"
-    assert jobs.asked_for("job", "79") == []
-
-
-async def test_every_follower_is_asked_once_and_knows_no_other(jobs: JobEnv) -> None:
-    await jobs.submit("job", SEED_EXAMPLE)
-    for name in ("2", "1", "6", "4", "9", "7", "5", "8", "3"):
-        await jobs.end("job", name)
-
-    assert await jobs.ended("job") == "done"
-    asked = [it.process.process_id for it in jobs.env.processor.requests]
-    assert sorted(asked) == [f"job/{name}" for name in SEED_EXAMPLE]

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from progressor.sdk import LedByEngineError, TaskStatus, TaskType
+from progressor.sdk import LedByEngineError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
@@ -99,22 +99,6 @@ async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
     assert {dict(it.task.caller_context)["tenant"] for it in env.processor.requests} == {"t"}
 
 
-async def test_the_leader_is_traced_as_other_processes_are(
-    service: "JobServiceAsyncStub", env: Env
-) -> None:
-    env.processor.on_process("job/a", DONE)
-    await service.SubmitJob(submission(env, node("a", args=b"args")))
-    await watched(service, env)
-
-    traced = await env.client.trace("job")
-
-    assert [(it.type, it.args) for it in traced.tasks] == [
-        (TaskType.INIT, None),
-        (TaskType.JOIN, None),
-    ]
-    assert all(it.status is TaskStatus.FINISHED for it in traced.tasks)
-
-
 async def test_a_repeated_submission_is_the_same_job(
     service: "JobServiceAsyncStub", env: Env
 ) -> None:
@@ -132,20 +116,6 @@ async def test_a_repeated_submission_is_the_same_job(
         await reason_of(service.SubmitJob(submission(env, node("a")))) == "PROCESS_ALREADY_EXISTS"
     )
     await watched(service, env)
-
-
-async def test_a_graph_larger_than_any_payload_is_taken(
-    service: "JobServiceAsyncStub", env: Env
-) -> None:
-    nodes = [node(f"n{i}", args=b"x" * 1024**2) for i in range(4)]
-    for each in nodes:
-        env.processor.on_process(f"job/{each.name}", DONE)
-
-    await service.SubmitJob(submission(env, *nodes))
-    changes = await watched(service, env)
-
-    assert changes[-1].job.counts == pb.NodeCounts(done=4)
-    assert [len(it.args) for it in (await read(service, env)).nodes] == [1024**2] * 4
 
 
 async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(

@@ -1,36 +1,48 @@
-"""One step at a time, in order; and a call that waits is carried on as soon as it can be.
-
-The engine here never scans: whatever is handed over, is handed over by construction.
-"""
+"""One step at a time, in order, without a scan: calls that wait, and timers that come due."""
 
 import asyncio
+import datetime as dt
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
 
 from progressor.sdk import Reply as Answered
+from progressor.v1.types_pb2 import (
+    TASK_TYPE_INIT,
+)
+from tests.support.engine.reads import tasks_of, types_asked
 from tests.support.engine.replica import (
-    QUIET,
+    NOW_AND_THEN,
     Env,
     Replica,
     answering,
+    open_env,
+    refusal,
     running_replica,
     timer,
 )
-from tests.support.processor.scripted import Answer, Hang
+from tests.support.processor.scripted import Hang, ScriptedProcessor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+
+async def test_a_started_process_answers_calls(database: str) -> None:
+    async with (
+        running_replica(database) as replica,
+        ScriptedProcessor() as processor,
+        replica.namespace("smoke", processor.target) as client,
+    ):
+        await client.start("p1", "hello")
+        answer = await client.call("p1", "world")
+
+        assert answer.response == "world"
+        assert replica.points.count("scan_found") == 0
+
+
 CALLS = 2_000
 PROCESSES = 10
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-        assert replica.points.count("scan_found") == 0
 
 
 async def test_two_thousand_calls_on_ten_processes_are_each_answered_once_and_in_order(
@@ -61,19 +73,6 @@ async def test_two_thousand_calls_on_ten_processes_are_each_answered_once_and_in
 
 
 class TestHandOver:
-    async def test_a_call_behind_a_running_step_is_answered_once_that_is_settled(
-        self, env: Env
-    ) -> None:
-        hang, first_id = await env.busy("p")
-        async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(env.client.call("p", b"2"))
-            await env.points.wait("admitted", 3, key=env.key("p"))
-            hang.released.set()
-
-        passed = [facts["task_id"] for facts in env.points.passed("settled", key=env.key("p"))]
-        assert waiting.result().response == b"2"
-        assert passed[1:] == [first_id, waiting.result().task_id]
-
     async def test_no_claim_stands_between_a_step_and_the_call_behind_it(self, env: Env) -> None:
         claims = ("timers_claimed", "backlog_claimed", "scan_found")
         before = [env.points.count(point) for point in claims]
@@ -121,37 +120,58 @@ class TestHandOver:
         )
 
 
-class TestOrder:
-    async def test_calls_and_notifies_run_in_the_order_of_their_acceptance(self, env: Env) -> None:
-        hang, _ = await env.busy("p")
-        accepted = []
-        for number in range(20):
-            if number % 2:
-                accepted.append((await env.client.notify("p")).task_id)
-            else:
-                accepted.append((await env.client.call("p", accept_only=True)).task_id)
-        hang.released.set()
-        await env.settled("p", 22)
+@pytest_asyncio.fixture(loop_scope="module")
+async def env(replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, retry_policy=NOW_AND_THEN) as env:
+        yield env
 
-        assert [it.task.task_id for it in env.asked_for("p")][2:] == accepted
-        assert accepted == sorted(accepted)
 
-    async def test_one_process_that_hangs_holds_up_no_other(self, env: Env) -> None:
-        hang, _ = await env.busy("p")
-        await env.running("q")
+class TestDueTime:
+    async def test_a_timer_after_a_while_fires_by_itself_and_not_before(self, env: Env) -> None:
+        claimed = env.points.count("timers_claimed")
+        await env.timed("p", answering(b"fired"), after=0.05)
+        await env.settled("p", 2)
 
-        answer = await env.client.call("q", b"1")
+        init, timeout = await tasks_of(env)
+        assert init.finished_at is not None
+        assert timeout.scheduled_at == init.finished_at + dt.timedelta(seconds=0.05)
+        assert timeout.started_at is not None
+        assert timeout.started_at >= timeout.scheduled_at
+        assert env.points.count("timers_claimed") == claimed + 1
 
-        hang.released.set()
-        assert answer.response == b"1"
+    async def test_a_process_that_drives_itself_takes_step_after_step(self, env: Env) -> None:
+        env.processor.on_process(
+            "p",
+            *[answering(b"tick", set_timer=timer()) for _ in range(20)],
+            answering(b"last"),
+        )
+        await env.client.start("p")
+        await env.settled("p", 21)
 
-    async def test_repairs_run_one_at_a_time(self, env: Env) -> None:
-        await env.broken("p", hang := Hang(), Answer())
-        first = await env.client.repair("p", accept_only=True)
-        await env.asked("p", 3)
-        await env.client.repair("p", accept_only=True)
-        before = len(env.asked_for("p"))
-        hang.released.set()
-        await env.client.await_task("p", task_id=first.task_id)
+        history = (await env.client.get("p")).history
+        assert [event.event_id for event in history] == list(range(1, 22))
+        assert history[-1].payload == b"last"
 
-        assert before == 3
+
+class TestWhatItIsHanded:
+    async def test_its_own_step_timeout(self, env: Env) -> None:
+        quick = Duration(nanos=500_000_000)
+        await env.timed("p", Hang(), answering(b"fired"), after=0, step_timeout=quick)
+        await env.settled("p", 3)
+
+        first, second = env.asked_for("p")[1:]
+        assert (first.task.attempt, second.task.attempt) == (1, 2)
+        # The namespace would have waited for 30 s.
+        assert second.deadline.ToDatetime() - first.deadline.ToDatetime() < dt.timedelta(seconds=25)
+
+
+class TestRemove:
+    @pytest.mark.parametrize("after", [0.0, 0.05])
+    async def test_removes_the_process_without_asking_the_processor(
+        self, env: Env, after: float
+    ) -> None:
+        await env.timed("p", after=after, remove=True)
+        await env.points.wait("settled", key=env.key("p"), settlement="Remove")
+
+        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+        assert types_asked(env) == [TASK_TYPE_INIT]

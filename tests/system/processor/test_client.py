@@ -135,33 +135,12 @@ async def test_a_host_that_takes_the_connection_and_is_silent_ends_at_the_deadli
     assert wordless(outcome) == failed(4, "STEP_TIMEOUT", retryable=True)
 
 
-async def test_an_answer_that_is_late_but_in_time_counts(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.Late(0.2))
-
-    assert await asking.ask(seconds=5) == ANSWERED
-
-
 async def test_a_connection_that_drops_during_the_call_is_retryable(
     processor: ScriptedProcessor, asking: Asking
 ) -> None:
     processor.on_process("order-1", script.Drop())
 
     assert wordless(await asking.ask()) == UNAVAILABLE
-
-
-async def test_a_processor_that_stops_during_the_call_is_retryable(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.Hang())
-
-    async with asyncio.TaskGroup() as group:
-        outcome = group.create_task(asking.ask())
-        await processor.received(1)
-        await processor.stop()
-
-    assert wordless(outcome.result()) == UNAVAILABLE
 
 
 async def test_a_processor_that_is_away_is_found_when_it_comes_back(
@@ -191,15 +170,6 @@ async def test_a_processor_on_a_unix_socket_is_asked(
         asking.aim_at(processor.target)
 
         assert await asking.ask() == ANSWERED
-
-
-async def test_targets_share_the_calls(processor: ScriptedProcessor, asking: Asking) -> None:
-    async with ScriptedProcessor() as other:
-        asking.aim_at(processor.target, other.target)
-        for _ in range(4):
-            assert await asking.ask() == ANSWERED
-
-        assert (len(processor.requests), len(other.requests)) == (2, 2)
 
 
 async def test_a_call_in_flight_outlives_a_change_of_targets(
@@ -251,29 +221,3 @@ async def test_a_request_too_large_for_the_processor_is_not_sent_again(asking: A
     outcome = await asking.ask(task)
 
     assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
-
-
-@BY_A_CALL
-async def test_an_answer_too_large_for_grpc_is_not_asked_for_again(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.Garble(b"x" * (64 * 1024 * 1024 + 1)))
-
-    outcome = await asking.ask(seconds=30)
-
-    assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
-
-
-@BY_A_CALL
-async def test_a_processor_of_another_service_is_not_asked_again(asking: Asking) -> None:
-    server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    asking.aim_at(f"127.0.0.1:{port}")
-
-    outcome = await asking.ask()
-
-    await server.stop(0)
-    assert isinstance(outcome, Failed)
-    assert (outcome.reason, outcome.retryable) == ("PROCESSOR_UNAVAILABLE", True)
-    assert outcome.misconfigured

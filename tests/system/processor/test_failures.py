@@ -6,7 +6,6 @@ Either way: by a stream, and by a call of its own.
 import asyncio
 import dataclasses
 import datetime as dt
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,22 +13,17 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.struct_pb2 import Struct
-from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import (
     RetryInfo,
 )
 from grpc import StatusCode
 
-from progressor.sdk import ProcessStatus, RetryPolicy, TaskTrace, WaitCause
+from progressor.sdk import ProcessStatus, RetryPolicy, TaskTrace
 from progressor.v1.processor_service_pb2 import (
-    Complete,
-    Failure,
     ProcessResponse,
     Reject,
 )
-from progressor.v1.types_pb2 import Direction, HistoryRange, NewEvent, SetTimer
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,
@@ -43,7 +37,6 @@ from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Refuse,
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1024 * 1024
-NO_DIRECTION = Direction.ValueType(9)
 HOUR = 3600
 
 
@@ -73,13 +66,6 @@ async def why_it_broke(env: Env, *steps: Step) -> tuple[str, str]:
     return error.reason, error.message
 
 
-def unused_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 class TestDown:
     async def test_is_tried_again_and_breaks_once_the_attempts_are_spent(self, env: Env) -> None:
         await env.processor.stop()
@@ -106,26 +92,6 @@ class TestDown:
 
             assert started.result().response == b"1"
 
-    async def test_is_said_by_get(self, replica: Replica) -> None:
-        async with open_env(replica) as env:
-            await env.running("p", Refuse(StatusCode.UNAVAILABLE, "no", (_retry(HOUR),)))
-            await env.client.call("p", accept_only=True)
-            await env.settled("p", 2)
-
-            (wait,) = (await env.client.get("p")).waits
-            assert wait.cause is WaitCause.RETRY
-            assert wait.last_error is not None
-            assert wait.last_error.reason == "UNAVAILABLE"
-
-    async def test_for_one_target_of_two_costs_nothing_but_an_attempt(
-        self, env: Env, replica: Replica
-    ) -> None:
-        targets = (f"127.0.0.1:{unused_port()}", env.processor.target)
-        async with open_env(replica, processor_targets=targets, retry_policy=NOW_AND_THEN) as other:
-            answers = [(await other.client.start(f"p{n}", b"1")).response for n in range(5)]
-
-        assert answers == [b"1"] * 5
-
 
 def _retry(seconds: int) -> Any:
     return RetryInfo(retry_delay=Duration(seconds=seconds))
@@ -139,14 +105,6 @@ class TestDying:
 
         assert answer.response == b"1"
         assert (await last_task(env)).attempt_count == 2
-
-    async def test_each_time_breaks_only_its_own_process(self, env: Env) -> None:
-        reason, _ = await why_it_broke(env, Drop())
-
-        answer = await env.client.start("q", b"1")
-
-        assert reason == "PROCESSOR_UNAVAILABLE"
-        assert answer.response == b"1"
 
 
 class TestSlow:
@@ -172,36 +130,7 @@ class TestSlow:
 
 NONSENSE: dict[str, tuple[Step, str]] = {
     "garbage": (Garble(), "response"),
-    "a code of a reject that is none": (
-        Answer(ProcessResponse(reject=Reject(code=99))), "reject.code",
-    ),
-    "a code of a failure that is none": (
-        Answer(ProcessResponse(failure=Failure(code=99))), "failure.code",
-    ),
-    "an unknown direction": (
-        answering(set_timer=SetTimer(history_range=HistoryRange(direction=NO_DIRECTION))),
-        "set_timer.history_range.direction",
-    ),
-    "a timer before now": (
-        answering(set_timer=SetTimer(after=Duration(seconds=-1))), "set_timer.after",
-    ),
-    "an instant out of range": (
-        answering(set_timer=SetTimer(at=Timestamp(seconds=10**12))), "set_timer.at",
-    ),
-    "a step timeout of nothing": (
-        answering(set_timer=SetTimer(step_timeout=Duration())), "set_timer.step_timeout",
-    ),
-    "a response that is too large": (answering(response=b"x" * (3 * MIB)), "response"),
-    "a state that is too large": (answering(aux_state=b"x" * (3 * MIB)), "aux_state"),
-    "a result that is too large": (
-        answering(complete=Complete(result=b"x" * (3 * MIB))), "complete.result",
-    ),
     "an event that is too large": (answering(b"e", b"x" * (3 * MIB)), "events[1].payload"),
-    "too many events": (answering(*[b""] * 10_001), "events"),
-    "an event with a time": (
-        Answer(ProcessResponse(events=[NewEvent(occurred_at=Timestamp(seconds=1))])),
-        "events[0].occurred_at",
-    ),
 }  # fmt: skip
 
 
@@ -218,15 +147,6 @@ async def test_an_answer_breaks_the_process_naming_the_field_that_has(
     process = (await env.client.get("p")).process
     assert (process.status, process.detail) == (ProcessStatus.ERROR, message)
     assert process.last_event_id == 0
-
-
-async def test_an_answer_with_a_nul_in_its_metadata_breaks_the_process(env: Env) -> None:
-    metadata = Struct()
-    metadata.update({"k": "a\0b"})
-
-    reason, message = await why_it_broke(env, answering(metadata=metadata))
-
-    assert (reason, message.partition(":")[0]) == ("INVALID_ANSWER", "metadata.k")
 
 
 async def test_an_answer_that_no_message_holds_breaks_the_process(
@@ -285,17 +205,6 @@ async def test_a_server_without_a_processor_counts_as_unreachable(replica: Repli
     assert task.error is not None
     assert task.error.reason == "PROCESSOR_UNAVAILABLE"
     assert "the target does not serve this namespace: UNIMPLEMENTED" in task.error.message
-
-
-async def test_a_processor_that_does_not_serve_the_namespace_yet_is_waited_for(
-    env: Env,
-) -> None:
-    absent = Failure(code=code_pb2.UNIMPLEMENTED, reason="NO_PROCESSOR", message="only others")
-    await env.running("p", Answer(ProcessResponse(failure=absent)), Answer())
-
-    answer = await env.client.call("p", b"1")
-
-    assert answer.response == b"1"
 
 
 @pytest.mark.parametrize("code", [0, code_pb2.UNKNOWN])

@@ -58,14 +58,6 @@ async def test_of_a_processor_that_says_nothing_grpcs_default_is_assumed(env: En
     assert "history policy (last n, none)" in detail
 
 
-async def test_a_limit_that_is_announced_holds(env: Env) -> None:
-    await with_limit(env.processor, 5 * MIB)
-
-    detail = await broken_by_its_size(env)
-
-    assert f"the processor at {env.processor.target} accepts at most 5,242,880" in detail
-
-
 async def test_the_process_can_be_repaired_once_the_limit_was_raised(env: Env) -> None:
     await with_limit(env.processor, None)
     await broken_by_its_size(env)
@@ -122,17 +114,6 @@ async def test_only_large_steps_ask_and_once(env: Env) -> None:
         await env.client.call("p", b"1")
 
     assert (small, env.processor.described_count) == (0, 1)
-
-
-async def test_a_large_step_waits_for_a_processor_that_is_away(env: Env) -> None:
-    await env.client.put("p", history=EVENTS)
-    await env.processor.stop()
-    accepted = await env.client.call("p", b"1", accept_only=True)
-    await env.settled("p", 2)
-    await env.processor.restart()
-    answer = await env.client.await_task("p", task_id=accepted.task_id)
-
-    assert answer.response == b"1"
 
 
 @pytest.mark.parametrize("streaming", [True, False])

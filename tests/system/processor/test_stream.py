@@ -1,13 +1,8 @@
 """What streams to a processor have of their own: frames, breaks, drains, the way back to calls."""
 
 import asyncio
-import contextlib
 import dataclasses
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -33,17 +28,6 @@ from tests.support.processor.asking import (
     wordless,
 )
 from tests.support.processor.scripted import ScriptedProcessor
-
-ROOT = Path(__file__).resolve().parents[3]
-PROCESSOR = """
-import asyncio, sys
-from progressor.sdk import Processor
-processor = Processor("orders")
-@processor.call
-async def call(step):
-    await asyncio.sleep(0 if step.process_id == "quick" else 3600)
-processor.serve(bind=sys.argv[1])
-"""
 
 
 @pytest_asyncio.fixture
@@ -272,22 +256,6 @@ class TestDraining:
         assert not processor.called
         await processor.streams.until(lambda streams: streams.open_count == 1)
 
-    async def test_at_once_and_always_leads_to_calls(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.streams.draining = True
-        hang = script.Hang()
-        processor.on_process("busy", hang)
-
-        async with asyncio.TaskGroup() as group:
-            busy = group.create_task(asking.ask(task_of("busy")))
-            while not processor.called:
-                assert await asking.ask(task_of("p")) == ANSWERED
-            hang.released.set()
-
-        assert busy.result() == ANSWERED
-        assert processor.streams.opened_count <= 2
-
 
 class TestNotOffered:
     async def test_is_asked_by_calls_and_remembered(
@@ -329,17 +297,6 @@ class TestNotOffered:
         assert await asking.ask() == ANSWERED
         assert processor.streams.opened_count == 1
 
-    async def test_is_tried_again_after_a_while(
-        self, processor: ScriptedProcessor, asking: Asking, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(connection, "REFUSED_SECONDS", 0.0)
-        processor.streaming = False
-        await asking.ask()
-        processor.streaming = True
-
-        assert await asking.ask() == ANSWERED
-        assert processor.streams.opened_count == 1
-
 
 async def test_a_processor_of_the_sdk_that_leaves_answers_what_it_has_and_is_left() -> None:
     entered, released, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -375,35 +332,3 @@ async def test_a_processor_of_the_sdk_that_leaves_answers_what_it_has_and_is_lef
         await channels.give_back(taken)
 
     assert isinstance(busy.result(), Succeeded)
-
-
-async def test_a_killed_processor_cuts_off_its_steps_and_its_successor_is_asked(
-    tmp_path: Path,
-) -> None:
-    address = f"unix:{tmp_path}/p.sock"
-    async with running_channels() as channels:
-        asking = Asking(channels, address)
-        with served(address) as process:
-            await reached(asking)
-            async with asyncio.TaskGroup() as group:
-                hanging = group.create_task(asking.ask(task_of("hangs"), seconds=60))
-                assert isinstance(await asking.ask(task_of("quick")), Succeeded)
-                process.kill()
-        with served(address):
-            await reached(asking)
-            outcome = await asking.ask(task_of("quick"))
-
-    assert wordless(hanging.result()) == UNAVAILABLE
-    assert isinstance(outcome, Succeeded)
-
-
-@contextlib.contextmanager
-def served(bind: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Serve PROCESSOR in an operating system process of its own; kill it in the end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROCESSOR, bind]
-    with subprocess.Popen(command, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()

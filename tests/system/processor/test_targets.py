@@ -19,7 +19,7 @@ from progressor.processor.client import ProcessorClient
 from tests.support.builders import make_key, seconds
 from tests.support.clock import ManualClock
 from tests.support.processor.asking import ANSWERED, TASK, running_channels
-from tests.support.processor.scripted import Drop, ScriptedProcessor, reject
+from tests.support.processor.scripted import Drop, ScriptedProcessor
 
 PATIENCE = dt.timedelta(minutes=5)
 TIMEOUT = seconds(10)
@@ -128,29 +128,6 @@ async def test_a_dead_port_is_waited_for_until_the_patience_is_over(
         assert first.requests == []
 
 
-async def test_other_steps_of_the_namespace_are_no_sign_of_life(
-    channels: Channels, clock: ManualClock, dead: str
-) -> None:
-    async with two_targets(channels, clock, dead) as (bound, first):
-        assert is_patient(await bound.ask(dead))
-        clock.advance(PATIENCE)
-        assert await bound.ask(None) == ANSWERED
-        assert await bound.ask(first.target) == ANSWERED
-
-        assert not is_patient(await bound.ask(dead))
-
-
-async def test_looking_at_what_is_connected_does_not_begin_the_patience_anew(
-    channels: Channels, clock: ManualClock, dead: str
-) -> None:
-    async with two_targets(channels, clock, dead) as (bound, _):
-        assert is_patient(await bound.ask(dead))
-        clock.advance(PATIENCE)
-        bound.client.reach.look()
-
-        assert not is_patient(await bound.ask(dead))
-
-
 async def test_a_target_that_came_back_is_waited_for_as_long_again(
     channels: Channels, clock: ManualClock
 ) -> None:
@@ -169,22 +146,6 @@ async def test_a_target_that_came_back_is_waited_for_as_long_again(
         await second.stop()
 
         assert is_patient(await bound.ask(second.target))
-
-
-async def test_what_a_target_says_is_no_absence(channels: Channels, clock: ManualClock) -> None:
-    async with (
-        ScriptedProcessor() as second,
-        two_targets(channels, clock, second.target) as (
-            bound,
-            _,
-        ),
-    ):
-        second.on_process(TASK.key.process_id, reject(9, message="no"))
-        clock.advance(PATIENCE)
-
-        refused = await bound.ask(second.target)
-
-        assert not isinstance(refused, Failed)
 
 
 async def test_a_target_that_is_cut_off_under_a_step_costs_it_an_attempt(

@@ -1,15 +1,12 @@
 """Trace contexts over the wire: passed to the processor and onward, or left out."""
 
-import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
 import pytest
 
-from progressor.telemetry.traces.progress import STEPS_MAX
 from progressor.v1 import process_service_pb2 as messages
-from progressor.v1 import types_pb2 as types
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
@@ -144,58 +141,3 @@ async def test_the_callers_baggage_goes_through_the_spans_of_the_engine(own_data
     assert told_in_metadata(env.processor)[1:] == carried
     # Who has baggage alone has not decided whether it is traced.
     assert len({it["traceparent"].split("-")[1] for it in carried}) > 1
-
-
-async def test_a_chain_of_timers_is_several_traces_each_linked_to_the_last(
-    own_database: str,
-) -> None:
-    chained = [answering(set_timer=timer())] * 40
-    async with (
-        running_collector() as receiver,
-        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_env(replica) as env,
-    ):
-        await env.running("p", *chained, Answer())
-        call = messages.CallRequest(namespace=env.namespace, process_id="p")
-        await ask(replica, "unary", call, TRACED)
-        await env.asked("p", 2 + len(chained))
-        await env.settled("p")
-
-    steps = {
-        it.span_id: it
-        for it in receiver.named("progressor.step")
-        if it.attributes["progressor.task_type"] != "init"
-    }
-    lengths = collections.Counter(it.trace_id for it in steps.values())
-    roots = [it for it in steps.values() if not it.parent_id]
-    assert len(steps) == 1 + len(chained)
-    assert max(lengths.values()) == STEPS_MAX
-    assert len(roots) == len(lengths) - 1 == len(chained) // STEPS_MAX
-    for root in roots:
-        [link] = root.links
-        assert steps[link].trace_id != root.trace_id
-
-
-async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brought_it(
-    own_database: str,
-) -> None:
-    async with (
-        running_collector() as receiver,
-        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_env(replica, streaming=False) as env,
-    ):
-        put = messages.PutRequest(
-            namespace=env.namespace,
-            process_id="p",
-            status=types.PROCESS_STATUS_RUNNING,
-            timer=timer(),
-        )
-        async with grpc.aio.insecure_channel(replica.address) as channel:
-            stub: Any = ProcessServiceStub(channel)
-            await stub.Put(put, metadata=tuple(TRACED.items()), timeout=PATIENCE_SECONDS)
-        await env.settled("p")
-
-    (brought,) = receiver.named("progressor.v1.ProcessService/Put")
-    (step,) = (it for it in receiver.named("progressor.step") if it.trace_id == TRACE_ID)
-    assert brought.parent_id == SPAN_ID
-    assert (step.parent_id, step.links) == (brought.span_id, (brought.span_id,))

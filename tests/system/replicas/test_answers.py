@@ -1,7 +1,6 @@
 """Several replicas on one database: an answer finds its caller, whichever replica has it."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import pytest_asyncio
 from grpc import StatusCode
 
-from progressor.storage.processes.results import Results
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
 from tests.support.engine.replica import (
     QUIET,
@@ -22,7 +20,6 @@ from tests.support.engine.replica import (
     response,
     running_replica,
 )
-from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -92,45 +89,6 @@ class TestAnswers:
         assert awaited.result().response == b"2"
         assert trio.c.points.count("reply_fetched", task_id=accepted.task_id) == 1
 
-    async def test_reach_callers_with_the_same_key_on_all_replicas(
-        self, trio: Trio, at_b: Env
-    ) -> None:
-        await at_b.running("p", hang := Hang())
-        async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
-            calls = []
-            for replica in (trio.a, trio.b, trio.c):
-                client = await clients.enter_async_context(at_b.client_at(replica.address))
-                before = replica.points.count("admitted", key=at_b.key("p"))
-                calls.append(group.create_task(client.call("p", b"1", idempotency_key="k")))
-                await replica.points.wait("admitted", before + 1, key=at_b.key("p"))
-            await at_b.asked("p", 2)
-            hang.released.set()
-            await asyncio.wait(calls)
-
-        assert len({(call.result().task_id, call.result().response) for call in calls}) == 1
-        assert len(at_b.asked_for("p")) == 2
-
-    async def test_a_hundred_starts_with_one_key_over_all_replicas_are_one_execution(
-        self, trio: Trio, at_b: Env
-    ) -> None:
-        async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
-            opened = [
-                await clients.enter_async_context(at_b.client_at(replica.address))
-                for replica in (trio.a, trio.b, trio.c)
-            ]
-            starts = [
-                group.create_task(opened[n % 3].start("p", b"1", idempotency_key="k"))
-                for n in range(100)
-            ]
-            await asyncio.wait(starts)
-
-        answers = [start.result() for start in starts]
-        assert {(answer.task_id, answer.response) for answer in answers} == {
-            (answers[0].task_id, b"1")
-        }
-        assert sum(not answer.deduplicated for answer in answers) == 1
-        assert len(at_b.asked_for("p")) == 1
-
     @pytest.mark.parametrize(
         ("ending", "reason"),
         [
@@ -149,18 +107,6 @@ class TestAnswers:
             hang.released.set()
 
         assert waiting.result().reason == reason
-
-    async def test_of_a_step_that_removes_its_process_reach_who_awaits_it_elsewhere(
-        self, trio: Trio, at_b: Env
-    ) -> None:
-        bye = response(response=b"bye", remove=RemoveProcess())
-        hang, task_id = await at_b.busy("p", answer=bye)
-        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
-            awaited = group.create_task(on_a.await_task("p", task_id=task_id))
-            await trio.a.points.wait("awaited", key=at_b.key("p"))
-            hang.released.set()
-
-        assert awaited.result().response == b"bye"
 
     async def test_are_found_when_the_listening_connection_was_cut(
         self, trio: Trio, at_b: Env, database: str
@@ -198,17 +144,6 @@ class TestRemoveOnAnotherReplica:
             "PROCESS_REMOVED",
         )
 
-    async def test_tells_the_caller_of_a_step_that_its_own_replica_carries(
-        self, trio: Trio, at_b: Env
-    ) -> None:
-        await at_b.running("p", Hang())
-        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
-            waiting = group.create_task(refusal(on_a.call("p", b"2", timeout=10)))
-            await at_b.asked("p", 2)
-            await at_b.client.remove("p")
-
-        assert waiting.result().reason == "PROCESS_REMOVED"
-
     async def test_fences_off_the_step_in_flight(self, trio: Trio, at_b: Env) -> None:
         hang, task_id = await at_b.busy("p")
         async with at_b.client_at(trio.a.address) as on_a:
@@ -217,23 +152,3 @@ class TestRemoveOnAnotherReplica:
             await trio.b.points.wait("fenced", task_id=task_id)
 
             assert (await refusal(on_a.get("p"))).reason == "PROCESS_NOT_FOUND"
-
-
-class TestSafetyNet:
-    async def test_finds_answers_whose_notification_was_lost(
-        self, trio: Trio, at_b: Env, monkeypatch: pytest.MonkeyPatch, database: str
-    ) -> None:
-        async def lost(_results: Results, _ended: object) -> None:
-            """Send nothing."""
-
-        monkeypatch.setattr(Results, "notify", lost)
-        monkeypatch.setattr(SAFETY_NET, 0.1)
-        async with running_replica(database, QUIET) as other:
-            hang, _ = await at_b.busy("p")
-            async with at_b.client_at(other.address) as elsewhere, asyncio.TaskGroup() as group:
-                waiting = group.create_task(elsewhere.call("p", b"2"))
-                await other.points.wait("admitted", key=at_b.key("p"))
-                hang.released.set()
-
-        assert trio.b.points.count("settled", task_id=waiting.result().task_id) == 1
-        assert waiting.result().response == b"2"

@@ -65,13 +65,6 @@ def silence() -> Iterator[Silence]:
         silence.end()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
-    async with running_replica(database) as replica:
-        yield replica
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def env(second_replica: Replica) -> AsyncIterator[Env]:
     async with open_env(second_replica, one_at_a_time=False) as env:
@@ -144,17 +137,6 @@ class TestAHeartbeatOnABadWay:
                 written = replica.points.count("beat")
                 await replica.points.wait("beat", written + 3)
 
-    async def test_does_not_hold_up_a_stop(self, database: str) -> None:
-        with running_proxy(database) as proxy:
-            async with running_replica(proxy.conninfo) as replica:
-                fault = proxy.arm(stalled_before(BEAT))
-                await fault.struck()
-                replica.engine.stop()
-                begun_at = asyncio.get_running_loop().time()
-            took = asyncio.get_running_loop().time() - begun_at
-
-        assert took < PATIENCE_SECONDS / 2
-
 
 class TestBeforeTheFirstHeartbeat:
     async def test_a_replica_takes_nothing_in(
@@ -176,12 +158,3 @@ class TestBeforeTheFirstHeartbeat:
         assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
         assert answer.response == b"1"
         assert len(env.asked_for("p")) == 2
-
-    async def test_a_stop_ends_the_wait_for_it(
-        self, second_replica: Replica, database: str, silence: Silence
-    ) -> None:
-        silence.of_all_but = second_replica.engine.replica_id
-        async with asyncio.timeout(PATIENCE_SECONDS), starting_replica(database) as stopped:
-            assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
-
-        assert not stopped.engine.serving.is_set()

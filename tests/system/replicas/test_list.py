@@ -2,8 +2,6 @@
 
 import asyncio
 import datetime as dt
-import json
-import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,9 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
 import progressor
-from progressor.cli.main import main
 from progressor.runtime.upkeep import scans as retention
-from progressor.sdk import Client, ReplicaState, SyncClient
+from progressor.sdk import Client, ReplicaState
 from progressor.sdk import Replica as Listed
-from tests.support.clock import SkewedClock
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     SETTINGS,
@@ -90,27 +86,6 @@ class TestAReplicaThatServes:
         assert (busy.step_count, busy.caller_count, busy.lease_count) == (1, 1, 1)
         assert (idle.step_count, idle.caller_count, idle.lease_count) == (0, 0, 0)
 
-    async def test_has_a_clock_that_is_compared(self, second_replica: Replica, env: Env) -> None:
-        await told(second_replica)
-        offset = (await listed(env.client))[second_replica.engine.replica_id].clock_offset
-
-        assert offset is not None
-        assert abs(offset) < dt.timedelta(seconds=1)
-
-    async def test_is_listed_by_every_other_one_page_by_page_in_the_order_of_starts(
-        self, second_replica: Replica, env: Env, database: str
-    ) -> None:
-        async with (
-            running_replica(database) as second,
-            running_replica(database) as third,
-            env.client_at(third.address) as there,
-        ):
-            ids = [each.engine.replica_id for each in (second_replica, second, third)]
-            found = [it.replica_id async for it in there.replicas.list(page_size=1)]
-
-        assert [it for it in found if it in ids] == ids
-        assert found == sorted(found)
-
 
 class TestAReplicaThatDrains:
     async def test_says_so_and_still_tells_of_the_others(
@@ -164,73 +139,3 @@ class TestAReplicaThatWasKilled:
         assert dead.heartbeat_age > dead.lease_timeout
         assert dead.replica_id not in afterwards
         assert second_replica.engine.replica_id in afterwards
-
-
-class TestAReplicaWhoseClockIsWrong:
-    @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
-    async def test_keeps_its_leases_and_says_how_wrong_it_is(
-        self,
-        second_replica: Replica,
-        env: Env,
-        database: str,
-        caplog: pytest.LogCaptureFixture,
-        ahead: dt.timedelta,
-    ) -> None:
-        await env.running("p", hang := Hang())
-        with caplog.at_level(logging.WARNING):
-            async with (
-                running_replica(database, clock=SkewedClock(ahead)) as skewed,
-                env.client_at(skewed.address) as there,
-                asyncio.TaskGroup() as group,
-            ):
-                waiting = group.create_task(there.call("p", b"1"))
-                await env.asked("p", 2)
-                # Longer than a lease lasts without being renewed.
-                beats = 1 + LEASE_TIMEOUT // dt.timedelta(seconds=0.2)
-                await skewed.points.wait("beat", skewed.points.count("beat") + 2 * beats)
-                found = (await listed(there))[skewed.engine.replica_id]
-                hang.released.set()
-
-        warnings = [it for it in caplog.records if "clock differs" in it.message]
-        offset = found.clock_offset
-        assert offset is not None
-        assert abs(offset - ahead) < dt.timedelta(seconds=1)
-        assert found.state is ReplicaState.SERVING
-        assert waiting.result().response == b"1"
-        assert (
-            second_replica.points.count("zombie_collected", task_id=waiting.result().task_id) == 0
-        )
-        assert len(warnings) == 1
-
-
-class TestTheCommand:
-    async def test_prints_a_table_or_a_document(
-        self, second_replica: Replica, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        await told(second_replica)
-        capfd.readouterr()
-        codes = [await asyncio.to_thread(main, ["replicas", "--address", second_replica.address])]
-        table = capfd.readouterr().out
-        arguments = ["replicas", "--json", "--address", second_replica.address]
-        codes.append(await asyncio.to_thread(main, arguments))
-        document = json.loads(capfd.readouterr().out)
-
-        found = {it["name"]: it for it in document["replicas"]}["second_replica"]
-        assert codes == [0, 0]
-        assert table.split("\n")[0].split() == [
-            "name", "id", "version", "state", "heartbeat", "steps", "callers", "leases", "clock",
-        ]  # fmt: skip
-        assert "second_replica" in table
-        assert (found["state"], found["replica_id"]) == (
-            "serving",
-            second_replica.engine.replica_id,
-        )
-        assert abs(found["clock_offset_seconds"]) < 1
-
-
-async def test_the_blocking_client_lists_them_too(second_replica: Replica) -> None:
-    def ask() -> list[int]:
-        with SyncClient(second_replica.address) as client:
-            return [it.replica_id for it in client.replicas.list()]
-
-    assert second_replica.engine.replica_id in await asyncio.to_thread(ask)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from grpc import StatusCode
 
-from tests.support.engine.replica import Env, Replica, refusal
+from tests.support.engine.replica import Env, refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,18 +20,6 @@ async def test_a_namespace_with_processes_cannot_be_deleted(env: Env) -> None:
         "NAMESPACE_NOT_EMPTY",
     )
     assert (await env.client.call("p", b"1")).response == b"1"
-
-
-async def test_a_deleted_namespace_takes_no_more_processes(replica: Replica, env: Env) -> None:
-    config = await env.client.namespaces.get(env.namespace)
-    gone = dataclasses.replace(config, name="gone")
-    await env.client.namespaces.create(gone)
-    await env.client.namespaces.delete("gone")
-
-    status = await refusal(env.client.start("p", namespace="gone"))
-
-    assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
-    assert replica.points.count("claimed", key=env.key("p")) == 0
 
 
 async def test_an_update_counts_from_the_next_request_on(env: Env) -> None:

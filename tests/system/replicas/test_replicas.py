@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.processor.client import ProcessorClient
-from progressor.sdk import ProcessStatus, RetryPolicy, ZombiePolicy
+from progressor.sdk import ZombiePolicy
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
     Env,
@@ -18,7 +18,6 @@ from tests.support.engine.replica import (
     answering,
     open_env,
     refusal,
-    running_replica,
     timer,
 )
 from tests.support.processor.scripted import Answer, Hang
@@ -29,15 +28,6 @@ LEASE_AND_SCANS = 5.0
 
 """Lease timeout (1 s) and a few scans (0.2 s each), with patience for a busy machine. Far less than
 the step timeout of 30 s, by which a lost step would be found without leases."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def second_replica(cluster: Any) -> AsyncIterator[Replica]:
-    """Return a replica that scans, on a database of its own."""
-    conninfo = cluster.create_database("progressor_template")
-    async with running_replica(conninfo) as replica:
-        yield replica
-    cluster.drop_database(conninfo)
 
 
 class TestAReplicaThatIsKilled:
@@ -96,19 +86,6 @@ class TestAReplicaThatIsKilled:
             assert status.metadata["broken_by"] == str(accepted.task_id)
             assert status.metadata["failure_reason"] == "ZOMBIE"
 
-    async def test_breaks_the_process_once_the_attempts_are_spent(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(
-            second_replica, one_at_a_time=False, retry_policy=RetryPolicy(attempts_max=1)
-        ) as env:
-            await env.running("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(env, tmp_path)
-            await refusal(env.client.await_task("p", task_id=task_id))
-
-            process = (await env.client.get("p")).process
-            assert (process.status, process.detail) == (ProcessStatus.ERROR, "zombie detected")
-
     async def test_has_its_timers_fired_by_another(
         self, second_replica: Replica, tmp_path: Path
     ) -> None:
@@ -125,22 +102,6 @@ class TestAReplicaThatIsKilled:
                 await env.settled("p")
 
             assert env.asked_for("p")[1].task.args == b"tick"
-
-    async def test_has_a_process_in_init_started_by_another(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(second_replica, one_at_a_time=False) as env:
-            env.processor.on_process("p", Hang(), Answer())
-            async with (
-                running_process(second_replica.engine.dsn, tmp_path) as victim,
-                env.client_at(victim.address) as there,
-            ):
-                await there.start("p", b"1", idempotency_key="k", accept_only=True)
-                await env.asked("p")
-                victim.kill()
-
-            answer = await env.client.start("p", b"1", idempotency_key="k")
-            assert (answer.response, answer.deduplicated) == (b"1", True)
 
 
 class TestAStepThatOverruns:
@@ -190,26 +151,3 @@ class TestAStepThatOverruns:
         snapshot = await quick.client.get("p")
         assert [event.payload for event in snapshot.history] == [b"second"]
         assert snapshot.process.state is None
-
-
-class TestTheOnlyReplica:
-    async def test_goes_on_where_the_one_before_it_was_killed(
-        self, own_database: str, tmp_path: Path, second_replica: Replica
-    ) -> None:
-        # The env's own replica is of another database: it only lends its processor.
-        async with open_env(second_replica, one_at_a_time=False) as lender:
-            lender.processor.on_process("p", Hang(), Answer())
-            async with running_process(own_database, tmp_path) as victim:
-                async with lender.client_at(victim.address) as there:
-                    config = await lender.client.namespaces.get(lender.namespace)
-                    await there.namespaces.create(config)
-                    await there.start("p", b"1", idempotency_key="k", accept_only=True)
-                    await lender.asked("p")
-                victim.kill()
-            async with (
-                running_replica(own_database) as successor,
-                lender.client_at(successor.address) as here,
-            ):
-                answer = await here.await_task("p", idempotency_key="k")
-
-        assert answer.response == b"1"

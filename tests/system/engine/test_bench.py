@@ -1,4 +1,4 @@
-"""What is disturbed: a few seconds of each kind, so that it does not rot."""
+"""The benchmarks of disturbances and the soak: a few seconds of each."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from typing import Any
 from bench.disturbing import windows
 from bench.disturbing.cells import CELLS
 from bench.peers import ROOT
+from tests.support.postgres.cluster import Cluster
 
 SHORT = (
     "--turns", "1", "--seconds", "1", "--warm-up", "0.5", "--callers", "8", "--hold-seconds", "0.5",
@@ -54,3 +55,20 @@ def test_a_rate_that_stays_low_is_never_back() -> None:
 
     assert windows.back_after(busy, 1.0, 5.0, before=100.0) == 0.0
     assert windows.back_after(sorted(busy + idle), 5.0, 10.0, before=100.0) is None
+
+
+async def test_a_short_soak_looks_at_everything_and_judges(cluster: Cluster) -> None:
+    conninfo = cluster.create_database()
+    soak = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.soak", "--minutes", "0.07", "--lives", "5", "--every", "1.5",
+        "--memory-slope-max", "1e9", "--dsn", conninfo, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    printed, _ = await soak.communicate()
+
+    *samples, verdict = map(json.loads, printed.splitlines())
+    assert verdict["failed"] == 0
+    assert soak.returncode == bool(verdict["complaints"])
+    assert len(samples) >= 2
+    assert samples[-1]["lives"] > 0
+    assert samples[-1]["engine_mb"] > 1
+    assert samples[-1]["table_mb"].keys() >= {"processes", "tasks", "events", "schedule"}
