@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import inspect
 import os
 import re
 import shlex
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from progressor.runtime.step import histories, job_steps
 from progressor.settings import config
 from progressor.settings.config import variable_of
 from progressor.telemetry import names
-from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, MetricKind
+from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Metric, MetricKind
 from progressor.telemetry.metrics.registry import METRICS
 from progressor.wire import fields as wire
 from tests.support.api.scripted_engine import Ended
@@ -54,6 +55,7 @@ ENGINE = "127.0.0.1:7420"
 PROCESSOR = "127.0.0.1:7422"
 PROCESSORS = (PROCESSOR, "127.0.0.1:7423", "127.0.0.1:7424", "127.0.0.1:7425")
 TIMEOUT_SECONDS = 30.0
+MILLISECOND = dt.timedelta(milliseconds=1)
 
 _NAMESPACE = "namespaces.NAME."
 _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
@@ -104,28 +106,23 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def configuration_table() -> str:
-    rows = [
-        (code(row.key), code(row.default), row.meaning)
-        for row in config.reference()
-        if not row.key.startswith(_NAMESPACE)
-    ]
-    return table(("key", "default", "meaning"), rows)
-
-
-def namespace_table() -> str:
+def keys_table(*, of_namespaces: bool) -> str:
     rows = [
         (code(row.key.removeprefix(_NAMESPACE)), code(row.default), row.meaning)
         for row in config.reference()
-        if row.key.startswith(_NAMESPACE)
+        if row.key.startswith(_NAMESPACE) == of_namespaces
     ]
     return table(("key", "default", "meaning"), rows)
+
+
+def full_name(metric: Metric) -> str:
+    return f"{metric.name}_total" if metric.kind is MetricKind.COUNTER else metric.name
 
 
 def metrics_table() -> str:
     rows = [
         (
-            code(f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name),
+            code(full_name(it)),
             it.kind,
             it.unit.strip("{}"),
             ", ".join(map(code, it.labels)),
@@ -136,13 +133,8 @@ def metrics_table() -> str:
     return table(("metric", "kind", "unit", "by", "meaning"), rows)
 
 
-def spans_table() -> str:
-    return table(("span", "meaning"), [(code(it), say) for it, say in names.SPANS.items()])
-
-
-def attributes_table() -> str:
-    rows = [(code(it), say) for it, say in names.ATTRIBUTES.items()]
-    return table(("attribute", "meaning"), rows)
+def names_table(kind: str, meanings: Mapping[str, str]) -> str:
+    return table((kind, "meaning"), [(code(it), meaning) for it, meaning in meanings.items()])
 
 
 def exit_codes_table() -> str:
@@ -150,12 +142,12 @@ def exit_codes_table() -> str:
     return table(("code", "meaning"), rows)
 
 
-TABLES = {
-    "config": configuration_table,
-    "namespace": namespace_table,
+TABLES: Mapping[str, Callable[[], str]] = {
+    "config": functools.partial(keys_table, of_namespaces=False),
+    "namespace": functools.partial(keys_table, of_namespaces=True),
     "metrics": metrics_table,
-    "spans": spans_table,
-    "attributes": attributes_table,
+    "spans": functools.partial(names_table, "span", names.SPANS),
+    "attributes": functools.partial(names_table, "attribute", names.ATTRIBUTES),
     "exit-codes": exit_codes_table,
     "commands": commands.sections,
 }
@@ -226,67 +218,49 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
     assert [name for _, _, name in documented if not hasattr(sdk, name)] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "in_the_code", "on_the_page"),
-    [
-        ("1 to 256 bytes", wire.ID_BYTES_MAX, 256),
-        (
-            "2 MiB, by namespace",
-            Namespace(name="n", processor_targets=()).payload_bytes_max,
-            2 * 1024**2,
-        ),
-        ("up to 16 MiB", PAYLOAD_BYTES_CEILING, 16 * 1024**2),
-        ("64 KiB, nested 30 deep", wire.METADATA_BYTES_MAX, 64 * 1024),
-        ("64 KiB, nested 30 deep", wire.METADATA_DEPTH_MAX, 30),
-        ("64 pairs, 8 KiB in all", validation.CALLER_CONTEXT_PAIRS_MAX, 64),
-        ("64 pairs, 8 KiB in all", validation.CALLER_CONTEXT_BYTES_MAX, 8 * 1024),
-        ("| 10,000 |", codec.EVENTS_MAX, 10_000),
-        ("100,000 events; 48 MiB", wire.HISTORY_LIMIT_MAX, 100_000),
-        ("100,000 events; 48 MiB", histories.HISTORY_BYTES_MAX, 48 * 1024**2),
-        ("1,000 items, or 3 MiB", validation.PAGE_SIZE_MAX, 1000),
-        ("1,000 items, or 3 MiB", responses.PAGE_BYTES_MAX, 3 * 1024**2),
-        ("the first 100;", responses.WAITS_MAX, 100),
-        ("1 ms to 1 day", wire.STEP_TIMEOUT_MIN, dt.timedelta(milliseconds=1)),
-        ("1 ms to 1 day", wire.STEP_TIMEOUT_MAX, dt.timedelta(days=1)),
-        ("of a namespace | 32 |", namespaces.TARGETS_MAX, 32),
-        ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_PAIRS_MAX, 64),
-        ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_BYTES_MAX, 2 * 1024),
-        ("id of a schedule | 1 to 128 bytes", job.NAME_BYTES_MAX, 128),
-        ("id of a schedule | 1 to 128 bytes", schedule.SCHEDULE_ID_BYTES_MAX, 128),
-        ("| 10,000; 50,000 |", job.NODES_PER_STEP_MAX, 10_000),
-        ("| 10,000; 50,000 |", job.NODES_MAX, 50_000),
-        ("| 200,000 |", job.EDGES_PER_STEP_MAX, 200_000),
-        ("handed to one task | 32 MiB |", graph.GRAPH_BYTES_MAX, 32 * 1024**2),
-        ("handed to one task | 32 MiB |", job_steps.OUTCOMES_BYTES_MAX, 32 * 1024**2),
-        ("| 512; the others wait |", job.WINDOW, 512),
-        ("from 1 s; to 1 day; 1 s to 366 days", schedule.INTERVAL_MIN, dt.timedelta(seconds=1)),
-        ("from 1 s; to 1 day; 1 s to 366 days", schedule.JITTER_MAX, dt.timedelta(days=1)),
-        ("from 1 s; to 1 day; 1 s to 366 days", schedule.CATCH_UP_MIN, dt.timedelta(seconds=1)),
-        ("from 1 s; to 1 day; 1 s to 366 days", schedule.CATCH_UP_MAX, dt.timedelta(days=366)),
-        ("of one backfill | 1,000 |", schedule.BACKFILL_MAX, 1000),
-        (
-            "span of the next runs shown | 3,660 days |",
-            schedule.BACKFILL_SPAN_MAX,
-            dt.timedelta(days=3660),
-        ),
-        (
-            "span of the next runs shown | 3,660 days |",
-            schedule.NEXT_HORIZON,
-            dt.timedelta(days=3660),
-        ),
-    ],
+def size(count: int) -> str:
+    """Return bytes in the unit of the pages."""
+    kib, mib = 1024, 1024**2
+    return f"{count // mib} MiB" if count >= mib else f"{count // kib} KiB"
+
+
+LIMITS = (
+    f"1 to {wire.ID_BYTES_MAX} bytes",
+    f"{size(Namespace(name='n', processor_targets=()).payload_bytes_max)}, by namespace",
+    f"up to {size(PAYLOAD_BYTES_CEILING)}",
+    f"{size(wire.METADATA_BYTES_MAX)}, nested {wire.METADATA_DEPTH_MAX} deep",
+    f"{validation.CALLER_CONTEXT_PAIRS_MAX} pairs, {size(validation.CALLER_CONTEXT_BYTES_MAX)}",
+    f"events of one step | {codec.EVENTS_MAX:,} |",
+    f"{wire.HISTORY_LIMIT_MAX:,} events; {size(histories.HISTORY_BYTES_MAX)}",
+    f"{validation.PAGE_SIZE_MAX:,} items, or {size(responses.PAGE_BYTES_MAX)}",
+    f"the first {responses.WAITS_MAX};",
+    f"{wire.STEP_TIMEOUT_MIN // MILLISECOND} ms to {wire.STEP_TIMEOUT_MAX.days} day",
+    f"of a namespace | {namespaces.TARGETS_MAX} |",
+    f"{codec.REJECT_METADATA_PAIRS_MAX} pairs, {size(codec.REJECT_METADATA_BYTES_MAX)} in all",
+    f"id of a schedule | 1 to {job.NAME_BYTES_MAX} bytes",
+    f"id of a schedule | 1 to {schedule.SCHEDULE_ID_BYTES_MAX} bytes",
+    f"| {job.NODES_PER_STEP_MAX:,}; {job.NODES_MAX:,} |",
+    f"| {job.EDGES_PER_STEP_MAX:,} |",
+    f"handed to one task | {size(graph.GRAPH_BYTES_MAX)} |",
+    f"handed to one task | {size(job_steps.OUTCOMES_BYTES_MAX)} |",
+    f"| {job.WINDOW}; the others wait |",
+    f"from {schedule.INTERVAL_MIN.seconds} s; to {schedule.JITTER_MAX.days} day;",
+    f"{schedule.CATCH_UP_MIN.seconds} s to {schedule.CATCH_UP_MAX.days} days |",
+    f"of one backfill | {schedule.BACKFILL_MAX:,} |",
+    f"span of the next runs shown | {schedule.BACKFILL_SPAN_MAX.days:,} days |",
+    f"span of the next runs shown | {schedule.NEXT_HORIZON.days:,} days |",
 )
-def test_a_limit_is_that_of_the_code(words: str, in_the_code: object, on_the_page: object) -> None:
-    assert words in page("reference/limits.md")
-    assert in_the_code == on_the_page
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_is_that_of_the_code(limit: str) -> None:
+    assert limit in page("reference/limits.md")
 
 
 def test_every_metric_to_watch_exists() -> None:
     documented = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
 
-    assert documented == {
-        f"{it.name}_total" if it.kind is MetricKind.COUNTER else it.name for it in METRICS.values()
-    }
+    assert documented == set(map(full_name, METRICS.values()))
     words = " ".join(page("reference/metrics.md").split())
     assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in words
     assert f"one of queues {METRICS['queue_tasks'].sets_max:,}" in words
@@ -305,8 +279,14 @@ def test_every_figure_names_its_benchmark() -> None:
     assert "python -m bench" in region_text("bench")
 
 
+@functools.cache
+def sources() -> str:
+    """Return the text of the whole package."""
+    return "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+
+
 def test_every_reason_of_a_failed_task_is_in_the_code() -> None:
-    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+    source = sources()
     where_to_look = page("reference/errors.md").partition("\n## Bad input and failure")[2]
     documented = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", where_to_look))
 
@@ -317,7 +297,7 @@ def test_every_log_message_is_in_the_code() -> None:
     rows = re.findall(
         r"^\| (`.+?`) \| ", page("reference/logs.md").partition("\n## Messages")[2], re.MULTILINE
     )
-    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+    source = sources()
     documented = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
 
     assert len(documented) > len(rows) > 0
@@ -326,14 +306,11 @@ def test_every_log_message_is_in_the_code() -> None:
 
 def test_a_figure_of_the_readme_is_that_of_the_benchmarks() -> None:
     row = re.compile(r"^\|[^|]*\| `(\w+)` \|(.*)\|$", re.MULTILINE)
-    measured = {
-        name: [cell.strip() for cell in cells.split("|")]
-        for name, cells in row.findall(region_text("bench"))
-    }
-    shown = {
-        name: [cell.strip() for cell in cells.split("|")]
-        for name, cells in row.findall(README.read_text("utf-8"))
-    }
+
+    def figures(text: str) -> dict[str, list[str]]:
+        return {name: re.split(r"\s*\|\s*", cells.strip()) for name, cells in row.findall(text)}
+
+    measured, shown = figures(region_text("bench")), figures(README.read_text("utf-8"))
 
     assert shown
     for name, cells in shown.items():

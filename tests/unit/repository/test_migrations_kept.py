@@ -1,12 +1,14 @@
-"""Migrations that databases may have applied never change, not even in a comment."""
+"""Migrations that databases may have applied never change; priv/README.md tells of each table."""
 
 import hashlib
+import re
 
 import pytest
 
 from progressor.storage.postgres import statements
 
-MIGRATIONS = statements.priv() / "migrations"
+PRIV = statements.priv()
+MIGRATIONS = PRIV / "migrations"
 
 # An engine refuses a database whose migrations it has with another text. Add the line of a new
 # file; never change one.
@@ -42,3 +44,14 @@ def test_a_migration_is_what_it_was(name: str) -> None:
     text = (MIGRATIONS / name).read_bytes()
 
     assert hashlib.sha256(text).hexdigest()[:16] == CHECKSUMS[name]
+
+
+def test_the_readme_lists_each_table_of_the_schema_once() -> None:
+    text = (PRIV / "README.md").read_text()
+    section = text.partition("\n## Tables\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    schema = (PRIV / "migrations" / "schema.sql").read_text()
+    tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE progressor\.(\w+) ", schema, re.MULTILINE)
+
+    assert tables
+    assert sorted(listed) == sorted(tables)

@@ -1,7 +1,7 @@
-"""What docker/ puts side by side finds each other: names, ports, files and settings agree."""
+"""What is deployed side by side finds each other: names, ports, files and settings agree."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import yaml
 
 from progressor.settings import config
-from progressor.settings.config import variable_of
 
 DOCKER = Path(__file__).parents[3] / "docker"
 
@@ -23,6 +22,9 @@ PROMETHEUS = loaded("prometheus/prometheus.yml")
 COLLECTOR = loaded("collector/config.yaml")
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
 ENGINES = {name: it for name, it in SERVICES.items() if it.get("command") == ["serve"]}
+
+DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
+VARIABLES = {row.variable for row in config.reference()}
 
 _VARIABLE = re.compile(r"\bPROGRESSOR_\w+")
 
@@ -123,12 +125,6 @@ def test_prometheus_finds_its_rules() -> None:
     assert all((here / name).is_file() for name in PROMETHEUS["rule_files"])
 
 
-def test_the_collector_is_told_of_the_file_that_it_has() -> None:
-    (option,) = SERVICES["collector"]["command"]
-
-    assert mounts("collector")[option.removeprefix("--config=")].is_file()
-
-
 def test_what_is_mounted_is_there_and_cannot_be_changed() -> None:
     for name, service in SERVICES.items():
         for volume in service.get("volumes", ()):
@@ -151,19 +147,72 @@ def test_every_image_has_a_version() -> None:
 
 
 def test_every_setting_that_containers_are_given_is_one() -> None:
-    known = {variable_of(row.key) for row in config.reference()}
-
-    assert {*variables()} <= known
-
-
-def variables() -> Iterator[str]:
-    for path in ("compose.yaml", "Dockerfile"):
-        yield from _VARIABLE.findall((DOCKER / path).read_text("utf-8"))
+    assert {*_VARIABLE.findall((DOCKER / "compose.yaml").read_text("utf-8"))} <= VARIABLES
+    assert {*_VARIABLE.findall(DOCKERFILE)} <= VARIABLES
 
 
 def test_the_image_has_open_what_it_listens_on() -> None:
-    text = (DOCKER / "Dockerfile").read_text("utf-8")
-    ports = {port_of(bind) for bind in re.findall(r"_BIND=(\S+)", text)}
-    exposed = re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)
+    ports = {port_of(bind) for bind in re.findall(r"_BIND=(\S+)", DOCKERFILE)}
+    exposed = re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.MULTILINE)
 
     assert {*map(int, exposed[0].split())} == ports
+
+
+GUIDE = (DOCKER.parent / "docs/how-to/deploy/kubernetes.md").read_text("utf-8")
+
+MANIFESTS: list[dict[str, Any]] = [
+    manifest
+    for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    for manifest in yaml.safe_load_all(block)
+]
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    (found,) = (it for it in MANIFESTS if it["kind"] == kind)
+    return found
+
+
+POD = of_kind("Deployment")["spec"]["template"]
+CONTAINER = POD["spec"]["containers"][0]
+
+
+def test_the_ports_are_those_of_the_image() -> None:
+    ports = {it["name"]: it["containerPort"] for it in CONTAINER["ports"]}
+
+    assert f"EXPOSE {ports['grpc']} {ports['metrics']}" in DOCKERFILE
+    assert CONTAINER["readinessProbe"]["grpc"]["port"] == ports["grpc"]
+    assert CONTAINER["livenessProbe"]["tcpSocket"]["port"] == ports["grpc"]
+    assert of_kind("Service")["spec"]["ports"][0]["port"] == ports["grpc"]
+
+
+def test_the_user_is_that_of_the_image() -> None:
+    user = POD["spec"]["securityContext"]["runAsUser"]
+
+    assert f"USER {user}:{user}" in DOCKERFILE
+
+
+def test_a_pod_has_time_to_drain() -> None:
+    variables = {it["name"]: it.get("value") for it in CONTAINER["env"]}
+    drain = float(variables["PROGRESSOR_SERVER_DRAIN_TIMEOUT_SECONDS"])
+    _, sleep = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
+
+    # The image asks for 5 s more than the drain timeout.
+    assert POD["spec"]["terminationGracePeriodSeconds"] > float(sleep) + drain + 5
+
+
+def test_everything_selects_the_pods() -> None:
+    labels = POD["metadata"]["labels"]
+    selectors = [
+        of_kind("Deployment")["spec"]["selector"]["matchLabels"],
+        of_kind("Service")["spec"]["selector"],
+        of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        of_kind("PodMonitor")["spec"]["selector"]["matchLabels"],
+    ]
+
+    assert all(selector == labels for selector in selectors)
+
+
+def test_the_variables_are_keys_of_the_configuration() -> None:
+    job = of_kind("Job")["spec"]["template"]["spec"]["containers"][0]
+
+    assert {it["name"] for it in (*CONTAINER["env"], *job["env"])} <= VARIABLES
