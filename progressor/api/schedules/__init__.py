@@ -1,4 +1,1 @@
-"""ScheduleService: create, change, pause, trigger and backfill schedules.
-
-Start with ``servicer``; ``spec_codec`` reads and writes what a schedule does, and when.
-"""
+"""ScheduleService: ``servicer``, and ``spec`` for what a schedule does and when."""

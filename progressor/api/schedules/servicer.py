@@ -1,17 +1,27 @@
-"""ScheduleService: each method decodes, asks the keeper of schedules, encodes."""
+"""ScheduleService."""
 
 import asyncio
+import dataclasses
+import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Annotated, Any
 
 from progressor import errors
+from progressor.api.calls import page_tokens
+from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.ports import Backend, CallContext
-from progressor.api.calls.servicer import Servicer, seconds_left
+from progressor.api.calls.servicer import Servicer, reading, seconds_left
 from progressor.api.calls.traces import trace_context_of
-from progressor.api.calls.validation import check_namespace_name
-from progressor.api.schedules import codec as schedule_codec
+from progressor.api.calls.validation import (
+    Revision,
+    Violations,
+    check_id,
+    check_namespace_name,
+    text_of,
+)
+from progressor.api.schedules.spec import SPEC, SpecContext
 from progressor.clock import Clock
 from progressor.domain.jobs.graph import GraphError, check_places
 from progressor.domain.jobs.job import StartNodes
@@ -19,168 +29,292 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.schedule import (
     BACKFILL_MAX,
+    BACKFILL_SPAN_MAX,
+    NOTE_BYTES_MAX,
+    SCHEDULE_ID_BYTES_MAX,
     Calendar,
     JobTarget,
+    OverlapPolicy,
+    Schedule,
     ScheduleKey,
+    ScheduleRun,
     ScheduleSpec,
     Upcoming,
+    schedule_key,
 )
-from progressor.v1 import schedule_service_pb2 as messages
+from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire import fields as wire
+from progressor.wire.nodes import TASK_ERROR
+from progressor.wire.shapes import UNSENT, Field, Shape, between, flat
+
+NEXT_DEFAULT, LAST_DEFAULT = 5, 10
+COUNT_MAX = 100
+"""Runs of each kind that one GetSchedule returns at most."""
 
 _log = logging.getLogger(__name__)
 
 
-class ScheduleServicer(Servicer):
-    """What clients and operators do with schedules; raises the `errors` that become statuses."""
+def _key_of(message: Any, path: str, _context: object) -> ScheduleKey:  # noqa: ANN401  # of many
+    violations, schedule_id = Violations(), message.schedule_id
+    violations.attempt(check_namespace_name, message.namespace, f"{path}namespace")
+    violations.attempt(check_id, schedule_id, f"{path}schedule_id")
+    size = len(schedule_id.encode())
+    if SCHEDULE_ID_BYTES_MAX < size <= wire.ID_BYTES_MAX:
+        violations.add(f"{path}schedule_id", wire.too_large(size, SCHEDULE_ID_BYTES_MAX))
+    violations.raise_any()
+    return schedule_key(message.namespace, schedule_id)
 
-    def __init__(
-        self,
-        backend: Callable[[], Backend],
-        *,
-        clock: Clock,
-    ) -> None:
+
+def _spec_of(
+    message: pb.CreateScheduleRequest | pb.UpdateScheduleRequest,
+    path: str,
+    payload_bytes_max: int,
+) -> ScheduleSpec:
+    key = schedule_key(message.namespace, message.schedule_id)
+    return SPEC.read(message.spec, f"{path}spec.", SpecContext(key, payload_bytes_max))
+
+
+Key = Annotated[ScheduleKey, Field(read=_key_of)]
+Spec = Annotated[ScheduleSpec, Field(read=_spec_of)]
+Note = Annotated[str, text_of(NOTE_BYTES_MAX)]
+Count = Annotated[int, between(0, COUNT_MAX)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A CreateSchedule; the places where the nodes of a job run are not checked yet."""
+
+    key: Key
+    spec: Spec
+    paused: bool
+    note: Note
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """An UpdateSchedule."""
+
+    key: Key
+    spec: Spec
+    expected_revision: Revision
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A GetSchedule: how many runs to come, and of the past."""
+
+    key: Key
+    next_count: Count = NEXT_DEFAULT
+    last_count: Count = LAST_DEFAULT
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """A DeleteSchedule."""
+
+    key: Key
+    expected_revision: Revision
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Deletion):
+    """A PauseSchedule or a ResumeSchedule."""
+
+    note: Note
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Triggering:
+    """A TriggerSchedule; None: the schedule's own policy."""
+
+    key: Key
+    policy: Annotated[OverlapPolicy | None, "overlap_policy"]
+    idempotency_key: Annotated[str | None, check_id]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """A BackfillSchedule, of instants from `since` to before `until`."""
+
+    key: Key
+    since: Annotated[dt.datetime, Field(given=True)]
+    until: Annotated[dt.datetime, Field(given=True)]
+    policy: Annotated[OverlapPolicy, "overlap_policy"] = OverlapPolicy.ALLOW
+
+
+def _check_past(backfill: Mapping[str, Any], path: str, now: dt.datetime) -> None:
+    violations = Violations()
+    since, until = backfill.get("since"), backfill.get("until")
+    if backfill.get("policy") is OverlapPolicy.CANCEL_PREVIOUS:
+        description = "must not be CANCEL_PREVIOUS, which would cancel its own runs"
+        violations.add(f"{path}overlap_policy", description)
+    if since is not None and until is not None:
+        if since >= until:
+            violations.add(f"{path}until", "must be after since")
+        if until > now:
+            violations.add(f"{path}until", "must not be in the future")
+        if until - since > BACKFILL_SPAN_MAX:
+            days = BACKFILL_SPAN_MAX.days
+            violations.add(f"{path}since", f"must be at most {days} days before until")
+    violations.raise_any()
+
+
+_CREATION = Shape(Creation, pb.CreateScheduleRequest)
+_UPDATE = Shape(Update, pb.UpdateScheduleRequest)
+_BACKFILL = Shape(Backfill, pb.BackfillScheduleRequest, _check_past)
+_NEXT = Shape(Upcoming, pb.NextRun)
+_SCHEDULE = Shape(
+    Schedule,
+    pb.Schedule,
+    key=flat(Shape(ScheduleKey, pb.Schedule, slot=UNSENT)),
+    spec=SPEC,
+    upcoming=flat(Shape(Upcoming, pb.Schedule, instant="next_instant", due_at="next_at")),
+)
+
+get_from_wire = Shape(Reading, pb.GetScheduleRequest).read
+list_from_wire = page_tokens.SCHEDULES.listing(pb.ListSchedulesRequest).read
+delete_from_wire = Shape(Deletion, pb.DeleteScheduleRequest).read
+change_from_wire = Shape(Change, pb.PauseScheduleRequest).read
+trigger_from_wire = Shape(Triggering, pb.TriggerScheduleRequest).read
+run_to_wire = Shape(ScheduleRun, pb.ScheduleRun, error=TASK_ERROR).message
+
+
+def create_from_wire(message: pb.CreateScheduleRequest, *, payload_bytes_max: int) -> Creation:
+    """Return a CreateSchedule."""
+    return _CREATION.read(message, context=payload_bytes_max)
+
+
+def update_from_wire(message: pb.UpdateScheduleRequest, *, payload_bytes_max: int) -> Update:
+    """Return an UpdateSchedule."""
+    return _UPDATE.read(message, context=payload_bytes_max)
+
+
+def backfill_from_wire(message: pb.BackfillScheduleRequest, *, now: dt.datetime) -> Backfill:
+    """Return a BackfillSchedule, of what is past at `now`."""
+    return _BACKFILL.read(message, context=now)
+
+
+def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> pb.Schedule:
+    """Return a schedule as a message."""
+    return _SCHEDULE.message(schedule, with_payloads)
+
+
+def view_to_wire(
+    schedule: Schedule, following: Sequence[Upcoming], last: tuple[ScheduleRun, ...]
+) -> pb.GetScheduleResponse:
+    """Return a schedule with its runs to come, and of the past."""
+    return pb.GetScheduleResponse(
+        schedule=schedule_to_wire(schedule),
+        next_runs=map(_NEXT.message, following),
+        last_runs=map(run_to_wire, last),
+    )
+
+
+def page_to_wire(schedules: tuple[Schedule, ...], *, page_size: int) -> pb.ListSchedulesResponse:
+    """Return a page of at most `page_size`; one more says that there is a next."""
+    page, token = page_tokens.SCHEDULES.page(
+        schedules, page_size, lambda schedule: schedule.key.schedule_id
+    )
+    return pb.ListSchedulesResponse(
+        schedules=(schedule_to_wire(each, with_payloads=False) for each in page),
+        next_page_token=token,
+    )
+
+
+class ScheduleServicer(Servicer):
+    """What clients and operators do with schedules."""
+
+    def __init__(self, backend: Callable[[], Backend], *, clock: Clock) -> None:
         super().__init__(backend)
         self._clock = clock
         # One thread: several at once would only take the interpreter from the event loop.
         self._calendars = futures.ThreadPoolExecutor(1, thread_name_prefix="calendars")
 
-    def method(self, rpc: str) -> Any:  # noqa: ANN401  # as of the base
-        """Return the method that serves an RPC."""
-        return {
-            "CreateSchedule": self.create,
-            "UpdateSchedule": self.update,
-            "GetSchedule": self.get,
-            "ListSchedules": self.list,
-            "DeleteSchedule": self.delete,
-            "PauseSchedule": self.pause,
-            "ResumeSchedule": self.resume,
-            "TriggerSchedule": self.trigger,
-            "BackfillSchedule": self.backfill,
-        }[rpc]
-
-    async def create(
-        self, message: messages.CreateScheduleRequest, context: CallContext
-    ) -> messages.CreateScheduleResponse:
-        """Make a schedule."""
+    async def create_schedule(
+        self, message: pb.CreateScheduleRequest, context: CallContext
+    ) -> pb.CreateScheduleResponse:
         seconds_left(context)
-        namespace = await self._namespace_of(message.namespace)
-        creation = schedule_codec.create_from_wire(
-            message, payload_bytes_max=namespace.payload_bytes_max
-        )
+        payload_bytes_max = await self._payload_bytes_max(message.namespace)
+        creation = create_from_wire(message, payload_bytes_max=payload_bytes_max)
         await self._check_places(creation.key, creation.spec)
         schedule = await self._backend().schedules.create(
             creation.key, creation.spec, paused=creation.paused, note=creation.note
         )
         _log_change("schedule created", creation.key)
-        return messages.CreateScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
+        return pb.CreateScheduleResponse(schedule=schedule_to_wire(schedule))
 
-    async def update(
-        self, message: messages.UpdateScheduleRequest, context: CallContext
-    ) -> messages.UpdateScheduleResponse:
-        """Replace the spec of a schedule."""
+    async def update_schedule(
+        self, message: pb.UpdateScheduleRequest, context: CallContext
+    ) -> pb.UpdateScheduleResponse:
         seconds_left(context)
-        namespace = await self._namespace_of(message.namespace)
-        update = schedule_codec.update_from_wire(
-            message, payload_bytes_max=namespace.payload_bytes_max
-        )
+        payload_bytes_max = await self._payload_bytes_max(message.namespace)
+        update = update_from_wire(message, payload_bytes_max=payload_bytes_max)
         await self._check_places(update.key, update.spec)
         schedule = await self._backend().schedules.update(
             update.key, update.spec, expected_revision=update.expected_revision
         )
         _log_change("schedule updated", update.key)
-        return messages.UpdateScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
+        return pb.UpdateScheduleResponse(schedule=schedule_to_wire(schedule))
 
-    async def get(
-        self, message: messages.GetScheduleRequest, context: CallContext
-    ) -> messages.GetScheduleResponse:
-        """Return a schedule with its runs to come, and of the past."""
-        seconds_left(context)
-        reading = schedule_codec.get_from_wire(message)
-        await self._backend().namespaces.lookup(reading.key.namespace)
-        schedule = await self._backend().schedules.get(reading.key)
-        last = await self._backend().schedule_runs.last(reading.key, limit=reading.last_count)
+    @reading(get_from_wire)
+    async def get_schedule(self, asked: Reading, _: CallContext) -> pb.GetScheduleResponse:
+        schedule = await self._backend().schedules.get(asked.key)
+        last = await self._backend().schedule_runs.last(asked.key, limit=asked.last_count)
         following: Sequence[Upcoming] = ()
-        if schedule.upcoming is not None and reading.next_count:
+        if schedule.upcoming is not None and asked.next_count:
             first = schedule.upcoming
             calendar = Calendar(schedule.key, schedule.spec.timing)
-            following = await self._computed(lambda: calendar.next(first, reading.next_count))
-        return schedule_codec.view_to_wire(schedule, following, last)
+            following = await self._computed(lambda: calendar.next(first, asked.next_count))
+        return view_to_wire(schedule, following, last)
 
-    async def list(
-        self, message: messages.ListSchedulesRequest, context: CallContext
-    ) -> messages.ListSchedulesResponse:
-        """Return a page of the schedules of a namespace."""
-        seconds_left(context)
-        listing = schedule_codec.list_from_wire(message)
-        await self._backend().namespaces.lookup(listing.namespace)
-        # One more than requested shows whether there is a next page.
+    @reading(list_from_wire)
+    async def list_schedules(self, asked: Listing[str], _: CallContext) -> pb.ListSchedulesResponse:
         found = await self._backend().schedules.list(
-            listing.namespace, after=listing.after, limit=listing.limit + 1
+            asked.namespace, after=asked.after, limit=asked.limit + 1
         )
-        return schedule_codec.page_to_wire(found, page_size=listing.limit)
+        return page_to_wire(found, page_size=asked.limit)
 
-    async def delete(
-        self, message: messages.DeleteScheduleRequest, context: CallContext
-    ) -> messages.DeleteScheduleResponse:
-        """Delete a schedule."""
-        seconds_left(context)
-        change = schedule_codec.change_from_wire(message)
-        await self._backend().namespaces.lookup(change.key.namespace)
-        await self._backend().schedules.delete(
-            change.key, expected_revision=change.expected_revision
-        )
-        _log_change("schedule deleted", change.key)
-        return messages.DeleteScheduleResponse()
+    @reading(delete_from_wire)
+    async def delete_schedule(self, asked: Deletion, _: CallContext) -> pb.DeleteScheduleResponse:
+        await self._backend().schedules.delete(asked.key, expected_revision=asked.expected_revision)
+        _log_change("schedule deleted", asked.key)
+        return pb.DeleteScheduleResponse()
 
-    async def pause(
-        self, message: messages.PauseScheduleRequest, context: CallContext
-    ) -> messages.PauseScheduleResponse:
-        """Have a schedule run no more."""
-        seconds_left(context)
-        change = schedule_codec.change_from_wire(message)
-        await self._backend().namespaces.lookup(change.key.namespace)
+    @reading(change_from_wire)
+    async def pause_schedule(self, asked: Change, _: CallContext) -> pb.PauseScheduleResponse:
         schedule = await self._backend().schedules.pause(
-            change.key, note=change.note, expected_revision=change.expected_revision
+            asked.key, note=asked.note, expected_revision=asked.expected_revision
         )
-        _log_change("schedule paused", change.key)
-        return messages.PauseScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
+        _log_change("schedule paused", asked.key)
+        return pb.PauseScheduleResponse(schedule=schedule_to_wire(schedule))
 
-    async def resume(
-        self, message: messages.ResumeScheduleRequest, context: CallContext
-    ) -> messages.ResumeScheduleResponse:
-        """Have a schedule run again."""
-        seconds_left(context)
-        change = schedule_codec.change_from_wire(message)
-        await self._backend().namespaces.lookup(change.key.namespace)
+    @reading(change_from_wire)
+    async def resume_schedule(self, asked: Change, _: CallContext) -> pb.ResumeScheduleResponse:
         schedule = await self._backend().schedules.resume(
-            change.key, note=change.note, expected_revision=change.expected_revision
+            asked.key, note=asked.note, expected_revision=asked.expected_revision
         )
-        _log_change("schedule resumed", change.key)
-        return messages.ResumeScheduleResponse(schedule=schedule_codec.schedule_to_wire(schedule))
+        _log_change("schedule resumed", asked.key)
+        return pb.ResumeScheduleResponse(schedule=schedule_to_wire(schedule))
 
-    async def trigger(
-        self, message: messages.TriggerScheduleRequest, context: CallContext
-    ) -> messages.TriggerScheduleResponse:
-        """Run a schedule now."""
-        seconds_left(context)
-        triggering = schedule_codec.trigger_from_wire(message)
-        await self._backend().namespaces.lookup(triggering.key.namespace)
+    @reading(trigger_from_wire)
+    async def trigger_schedule(
+        self, asked: Triggering, context: CallContext
+    ) -> pb.TriggerScheduleResponse:
         run = await self._backend().schedule_runs.trigger(
-            triggering.key,
-            policy=triggering.policy,
-            idempotency_key=triggering.idempotency_key,
+            asked.key,
+            policy=asked.policy,
+            idempotency_key=asked.idempotency_key,
             trace_context=trace_context_of(context),
         )
-        _log_change("schedule triggered", triggering.key)
-        return messages.TriggerScheduleResponse(run=schedule_codec.run_to_wire(run))
+        _log_change("schedule triggered", asked.key)
+        return pb.TriggerScheduleResponse(run=run_to_wire(run))
 
-    async def backfill(
-        self, message: messages.BackfillScheduleRequest, context: CallContext
-    ) -> messages.BackfillScheduleResponse:
+    async def backfill_schedule(
+        self, message: pb.BackfillScheduleRequest, context: CallContext
+    ) -> pb.BackfillScheduleResponse:
         """Run what is past."""
         seconds_left(context)
-        asked = schedule_codec.backfill_from_wire(message, now=self._clock.now())
+        asked = backfill_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(asked.key.namespace)
         schedule = await self._backend().schedules.get(asked.key)
         calendar = Calendar(schedule.key, schedule.spec.timing)
@@ -192,9 +326,7 @@ class ScheduleServicer(Servicer):
             raise errors.InvalidRequestError(errors.FieldViolation("until", description))
         queued_count = await self._backend().schedules.backfill(schedule, instants, asked.policy)
         _log_change("schedule backfilled", asked.key)
-        return messages.BackfillScheduleResponse(
-            instant_count=len(instants), queued_count=queued_count
-        )
+        return pb.BackfillScheduleResponse(instant_count=len(instants), queued_count=queued_count)
 
     async def _computed(self, work: Callable[[], Sequence[Upcoming]]) -> Sequence[Upcoming]:
         """Return instants, which may take some ms of CPU, computed beside the event loop.
@@ -203,9 +335,9 @@ class ScheduleServicer(Servicer):
         """
         return await asyncio.get_running_loop().run_in_executor(self._calendars, work)
 
-    async def _namespace_of(self, name: str) -> Namespace:
-        check_namespace_name(name, "namespace")
-        return await self._backend().namespaces.lookup(name)
+    async def _payload_bytes_max(self, namespace: str) -> int:
+        check_namespace_name(namespace, "namespace")
+        return (await self._backend().namespaces.lookup(namespace)).payload_bytes_max
 
     async def _check_places(self, key: ScheduleKey, spec: ScheduleSpec) -> None:
         """Refuse a job with a node that has no place to run."""

@@ -66,7 +66,7 @@ async def made() -> ScheduleServicer:
 
 def asked(servicer: ScheduleServicer) -> "asyncio.Task[Any]":
     request = messages.GetScheduleRequest(namespace="clocks", schedule_id="rare", next_count=100)
-    return asyncio.ensure_future(servicer.get(request, Caller()))
+    return asyncio.ensure_future(servicer.get_schedule(request, Caller()))
 
 
 async def test_one_thread_computes_for_one_caller_at_a_time(computing: Computing) -> None:

@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
 from progressor.api.calls import page_tokens
-from progressor.api.schedules import codec as schedule_codec
+from progressor.api.schedules import servicer as schedule_codec
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.event import Direction, HistoryRange

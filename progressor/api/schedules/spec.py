@@ -1,6 +1,6 @@
 """What a schedule does, and when: from protobuf to domain and back.
 
-The context of reading is the `Reading`; that of writing, whether the nodes of a job are written.
+The context of reading is a `SpecContext`; that of writing, whether the nodes of a job are written.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from progressor.domain.schedules.schedule import (
     target_id,
 )
 from progressor.v1 import nodes_pb2, types_pb2
-from progressor.v1 import schedule_service_pb2 as messages
+from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, check_node_count, node_spec_from_wire
@@ -50,18 +50,18 @@ _LONG_INSTANT = dt.datetime(2026, 1, 1, microsecond=1, tzinfo=dt.UTC)
 _INSTANT_FIELD = "{instant}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpecContext:
     """Whose spec is read, and how large its payloads may be."""
 
     key: ScheduleKey
     payload_bytes_max: int
 
 
-_Request = messages.ScheduledStart | messages.ScheduledCall | messages.ScheduledNotify
+_Request = pb.ScheduledStart | pb.ScheduledCall | pb.ScheduledNotify
 
 
-def _expression_of(message: messages.CronTimes, path: str, _context: object) -> str:
+def _expression_of(message: pb.CronTimes, path: str, _context: object) -> str:
     field, expression = f"{path}expression", message.expression
     size = len(expression.encode())
     if size > EXPRESSION_BYTES_MAX:
@@ -73,7 +73,7 @@ def _expression_of(message: messages.CronTimes, path: str, _context: object) -> 
     return " ".join(expression.split())
 
 
-def _time_zone_of(message: messages.CronTimes, path: str, _context: object) -> str:
+def _time_zone_of(message: pb.CronTimes, path: str, _context: object) -> str:
     time_zone = message.time_zone or "UTC"
     try:
         zone_of(time_zone)
@@ -94,12 +94,12 @@ def _check_timing(timing: Mapping[str, Any], path: str, _context: object) -> Non
 
 
 def _template(name: str) -> Field:
-    def read(message: Any, path: str, reading: Reading) -> str:  # noqa: ANN401  # of two
+    def read(message: Any, path: str, context: SpecContext) -> str:  # noqa: ANN401  # of two
         template, field = getattr(message, name) or TEMPLATE_DEFAULT, f"{path}{name}"
         violations = Violations()
         if _INSTANT_FIELD not in template:
             violations.add(field, f"must contain {_INSTANT_FIELD}: each run needs an id of its own")
-        made = target_id(template, reading.key.schedule_id, _LONG_INSTANT)
+        made = target_id(template, context.key.schedule_id, _LONG_INSTANT)
         violations.attempt(check_id, made, field)
         violations.raise_any()
         return str(template)
@@ -107,8 +107,8 @@ def _template(name: str) -> Field:
     return Field(name=name, read=read)
 
 
-def _args_of(message: _Request, path: str, reading: Reading) -> bytes:
-    wire.check_payload(message.args, f"{path}args", reading.payload_bytes_max)
+def _args_of(message: _Request, path: str, context: SpecContext) -> bytes:
+    wire.check_payload(message.args, f"{path}args", context.payload_bytes_max)
     return message.args
 
 
@@ -117,7 +117,7 @@ def _history_range_of(message: _Request, path: str, _context: object) -> History
     if not message.HasField("history_range"):
         return None
     violations = Violations()
-    if isinstance(message, messages.ScheduledStart) and message.history_range.after > 0:
+    if isinstance(message, pb.ScheduledStart) and message.history_range.after > 0:
         violations.add(f"{field}.after", "must be 0: a new process has no events")
     wanted = violations.attempt(process_wire.history_range_from_wire, message.history_range, field)
     violations.raise_any()
@@ -134,7 +134,7 @@ def _constraints_of(message: _Request, path: str, _context: object) -> Constrain
     return None if constraints.is_empty else constraints
 
 
-def _nodes_of(message: messages.ScheduledJob, path: str, _context: object) -> tuple[NodeSpec, ...]:
+def _nodes_of(message: pb.ScheduledJob, path: str, _context: object) -> tuple[NodeSpec, ...]:
     field, size = f"{path}nodes", message.ByteSize()
     check_node_count(message.nodes, field)
     if size > GRAPH_BYTES_MAX:
@@ -149,10 +149,10 @@ def _node_of(message: nodes_pb2.NodeSpec, field: str, _context: object) -> NodeS
     return node_spec_from_wire(message, field, GRAPH_BYTES_MAX)
 
 
-def _check_job(job: Mapping[str, Any], path: str, reading: Reading) -> None:
+def _check_job(job: Mapping[str, Any], path: str, context: SpecContext) -> None:
     if "nodes" not in job or "template" not in job:
         return
-    key = reading.key
+    key = context.key
     action = StartNodes(nodes=job["nodes"], timeout=job.get("timeout"), schedule_id=key.schedule_id)
     leader_id = target_id(job["template"], key.schedule_id, _LONG_INSTANT)
     try:
@@ -163,9 +163,7 @@ def _check_job(job: Mapping[str, Any], path: str, reading: Reading) -> None:
         wire.refuse(f"{path}nodes", wire.too_large(size, GRAPH_BYTES_MAX))
 
 
-def _fill_nodes(
-    message: messages.ScheduledJob, nodes: Iterable[NodeSpec], with_payloads: object
-) -> None:
+def _fill_nodes(message: pb.ScheduledJob, nodes: Iterable[NodeSpec], with_payloads: object) -> None:
     for node in nodes if with_payloads else ():
         _NODE_SPEC.write(node, message.nodes.add())
 
@@ -185,7 +183,7 @@ def _member_of(target: Target) -> str:
 def _call(task_type: TaskType) -> Shape[CallTarget, Any]:
     return Shape(
         CallTarget,
-        messages.ScheduledCall,
+        pb.ScheduledCall,
         task_type=dataclasses.replace(UNSENT, read=lambda *_: task_type),
         process_id=check_id,
         **_REQUEST,
@@ -211,20 +209,20 @@ _REQUEST: Mapping[str, Any] = {
 }
 _TIMING = Shape(
     Timing,
-    messages.ScheduleSpec,
+    pb.ScheduleSpec,
     _check_timing,
     times=OneOf(
         name="times",
         shapes={
             "cron": Shape(
                 CronTimes,
-                messages.CronTimes,
+                pb.CronTimes,
                 expression=Field(read=_expression_of),
                 time_zone=Field(read=_time_zone_of),
             ),
             "interval": Shape(
                 IntervalTimes,
-                messages.IntervalTimes,
+                pb.IntervalTimes,
                 every=Field(given=True, check=between(INTERVAL_MIN, INTERVAL_MAX)),
                 anchor=_check_instant,
             ),
@@ -241,7 +239,7 @@ _TARGET = OneOf(
     shapes={
         "start": Shape(
             StartTarget,
-            messages.ScheduledStart,
+            pb.ScheduledStart,
             template=_template("process_id_template"),
             **_REQUEST,
         ),
@@ -249,7 +247,7 @@ _TARGET = OneOf(
         "notify": _call(TaskType.NOTIFY),
         "job": Shape(
             JobTarget,
-            messages.ScheduledJob,
+            pb.ScheduledJob,
             _check_job,
             template=_template("job_id_template"),
             nodes=Field(read=_nodes_of, write=_fill_nodes),
@@ -260,5 +258,5 @@ _TARGET = OneOf(
     absent="must be start, call, notify or job",
     member_of=_member_of,
 )
-SPEC = Shape(ScheduleSpec, messages.ScheduleSpec, timing=flat(_TIMING), target=_TARGET)
+SPEC = Shape(ScheduleSpec, pb.ScheduleSpec, timing=flat(_TIMING), target=_TARGET)
 """What a schedule does, and when, written with every default."""
