@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from progressor.sdk import Processor, Step
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from tests.unit.sdk.processor.asking import answer
 
 WAIT_SECONDS = 60
 
@@ -45,8 +45,7 @@ async def ask(processor: Processor[Any], process_id: str = "order-1") -> pb.Proc
         process=types.Process(namespace="staging", process_id=process_id),
         task=pb.ProcessorTask(task_id=17, type=types.TASK_TYPE_CALL, attempt=3),
     )
-    with ThreadPoolExecutor(1) as threads:
-        return await processor.answer(request, threads)
+    return await answer(processor, request)
 
 
 async def test_a_handler_that_raises_is_shown_with_its_step_and_the_class_of_its_error(

@@ -9,7 +9,6 @@ import logging
 import pathlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -26,8 +25,7 @@ from progressor.sdk import (
     running,
 )
 from progressor.sdk.testing import Rehearsal
-from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import types_pb2 as types
+from tests.unit.sdk.processor.asking import answer
 
 
 @dataclasses.dataclass
@@ -574,10 +572,5 @@ async def test_a_plain_handler_that_raises_stop_iteration_fails_its_step_at_once
 
 async def failed_by(handler: Any) -> str:
     """Return what is said of a step that a handler ends by an error."""
-    processor = Processor("orders")
-    processor.init(handler)
-    request = pb.ProcessRequest()
-    request.task.type = types.TASK_TYPE_INIT
-    with ThreadPoolExecutor(1) as threads:
-        response = await processor.answer(request, threads)
+    response = await answer(handler)
     return response.reject.message or response.failure.message

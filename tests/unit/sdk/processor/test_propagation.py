@@ -2,17 +2,15 @@
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, trace
 
-from progressor.sdk import Processor, Step
+from progressor.sdk import Step
 from progressor.sdk.transport.propagation import trace_metadata, under
-from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import types_pb2 as types
 from tests.support.telemetry.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
+from tests.unit.sdk.processor.asking import answer
 
 
 def current() -> trace.SpanContext:
@@ -41,38 +39,28 @@ async def in_the_loop(_step: Step[Any]) -> dict[str, str]:
 async def test_a_handler_sees_the_span_of_its_step(
     handler: Any, caller: Mapping[str, str], sampled: str
 ) -> None:
-    processor = Processor("orders")
-    processor.call(handler)
-    task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=caller)
-
-    with ThreadPoolExecutor(1) as threads:
-        answer = await processor.answer(pb.ProcessRequest(task=task), threads)
+    response = (await answer(handler, trace_context=caller)).response
 
     for expected in (TRACE_ID, SPAN_ID, sampled):
-        assert f'"{expected}"'.encode() in answer.response
+        assert f'"{expected}"'.encode() in response
     assert not current().is_valid
 
 
 async def test_a_bug_of_a_handler_is_logged_under_the_span_of_its_step(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    processor = Processor("orders")
     seen: list[int] = []
 
     async def handler(_step: Step[Any]) -> None:
         raise KeyError
-
-    processor.call(handler)
 
     def note(_record: logging.LogRecord) -> bool:
         seen.append(current().trace_id)
         return True
 
     caplog.handler.addFilter(note)
-    task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=TRACED)
     try:
-        with ThreadPoolExecutor(1) as threads:
-            await processor.answer(pb.ProcessRequest(task=task), threads)
+        await answer(handler, trace_context=TRACED)
     finally:
         caplog.handler.removeFilter(note)
 
@@ -91,17 +79,12 @@ def test_a_request_carries_the_current_span_by_w3c_whatever_else_is_spoken(
 
 
 async def test_a_handler_sees_the_baggage_of_the_caller() -> None:
-    processor = Processor("orders")
-
-    @processor.call
     async def handler(_step: Step[Any]) -> dict[str, object]:
         return dict(baggage.get_all())
 
     for trace_context in ({**TRACED, "baggage": "tenant=acme"}, {"baggage": "tenant=acme"}):
-        task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=trace_context)
-        with ThreadPoolExecutor(1) as threads:
-            answer = await processor.answer(pb.ProcessRequest(task=task), threads)
-        assert answer.response == b'{"tenant":"acme"}'
+        answered = await answer(handler, trace_context=trace_context)
+        assert answered.response == b'{"tenant":"acme"}'
     assert not baggage.get_all()
 
 

@@ -20,8 +20,10 @@ from progressor.sdk import (
     Step,
     TaskType,
 )
+from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from tests.unit.sdk.processor.asking import answer
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
@@ -65,16 +67,7 @@ def asked(
     return request
 
 
-async def decided(
-    handler: Callable[[Step[Any]], Any], request: pb.ProcessRequest, threads: Executor
-) -> pb.ProcessResponse:
-    """Return what `handler` answers to a call."""
-    processor = Processor("orders")
-    processor.call(handler)
-    return await processor.answer(request, threads)
-
-
-async def test_a_step_shows_process_task_and_caller(threads: Executor) -> None:
+async def test_a_step_shows_process_task_and_caller() -> None:
     seen: dict[str, Any] = {}
 
     async def look(step: Step[Any]) -> None:
@@ -93,7 +86,7 @@ async def test_a_step_shows_process_task_and_caller(threads: Executor) -> None:
             state=step.state,
         )
 
-    await decided(look, asked(args=b"[1,2]", state=b'{"n":1}'), threads)
+    await answer(look, asked(args=b"[1,2]", state=b'{"n":1}'))
 
     assert seen == {
         "namespace": "orders",
@@ -111,16 +104,16 @@ async def test_a_step_shows_process_task_and_caller(threads: Executor) -> None:
     }
 
 
-async def test_what_is_not_read_is_not_decoded(threads: Executor) -> None:
+async def test_what_is_not_read_is_not_decoded() -> None:
     async def ignore(_step: Step[Any]) -> int:
         return 1
 
     request = asked(args=b"{garbage", state=b"{garbage")
 
-    assert (await decided(ignore, request, threads)).response == b"1"
+    assert (await answer(ignore, request)).response == b"1"
 
 
-async def test_state_has_the_type_of_the_processor(threads: Executor) -> None:
+async def test_state_has_the_type_of_the_processor() -> None:
     processor = Processor("orders", state=Order)
 
     @processor.call
@@ -130,18 +123,18 @@ async def test_state_has_the_type_of_the_processor(threads: Executor) -> None:
         step.state = order
         return len(step.state.items)
 
-    response = await processor.answer(asked(state=b'{"items":["tea"]}'), threads)
+    response = await answer(processor, asked(state=b'{"items":["tea"]}'))
 
     assert response.aux_state == b'{"items":["tea","milk"]}'
     assert response.response == b"2"
 
 
-async def test_metadata_is_overwritten_by_assignment(threads: Executor) -> None:
+async def test_metadata_is_overwritten_by_assignment() -> None:
     async def tag(step: Step[Any]) -> Any:
         step.metadata = {**step.metadata, "paid": True}
         return step.metadata
 
-    response = await decided(tag, asked(), threads)
+    response = await answer(tag, asked())
 
     assert dict(response.metadata) == {"region": "eu", "paid": True}
     assert response.response in {
@@ -196,9 +189,9 @@ ACTIONS: list[tuple[Callable[[Step[Any]], None], pb.ProcessResponse]] = [
 
 @pytest.mark.parametrize(("handler", "expected"), ACTIONS)
 async def test_each_action_reaches_the_wire(
-    handler: Callable[[Step[Any]], None], expected: pb.ProcessResponse, threads: Executor
+    handler: Callable[[Step[Any]], None], expected: pb.ProcessResponse
 ) -> None:
-    assert await decided(handler, asked(), threads) == expected
+    assert await answer(handler, asked()) == expected
 
 
 def _set_timer(step: Step[Any]) -> None:
@@ -230,18 +223,17 @@ async def test_a_timer_stands_beside_every_action_in_either_order(  # the table
     act: Callable[[Step[Any]], None],
     action: str,
     turned: bool,  # from the table
-    threads: Executor,
 ) -> None:
     def handler(step: Step[Any]) -> None:
         for decide in (act, change) if turned else (change, act):
             decide(step)
 
-    answer = await decided(handler, asked(), threads)
+    answered = await answer(handler, asked())
 
-    assert (answer.WhichOneof("timer"), answer.WhichOneof("action")) == (timer, action)
+    assert (answered.WhichOneof("timer"), answered.WhichOneof("action")) == (timer, action)
 
 
-async def raising(error: Exception, threads: Executor) -> pb.ProcessResponse:
+async def raising(error: Exception) -> pb.ProcessResponse:
     """Return the answer of a handler that decides something and then raises `error`."""
 
     async def handler(step: Step[Any]) -> None:
@@ -249,10 +241,10 @@ async def raising(error: Exception, threads: Executor) -> pb.ProcessResponse:
         step.state = 1
         raise error
 
-    return await decided(handler, asked(), threads)
+    return await answer(handler, asked())
 
 
-async def test_a_rejection_is_all_that_is_answered(threads: Executor) -> None:
+async def test_a_rejection_is_all_that_is_answered() -> None:
     reject = Reject(
         "no tea",
         code=grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -260,15 +252,15 @@ async def test_a_rejection_is_all_that_is_answered(threads: Executor) -> None:
         metadata={"item": "tea"},
     )
 
-    assert await raising(reject, threads) == pb.ProcessResponse(
+    assert await raising(reject) == pb.ProcessResponse(
         reject=pb.Reject(code=8, message="no tea", reason="NO_STOCK", metadata={"item": "tea"})
     )
 
 
 async def test_any_other_exception_fails_the_step_and_is_logged(
-    threads: Executor, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    response = await raising(KeyError("tea"), threads)
+    response = await raising(KeyError("tea"))
 
     assert response == pb.ProcessResponse(
         failure=pb.Failure(code=2, message="KeyError: 'tea'", reason="KeyError")
@@ -278,23 +270,23 @@ async def test_any_other_exception_fails_the_step_and_is_logged(
     assert record.__dict__["process_id"] == "p"
 
 
-async def test_a_response_that_cannot_be_encoded_fails_the_step(threads: Executor) -> None:
+async def test_a_response_that_cannot_be_encoded_fails_the_step() -> None:
     processor = Processor("orders", codec=BYTES)
     processor.call(lambda _step: "text")
 
-    assert (await processor.answer(asked(), threads)).failure.reason == "TypeError"
+    assert (await answer(processor, asked())).failure.reason == "TypeError"
 
 
 @pytest.mark.parametrize("name", ["init", "call", "notify", "repair", "timeout"])
-async def test_each_task_type_has_its_handler(name: str, threads: Executor) -> None:
+async def test_each_task_type_has_its_handler(name: str) -> None:
     processor = Processor("orders")
     register: Callable[[Callable[[Step[Any]], Any]], Any] = getattr(processor, name)
     number = types.TaskType.Value(f"TASK_TYPE_{name.upper()}")
-    before = await processor.answer(asked(number), threads)
+    before = await answer(processor, asked(number))
 
     register(lambda step: step.type)
 
-    after = await processor.answer(asked(number), threads)
+    after = await answer(processor, asked(number))
     # An unhandled request is refused; a timer has no caller to refuse.
     refusal = before.failure if name == "timeout" else before.reject
     assert refusal.code == (9 if name == "timeout" else 12)
@@ -345,8 +337,8 @@ async def test_an_attempt_is_not_begun_while_an_earlier_one_runs_in_a_thread(
     with pytest.raises(asyncio.CancelledError):
         await first
 
-    again = await processor.answer(asked(), threads)
-    repair = await processor.answer(asked(types.TASK_TYPE_REPAIR), threads)
+    again = await answer(processor, asked())
+    repair = await answer(processor, asked(types.TASK_TYPE_REPAIR))
 
     expected = pb.Failure(
         code=10, reason="STILL_RUNNING", message="attempt 2 of task 7 is still running"
@@ -377,4 +369,17 @@ async def test_an_async_attempt_that_was_cancelled_makes_room_at_once(threads: E
     with pytest.raises(asyncio.CancelledError):
         await first
 
-    assert (await processor.answer(asked(), threads)).response == b'"begun"'
+    assert (await answer(processor, asked())).response == b'"begun"'
+
+
+async def test_a_follower_gets_what_it_comes_after() -> None:
+    processor = Processor("orders")
+
+    @processor.init
+    async def add(step: Step[Any]) -> None:
+        step.complete(step.results["map-1"] + step.args)
+
+    request = asked(types.TASK_TYPE_INIT, args=b"1")
+    request.task.nodes.add(name="map-1", state=nodes_pb2.NODE_STATE_DONE, result=b"4")
+
+    assert (await answer(processor, request)).complete.result == b"5"
