@@ -12,35 +12,9 @@ from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.values import processes as values
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
-from progressor.sdk.values.processes import (
-    HistoryRange,
-    NewEvent,
-    NewTimer,
-    Process,
-    ProcessStatus,
-    Receipt,
-    Reply,
-    SimpleRepaired,
-    Snapshot,
-    TaskReply,
-    TaskType,
-    Trace,
-    WaitCause,
-    event_to_wire,
-    range_to_wire,
-    read_process,
-    read_receipt,
-    read_reply,
-    read_simple_repaired,
-    read_snapshot,
-    read_task_reply,
-    read_trace,
-    timer_to_wire,
-)
 from progressor.v1 import process_service_pb2 as pb
-
-_UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
 class Processes(Resource[Connection]):
@@ -70,14 +44,14 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
+        history: values.HistoryRange | None = None,
         constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Reply[Decoded]]:
+    ) -> Exchange[values.Reply[Decoded]]:
         """Create a process, run its init task and return the processor's answer.
 
         With `accept_only` it returns as soon as the task is durable; `await_task` returns the
@@ -104,13 +78,13 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
+        history: values.HistoryRange | None = None,
         constraints: Constraints | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Reply[Decoded]]:
+    ) -> Exchange[values.Reply[Decoded]]:
         """Run a call on a process and return the processor's answer.
 
         Raises:
@@ -133,17 +107,17 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
+        history: values.HistoryRange | None = None,
         constraints: Constraints | None = None,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Receipt]:
+    ) -> Exchange[values.Receipt]:
         """Send a process a notification, a call without an answer; return once it is durable."""
         request = pb.NotifyRequest(
             **_task(self, process_id, args, idempotency_key, context, history, namespace),
             constraints=optional(constraints_to_wire, constraints),
         )
-        return Exchange(request, read_receipt, timeout, repeatable=bool(idempotency_key))
+        return Exchange(request, values.read_receipt, timeout, repeatable=bool(idempotency_key))
 
     @sent
     def repair(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -153,12 +127,12 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
+        history: values.HistoryRange | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Reply[Decoded]]:
+    ) -> Exchange[values.Reply[Decoded]]:
         """Run the processor's repair handler on a broken process, and return its answer.
 
         Raises:
@@ -174,25 +148,25 @@ class Processes(Resource[Connection]):
     @sent
     def simple_repair(
         self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Exchange[SimpleRepaired]:
+    ) -> Exchange[values.SimpleRepaired]:
         """Resume a broken process without its processor; a timer that broke it runs again."""
         request = pb.SimpleRepairRequest(
             namespace=namespace or self.namespace, process_id=process_id
         )
-        return Exchange(request, read_simple_repaired, timeout)
+        return Exchange(request, values.read_simple_repaired, timeout)
 
     @sent
     def get(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
         *,
-        history: HistoryRange | None = None,
+        history: values.HistoryRange | None = None,
         await_init: bool = False,
         without_state: bool = False,
         state_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Snapshot[Decoded]]:
+    ) -> Exchange[values.Snapshot[Decoded]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
         Args:
@@ -212,13 +186,13 @@ class Processes(Resource[Connection]):
         request = pb.GetRequest(
             namespace=namespace or self.namespace,
             process_id=process_id,
-            history_range=optional(range_to_wire, history),
+            history_range=optional(values.range_to_wire, history),
             await_init=await_init,
             without_state=without_state,
         )
         return Exchange(
             request,
-            lambda message: read_snapshot(message, self.codec, state_type),
+            lambda message: values.read_snapshot(message, self.codec, state_type),
             timeout,
             repeatable=True,
         )
@@ -228,21 +202,21 @@ class Processes(Resource[Connection]):
         self,
         process_id: str,
         *,
-        status: ProcessStatus = ProcessStatus.RUNNING,
+        status: values.ProcessStatus = values.ProcessStatus.RUNNING,
         state: Payload = None,
         metadata: Mapping[str, Payload] | None = None,
-        history: Sequence[NewEvent] = (),
-        timer: NewTimer | None = None,
+        history: Sequence[values.NewEvent] = (),
+        timer: values.NewTimer | None = None,
         detail: str = "",
         result: Payload = None,
-        previous_status: ProcessStatus = _UNSPECIFIED,
-        corrupted_by_type: TaskType = TaskType.UNSPECIFIED,
+        previous_status: values.ProcessStatus = values.ProcessStatus.UNSPECIFIED,
+        corrupted_by_type: values.TaskType = values.TaskType.UNSPECIFIED,
         created_at: dt.datetime | None = None,
         status_changed_at: dt.datetime | None = None,
         idempotency_key: str = "",
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Receipt]:
+    ) -> Exchange[values.Receipt]:
         """Import a process with its state, without running a task.
 
         A `timer` requires the status running, `detail` and `corrupted_by_type` error, and `result`
@@ -261,13 +235,13 @@ class Processes(Resource[Connection]):
             previous_status=previous_status.number,
             created_at=optional(instant_to_wire, created_at),
             status_changed_at=optional(instant_to_wire, status_changed_at),
-            history=[event_to_wire(event, self.codec) for event in history],
-            timer=None if timer is None else timer_to_wire(timer, self.codec),
+            history=[values.event_to_wire(event, self.codec) for event in history],
+            timer=None if timer is None else values.timer_to_wire(timer, self.codec),
             corrupted_by_type=corrupted_by_type.number,
             result=self.codec.encode(result),
             idempotency_key=idempotency_key,
         )
-        return Exchange(request, read_receipt, timeout, repeatable=bool(idempotency_key))
+        return Exchange(request, values.read_receipt, timeout, repeatable=bool(idempotency_key))
 
     @sent
     def remove(
@@ -315,7 +289,7 @@ class Processes(Resource[Connection]):
         page_token: str = "",
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Trace]:
+    ) -> Exchange[values.Trace]:
         """Return a page of the tasks of a process, in the order of their ids.
 
         `page_token` is `Trace.next_page_token` of the page before; "": the first page.
@@ -327,15 +301,18 @@ class Processes(Resource[Connection]):
             page_token=page_token,
         )
         return Exchange(
-            request, lambda message: read_trace(message, self.codec), timeout, repeatable=True
+            request,
+            lambda message: values.read_trace(message, self.codec),
+            timeout,
+            repeatable=True,
         )
 
     @iterated
     def list(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         *,
-        statuses: Sequence[ProcessStatus] = (),
-        causes: Sequence[WaitCause] = (),
+        statuses: Sequence[values.ProcessStatus] = (),
+        causes: Sequence[values.WaitCause] = (),
         created_from: dt.datetime | None = None,
         created_to: dt.datetime | None = None,
         metadata: Mapping[str, Payload] | None = None,
@@ -343,7 +320,7 @@ class Processes(Resource[Connection]):
         timeout: Seconds | None = None,
         namespace: str = "",
         all_namespaces: bool = False,
-    ) -> Listing[Process]:
+    ) -> Listing[values.Process]:
         """Iterate over the processes of a namespace, or of all, the newest first, page by page.
 
         Args:
@@ -368,7 +345,7 @@ class Processes(Resource[Connection]):
         )
         return Listing(
             request,
-            lambda message: [read_process(it, self.codec) for it in message.processes],
+            lambda message: [values.read_process(it, self.codec) for it in message.processes],
             timeout,
         )
 
@@ -382,7 +359,7 @@ class Processes(Resource[Connection]):
         response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[TaskReply[Decoded]]:
+    ) -> Exchange[values.TaskReply[Decoded]]:
         """Wait for a task, given by its id or its key, and end as the request for it would have.
 
         Raises:
@@ -396,7 +373,7 @@ class Processes(Resource[Connection]):
         )
         return Exchange(
             request,
-            lambda message: read_task_reply(message, self.codec, response_type),
+            lambda message: values.read_task_reply(message, self.codec, response_type),
             timeout,
             repeatable=True,
         )
@@ -408,7 +385,7 @@ def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
     args: Payload,
     idempotency_key: str,
     context: Mapping[str, str] | None,
-    history: HistoryRange | None,
+    history: values.HistoryRange | None,
     namespace: str,
 ) -> dict[str, Any]:
     return {
@@ -417,7 +394,7 @@ def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
         "args": resource.codec.encode(args),
         "caller_context": context,
         "idempotency_key": idempotency_key,
-        "history_range": optional(range_to_wire, history),
+        "history_range": optional(values.range_to_wire, history),
     }
 
 
@@ -426,10 +403,10 @@ def _asked(
     codec: Codec,
     kind: TypeForm[Decoded],
     timeout: Seconds | None,
-) -> Exchange[Reply[Decoded]]:
+) -> Exchange[values.Reply[Decoded]]:
     return Exchange(
         request,
-        lambda message: read_reply(message, codec, kind, accept_only=request.accept_only),
+        lambda message: values.read_reply(message, codec, kind, accept_only=request.accept_only),
         timeout,
         repeatable=bool(request.idempotency_key),
     )

@@ -139,38 +139,6 @@ def _with_detail(status: Status, detail: object) -> Status:
     return status
 
 
-_BY_FIELDS: Mapping[str, type[errors.ProgressorError]] = {
-    it.reason: it
-    for it in (
-        errors.NamespaceNotFoundError,
-        errors.NamespaceAlreadyExistsError,
-        errors.NamespaceNotEmptyError,
-        errors.NamespaceChangedError,
-        errors.ProcessNotFoundError,
-        errors.ProcessAlreadyExistsError,
-        errors.ProcessIsRunningError,
-        errors.ProcessFinishedError,
-        errors.ProcessRemovedError,
-        errors.EventNotFoundError,
-        errors.IdempotencyKeyReusedError,
-        errors.TaskIsRunningError,
-        errors.TaskHasEndedError,
-        errors.TaskCancelledError,
-        errors.GateNotFoundError,
-        errors.GateInUseError,
-        errors.GateChangedError,
-        job_errors.JobNotFoundError,
-        job_errors.JobNotFailedError,
-        job_errors.JobEndedError,
-        job_errors.LedByEngineError,
-        job_errors.ScheduleNotFoundError,
-        job_errors.ScheduleAlreadyExistsError,
-        job_errors.ScheduleChangedError,
-    )
-}
-"""Errors whose arguments are the metadata of their ErrorInfo, by the same names."""
-
-
 def _by_fields(kind: type[errors.ProgressorError], status: Status) -> errors.ProgressorError:
     arguments: dict[str, Any] = {
         name: status.number(name) if it.annotation is int else status.metadata.get(name, "")
@@ -243,3 +211,13 @@ _READERS: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "STORAGE_UNAVAILABLE": lambda it: errors.StorageUnavailableError(it.detail, it.retry_pause),
 }
 """Errors that take more than that, by their reason."""
+
+_BY_FIELDS: Mapping[str, type[errors.ProgressorError]] = {
+    it.reason: it
+    for module in (errors, job_errors)
+    for it in vars(module).values()
+    if inspect.isclass(it)
+    and issubclass(it, errors.RequestError)
+    and it.reason not in {*_READERS, errors.RequestError.reason, errors.RejectedError.reason}
+}
+"""The other errors of requests: their arguments are the metadata, by the same names."""
