@@ -22,15 +22,15 @@ CODES = (
     grpc.StatusCode.INTERNAL,
 )
 STEP_IDS = st.lists(st.integers(0, 8), max_size=5).map(tuple)
-ASKS = st.tuples(st.just("ask"), st.integers(1, SECONDS_MAX))
-ACTIONS = st.one_of(
-    ASKS,
-    ASKS,
+GOING_ON = st.one_of(
+    *[st.tuples(st.just("ask"), st.integers(1, SECONDS_MAX))] * 3,
     # The steps may be any, whether or not they were ever asked.
     st.tuples(st.just("answer"), STEP_IDS),
-    st.tuples(st.just("answer and drain"), STEP_IDS),
     st.tuples(st.just("give up"), st.integers(0, 6)),
     st.tuples(st.just("pass"), st.integers(0, SECONDS_MAX)),
+)
+ENDING = st.one_of(
+    st.tuples(st.just("answer and drain"), STEP_IDS),
     # None: by a frame that cannot be read.
     st.tuples(st.just("end"), st.sampled_from((*CODES, None))),
     st.tuples(st.just("close"), st.none()),
@@ -78,15 +78,18 @@ class Play:
             raise
 
 
-@given(course=st.lists(st.tuples(ACTIONS, st.booleans()), max_size=25))
+@given(
+    course=st.lists(st.tuples(GOING_ON, st.booleans()), max_size=25),
+    ending=st.lists(st.tuples(ENDING | GOING_ON, st.booleans()), max_size=6),
+)
 @in_virtual_time
 async def test_every_request_ends_exactly_once_and_as_it_was_answered(
-    course: list[tuple[Action, bool]],
+    course: list[tuple[Action, bool]], ending: list[tuple[Action, bool]]
 ) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
         play = Play(group)
-        for action, at_rest in course:
+        for action, at_rest in course + ending:
             play.act(action)
             if action[0] == "pass":
                 await asyncio.sleep(action[1])
