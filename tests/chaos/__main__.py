@@ -17,6 +17,7 @@ from tests.chaos.load.clients import Caller
 from tests.chaos.load.connections import Connections, Notes
 from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
 from tests.chaos.load.process_pool import ProcessPool
+from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import Fault, calm_seconds, plan
 from tests.chaos.reference import Reference
 from tests.chaos.report import Committed, lines, summary
@@ -65,22 +66,8 @@ class _Run:
         """Load, break, let everything come to its end, judge, and return the report."""
         arguments, scene = self._arguments, self._scene
         seconds = max(_SECONDS_MIN, 60.0 * arguments.minutes)
-        connections = Connections(
-            scene.addresses,
-            [relay.target for relay in scene.relays],
-            notes=self._notes,
-            seed=arguments.seed,
-        )
-        # Another number than the callers', who would be disturbed in their choices.
-        job_connections = Connections(
-            scene.addresses,
-            [relay.target for relay in scene.relays],
-            notes=self._notes,
-            seed=~arguments.seed,
-            namespace=jobs.NAMESPACE,
-        )
         with self._reference:
-            ended_at, done_after, undone = await self._load(connections, job_connections, seconds)
+            ended_at, done_after, undone = await self._load(seconds)
         judgement = await asyncio.to_thread(
             judges.judge,
             scene,
@@ -89,7 +76,6 @@ class _Run:
             settled_at=time.monotonic(),
             undone=undone,
         )
-        self._notes.totals.update(self._job_notes.totals)
         if judgement.findings or arguments.keep is not None:
             self._keep_operations()
         return summary(
@@ -102,18 +88,33 @@ class _Run:
             done_after=done_after,
         )
 
-    async def _load(
-        self, connections: Connections, job_connections: Connections, seconds: float
-    ) -> tuple[float, float, list[str]]:
+    async def _load(self, seconds: float) -> tuple[float, float, list[str]]:
         """Return when the load ended, how long what was due took then, and what got stuck."""
-        scene, ending = self._scene, asyncio.Event()
+        scene, ending, seed = self._scene, asyncio.Event(), self._arguments.seed
+        connections = self._connections(seed)
+        # Another seed than the callers', whose choices would be others.
+        job_connections = self._connections(~seed, namespace=jobs.NAMESPACE)
+        clients: list[Caller | JobClient] = [
+            Caller(number, connections=connections, pool=self._pool, notes=self._notes, seed=seed)
+            for number in range(self._arguments.callers)
+        ]
+        clients += [
+            JobClient(
+                number,
+                connections=job_connections,
+                notes=self._notes,
+                job_notes=self._job_notes,
+                seed=seed,
+            )
+            for number in range(JOB_CLIENTS)
+        ]
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(scene.watch(), name="watch")
-            async with asyncio.TaskGroup() as callers:
+            async with asyncio.TaskGroup() as running:
                 self._begun_at = time.monotonic()
-                self._call(callers, connections, ending)
-                self._employ(callers, job_connections, ending)
-                faults = () if self._arguments.calm else plan(self._arguments.seed, seconds)
+                for client in clients:
+                    running.create_task(client.run(ending))
+                faults = () if self._arguments.calm else plan(seed, seconds)
                 await self._break_all(faults)
                 fixed_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
@@ -125,30 +126,20 @@ class _Run:
             watch.cancel()
         return ended_at, done_after, undone
 
+    def _connections(self, seed: int, *, namespace: str = NAMESPACE) -> Connections:
+        return Connections(
+            self._scene.addresses,
+            [relay.target for relay in self._scene.relays],
+            notes=self._notes,
+            seed=seed,
+            namespace=namespace,
+        )
+
     def _keep_operations(self) -> None:
         """Leave what clients saw beside the logs, a line each, by process."""
         seen = sorted((it.process_id, it.sent_at, str(it)) for it in self._notes.operations)
         text = "".join(f"{process_id}: {line}\n" for process_id, _, line in seen)
         (self._scene.directory / "operations.txt").write_text(text, encoding="utf-8")
-
-    def _call(
-        self, callers: asyncio.TaskGroup, connections: Connections, ending: asyncio.Event
-    ) -> None:
-        seed = self._arguments.seed
-        for number in range(self._arguments.callers):
-            caller = Caller(
-                number, connections=connections, pool=self._pool, notes=self._notes, seed=seed
-            )
-            callers.create_task(caller.run(ending), name=f"caller {number}")
-
-    def _employ(
-        self, callers: asyncio.TaskGroup, connections: Connections, ending: asyncio.Event
-    ) -> None:
-        for number in range(JOB_CLIENTS):
-            job_client = JobClient(
-                number, connections=connections, notes=self._job_notes, seed=self._arguments.seed
-            )
-            callers.create_task(job_client.run(ending), name=f"job client {number}")
 
     async def _break_all(self, faults: tuple[Fault, ...]) -> None:
         """Commit each fault at its time, or as soon as what it breaks has been fixed."""

@@ -162,7 +162,6 @@ def judge(
         *contradictions(notes.operations),
         *wrong,
         *broken_gates(gated, journals.gated, notes.operations),
-        *job_notes.surprises,
         *broken_jobs(
             jobs,
             journals.nodes,

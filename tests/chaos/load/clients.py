@@ -180,7 +180,7 @@ class Caller:
 
     async def _meddle(self, subject: Subject, choice: str) -> None:
         if choice == "fix":
-            fixed = await self._connection.fix(subject)
+            fixed = await self._connection.about(subject, "fix")
             subject.broken = subject.broken and not isinstance(fixed, Done)
         elif choice == "remove":
             await self._remove(subject)
@@ -192,7 +192,7 @@ class Caller:
         if not subject.may_end:
             return
         subject.ending = True
-        outcome = await self._connection.remove(subject)
+        outcome = await self._connection.about(subject, "remove")
         if not isinstance(outcome, Done) or not subject.may_begin_anew:
             subject.over = True
             return
@@ -205,12 +205,10 @@ class Caller:
         connection: Connection = (
             self._connections.another() if self._random.random() < 0.3 else self._connection
         )
-        if choice == "look":
-            await connection.look(subject)
-        elif choice == "trace":
-            await connection.trace(subject)
-        else:
+        if choice == "list":
             await connection.list()
+        else:
+            await connection.about(subject, choice)
 
     def _move(self) -> None:
         self._connection = self._connections.another()

@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from progressor import errors
@@ -43,13 +43,13 @@ from tests.support.models.history.history import (
 TORN = Refused("TORN")
 """What no reader may see: a state that is not of its history. No order explains it."""
 
-_NO_WORD = (
+NO_WORD = (
     EngineUnavailableError,
     errors.StorageUnavailableError,
     errors.DeadlineExceededError,
     errors.ReplicaStoppedError,
 )
-_NOTHING_ACCEPTED = (errors.OverloadedError, errors.ShuttingDownError)
+NOTHING_ACCEPTED = (errors.OverloadedError, errors.ShuttingDownError)
 _WRITES = frozenset({Kind.START, Kind.CALL, Kind.NOTIFY, Kind.REPAIR, Kind.PUT})
 _NEVER = frozenset(
     {"IDEMPOTENCY_KEY_REUSED", "INVALID_REQUEST", "NAMESPACE_NOT_FOUND", "TASK_FAILED"}
@@ -83,7 +83,7 @@ class Notes:
             )
         if isinstance(error, UnexpectedStatusError):
             return Unknown(f"UNEXPECTED_{error.code.name}")
-        if isinstance(error, _NO_WORD) or (request.key and isinstance(error, _NOTHING_ACCEPTED)):
+        if isinstance(error, NO_WORD) or (request.key and isinstance(error, NOTHING_ACCEPTED)):
             # Of a request with a key an earlier attempt may have been accepted.
             return Unknown(error.reason)
         return Refused(error.reason)
@@ -169,25 +169,12 @@ class Connection:
         )
         return await self._seen(request, reply, _done, imported=imported)
 
-    async def remove(self, subject: Subject) -> Outcome:
-        request = Request(kind=Kind.REMOVE, subject=subject, element="")
-        reply = self.client.remove(subject.process_id, timeout=request.timeout)
-        return await self._seen(request, reply, _done)
-
-    async def fix(self, subject: Subject) -> Outcome:
-        request = Request(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
-        reply = self.client.simple_repair(subject.process_id, timeout=request.timeout)
-        return await self._seen(request, reply, _revived)
-
-    async def look(self, subject: Subject) -> Outcome:
-        request = Request(kind=Kind.LOOK, subject=subject, element="")
-        reply = self.client.get(subject.process_id, timeout=request.timeout)
-        return await self._seen(request, reply, _looked)
-
-    async def trace(self, subject: Subject) -> Outcome:
-        request = Request(kind=Kind.LOOK, subject=subject, element="")
-        reply = self.client.trace(subject.process_id, timeout=request.timeout)
-        return await self._seen(request, reply, _traced)
+    async def about(self, subject: Subject, what: str) -> Outcome:
+        """Send a request that takes nothing but the process."""
+        kind, method, read = _ABOUT[what]
+        request = Request(kind=kind, subject=subject, element="")
+        reply = getattr(self.client, method)(subject.process_id, timeout=request.timeout)
+        return await self._seen(request, reply, read)
 
     async def list(self) -> None:
         found: list[Process] = []
@@ -313,3 +300,12 @@ def _traced(trace: Trace) -> Outcome:
     return (
         Unknown("more pages") if trace.next_page_token else Done(Sight("", len(elements), elements))
     )
+
+
+_ABOUT: Mapping[str, tuple[Kind, str, Callable[[Any], Outcome]]] = {
+    "remove": (Kind.REMOVE, "remove", _done),
+    "fix": (Kind.SIMPLE_REPAIR, "simple_repair", _revived),
+    "look": (Kind.LOOK, "get", _looked),
+    "trace": (Kind.LOOK, "trace", _traced),
+}
+"""The kind of an operation, the method of a client, and what makes an outcome of its answer."""

@@ -1,8 +1,9 @@
 """Job clients: coroutines that submit jobs and see to them, whatever is broken."""
 
 import asyncio
-import collections
 import dataclasses
+import functools
+import graphlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,11 +12,10 @@ from progressor import errors
 from progressor.sdk import (
     Client,
     Constraints,
-    EngineUnavailableError,
     Graph,
     JobState,
 )
-from tests.chaos.load.connections import Connections
+from tests.chaos.load.connections import NO_WORD, NOTHING_ACCEPTED, Connections, Notes
 from tests.support.models.jobs.graphs import random_graph
 
 JOB_CLIENTS = 3
@@ -30,14 +30,6 @@ _RETRIED = 0.7
 _GATE = "bench"
 _WHIMS = {"none": 16, "cancel": 2, "remove": 1, "remove node": 2}
 _DEEDS = {"done": 70, "fail": 6, "flaky": 8, "timer": 12, "stall": 2}
-_NO_WORD = (
-    EngineUnavailableError,
-    errors.StorageUnavailableError,
-    errors.DeadlineExceededError,
-    errors.ReplicaStoppedError,
-    errors.OverloadedError,
-    errors.ShuttingDownError,
-)
 _NEVER = frozenset({"INVALID_REQUEST", "INTERNAL", "IDEMPOTENCY_KEY_REUSED"})
 
 Request = Callable[[Client], Awaitable[object]]
@@ -45,24 +37,27 @@ Request = Callable[[Client], Awaitable[object]]
 
 @dataclasses.dataclass(slots=True)
 class JobNotes:
-    """What job clients know: which jobs were acknowledged, and which they tried to remove."""
+    """Which jobs were acknowledged, and which their clients tried to remove."""
 
     acknowledged: set[str] = dataclasses.field(default_factory=set)
     removed: set[str] = dataclasses.field(default_factory=set)
-    totals: collections.Counter[tuple[str, str]] = dataclasses.field(
-        default_factory=collections.Counter
-    )
-    surprises: list[str] = dataclasses.field(default_factory=list)
 
 
 class JobClient:
     """Submits a job, sees to it until it has ended, and goes on with the next."""
 
     def __init__(
-        self, number: int, *, connections: Connections, notes: JobNotes, seed: int
+        self,
+        number: int,
+        *,
+        connections: Connections,
+        notes: Notes,
+        job_notes: JobNotes,
+        seed: int,
     ) -> None:
         self._random = random.Random(f"{seed}:job client {number}")
-        self._number, self._connections, self._notes = number, connections, notes
+        self._number, self._connections = number, connections
+        self._notes, self._job_notes = notes, job_notes
         self._count = 0
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -70,8 +65,8 @@ class JobClient:
             self._count += 1
             job_id = f"j{self._number}-{self._count}"
             graph = self._graph(job_id)
-            if await self._insist("submit", _submission(job_id, graph)):
-                self._notes.acknowledged.add(job_id)
+            if await self._insist("submit", functools.partial(_submit, job_id, graph)):
+                self._job_notes.acknowledged.add(job_id)
                 await self._see_to(job_id, ending)
 
     async def _see_to(self, job_id: str, ending: asyncio.Event) -> None:
@@ -86,7 +81,7 @@ class JobClient:
             state = await self._state(job_id)
             if state is JobState.FAILED and self._random.random() < _RETRIED:
                 await self._insist("retry", lambda client: client.jobs.retry(job_id))
-            elif job_id in self._notes.removed or (state is not None and state.has_ended):
+            elif job_id in self._job_notes.removed or (state is not None and state.has_ended):
                 self._notes.totals["job", str(state)] += 1
                 return
 
@@ -95,24 +90,20 @@ class JobClient:
             case "cancel":
                 await self._insist(whim, lambda client: client.jobs.cancel(job_id))
             case "remove":
-                self._notes.removed.add(job_id)
+                self._job_notes.removed.add(job_id)
                 await self._insist(whim, lambda client: client.remove(job_id))
             case _:
                 node = f"{job_id}/n{self._random.randrange(_NODES_MAX)}"
                 await self._insist(whim, lambda client: client.remove(node))
 
     def _graph(self, job_id: str) -> Graph:
-        graph, pending = Graph(), dict(random_graph(self._random, _NODES_MAX))
-        while pending:  # ends: a graph has no cycle
-            for name, before in list(pending.items()):
-                if any(each in pending for each in before):
-                    continue
-                del pending[name]
-                options: dict[str, Any] = {}
-                if self._random.random() < _CONSTRAINED:
-                    options["constraints"] = Constraints(gates={_GATE: 1})
-                order = self._order(f"{job_id}/{name}")
-                graph.node(name, order, after=tuple(before), **options)
+        graph, drawn = Graph(), random_graph(self._random, _NODES_MAX)
+        for name in graphlib.TopologicalSorter(drawn).static_order():
+            options: dict[str, Any] = {}
+            if self._random.random() < _CONSTRAINED:
+                options["constraints"] = Constraints(gates={_GATE: 1})
+            order = self._order(f"{job_id}/{name}")
+            graph.node(name, order, after=tuple(drawn[name]), **options)
         return graph
 
     def _order(self, element: str) -> dict[str, Any]:
@@ -136,7 +127,7 @@ class JobClient:
                     await request(self._connections.another().client)
             except TimeoutError:
                 self._notes.totals[word, "timeout"] += 1
-            except _NO_WORD as error:
+            except (*NO_WORD, *NOTHING_ACCEPTED) as error:
                 self._note(word, error)
             except errors.ProgressorError as error:
                 self._note(word, error)
@@ -152,5 +143,5 @@ class JobClient:
             self._notes.surprises.append(f"a job client's {word}: {error}")
 
 
-def _submission(job_id: str, graph: Graph) -> Request:
-    return lambda client: client.jobs.submit(job_id, graph, idempotency_key=job_id)
+async def _submit(job_id: str, graph: Graph, client: Client) -> None:
+    await client.jobs.submit(job_id, graph, idempotency_key=job_id)
