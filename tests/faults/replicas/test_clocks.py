@@ -19,7 +19,7 @@ from tests.support.engine.replica import (
     unavailable,
 )
 from tests.support.faults.crowd import crowd_at_work
-from tests.support.faults.env import asked_twice, rows, until
+from tests.support.faults.env import EVENTS, LEASED, asked_twice, rows, until
 from tests.support.processor.scripted import Answer, Hang
 from tests.support.storage.doctor.judge import judged_env
 
@@ -34,9 +34,6 @@ LEASE_LEFT = 0.5
 SCANS = 15
 """Of zombies, in which a lease timeout passes, and some more."""
 
-LEASED = "SELECT task_id FROM progressor.running WHERE namespace = %(namespace)s"
-EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s ORDER BY event_id"
-
 
 @pytest.fixture
 def own_observer(own_database: str) -> Iterator[psycopg.Connection[Any]]:
@@ -45,8 +42,9 @@ def own_observer(own_database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def events(observer: psycopg.Connection[Any], env: Env) -> list[bytes]:
-    """Return the events of the only process of an environment."""
-    return [payload for (payload,) in rows(observer, env, EVENTS)]
+    """Return the events of the process of an environment."""
+    found: dict[str, list[bytes]] = dict(rows(observer, env, EVENTS))
+    return found.get("p", [])
 
 
 async def test_they_share_processes_timers_and_retries_as_if_they_were_not(

@@ -24,7 +24,7 @@ from tests.support.engine.replica import (
     running_replica,
     timer,
 )
-from tests.support.faults.env import rows, until
+from tests.support.faults.env import LEASED, rows, until
 from tests.support.faults.faults import Fault, stalled_after
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
@@ -51,7 +51,6 @@ RESTARTS = int(os.environ.get("RESTARTS", "6"))
 PROCESS_COUNT = 200
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 0.5
 
-LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespace)s"
 TASKS = "SELECT task_id, attempt_count FROM progressor.tasks WHERE namespace = %(namespace)s"
 BROKEN = """
     SELECT process_id, detail FROM progressor.processes

@@ -18,7 +18,7 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import Env, Replica, answering, response
 from tests.support.faults.crowd import Way, every_way
-from tests.support.faults.env import asked_twice, rows
+from tests.support.faults.env import EVENTS, asked_twice, rows
 from tests.support.faults.faults import stalled_before
 from tests.support.postgres.proxy import Proxy
 from tests.support.processor.scripted import Answer, Hang, Step
@@ -32,9 +32,6 @@ SETTLE = '"settle_tasks"('
 COUNT = 10
 FENCED, ABANDONED = METRICS["fenced"].name, METRICS["abandoned"].name
 
-EVENTS = """
-    SELECT process_id, array_agg(payload ORDER BY event_id)
-    FROM progressor.events WHERE namespace = %(namespace)s GROUP BY process_id"""
 EVERYTHING = """
     SELECT t::text, p::text FROM progressor.tasks t
     JOIN progressor.processes p USING (slot, namespace, process_id)

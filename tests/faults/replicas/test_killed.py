@@ -11,7 +11,7 @@ from progressor import errors
 from progressor.sdk import EngineUnavailableError, ZombiePolicy
 from tests.support.engine.replica import Replica
 from tests.support.faults.crowd import Crowd, Way, crowd_at_work, every_way
-from tests.support.faults.env import asked_twice, rows
+from tests.support.faults.env import EVENTS, LEASED, asked_twice, rows
 from tests.support.storage.doctor.invariants import Past
 from tests.support.storage.doctor.judge import judged_env
 
@@ -32,13 +32,9 @@ TASKS = """
     SELECT process_id, array_agg(concat_ws(' ', task_type, convert_from(args, 'UTF8'), status,
         'attempt', attempt_count, error_reason, error_message) ORDER BY task_id)
     FROM progressor.tasks WHERE namespace = %(namespace)s GROUP BY process_id"""
-EVENTS = """
-    SELECT process_id, array_agg(payload ORDER BY event_id)
-    FROM progressor.events WHERE namespace = %(namespace)s GROUP BY process_id"""
 WAITING = """
     SELECT process_id, task_type::text, status::text, due_at IS NOT NULL
     FROM progressor.schedule WHERE namespace = %(namespace)s"""
-LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespace)s"
 
 
 async def killed(crowd: Crowd) -> float:

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.engine.replica import Replica, running_replica
-from tests.support.faults.env import asked_twice, rows
+from tests.support.faults.env import CALLS, asked_twice, rows
 from tests.support.postgres.proxy import Proxy
 from tests.support.processor.scripted import Answer, Hang
 from tests.support.storage.doctor.judge import judged_env
@@ -22,9 +22,6 @@ BREAKS: Mapping[str, Callable[[Proxy], None]] = {
     "refused": Proxy.refuse,
     "stalled": Proxy.stall,
 }
-CALLS = """
-    SELECT status::text, attempt_count FROM progressor.tasks
-    WHERE namespace = %(namespace)s AND task_type = 'call'"""
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -13,7 +13,7 @@ from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import Replica
-from tests.support.faults.env import rows
+from tests.support.faults.env import CALLS, EVENTS, rows
 from tests.support.faults.processor import STREAM, UNARY, processor_process
 from tests.support.storage.doctor.judge import judged_env
 
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HELD_UP_SECONDS = 2.0
 """Twice the lease timeout. To stand still is what is tested here: nothing is waited for by it."""
-
-
-CALLS = """
-    SELECT status::text, attempt_count FROM progressor.tasks
-    WHERE namespace = %(namespace)s AND task_type = 'call'"""
-EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s"
 
 
 class TestAProcessorIsKilled:
@@ -90,4 +84,4 @@ class TestAnEventLoopIsHeldUp:
             assert answer.response == b"1"
             assert len(env.asked_for("p")) == 2
             assert rows(observer, env, CALLS) == [("finished", 1)]
-            assert rows(observer, env, EVENTS) == [(b"1",)]
+            assert rows(observer, env, EVENTS) == [("p", [b"1"])]

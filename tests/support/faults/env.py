@@ -57,6 +57,15 @@ UNKNOWN = (
 
 _numbers = itertools.count(1)
 
+EVENTS = """
+    SELECT process_id, array_agg(payload ORDER BY event_id)
+    FROM progressor.events WHERE namespace = %(namespace)s GROUP BY process_id"""
+CALLS = """
+    SELECT status::text, attempt_count FROM progressor.tasks
+    WHERE namespace = %(namespace)s AND task_type = 'call'"""
+LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespace)s"
+"""Queries for `rows`."""
+
 _RESTLESS = """
     SELECT process_id, task_id FROM progressor.running WHERE namespace = %(namespace)s
     UNION ALL
