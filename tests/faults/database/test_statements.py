@@ -62,26 +62,59 @@ Play = Callable[[FaultEnv], Awaitable[None]]
 # Requests.
 
 
-async def start(env: FaultEnv) -> None:
-    """Start a process; the key finds the answer again."""
+async def fresh(env: FaultEnv) -> str:
+    return env.fresh()
+
+
+async def running(env: FaultEnv) -> str:
+    return await env.fresh_running()
+
+
+async def broken_by_a_call(env: FaultEnv) -> str:
     process_id = env.fresh()
-    async with env.under(ADMIT_STARTS):
-        answer = await insist(env.client.start, process_id, b"1", idempotency_key="k")
-    await env.at_rest()
-    again = await env.client.start(process_id, b"1", idempotency_key="k")
-
-    assert (again.task_id, again.response) == (answer.task_id, b"1")
-    assert env.events(process_id) == [b"1"]
+    await env.broken(process_id)
+    return process_id
 
 
-async def start_without_a_key(env: FaultEnv) -> None:
-    """Start a process once; a caller without an answer asks whether it is there."""
-    process_id = env.fresh()
-    async with env.under(ADMIT_STARTS):
-        answered = await was_answered(env.client.start(process_id, b"1", timeout=ATTEMPT_SECONDS))
-    await env.at_rest()
+Arrange = Callable[[FaultEnv], Awaitable[str]]
 
-    assert env.events(process_id) in ([[b"1"]] if answered else [[], [b"1"]])
+
+def with_a_key(rpc: str, task_type: str, text: str, arrange: Arrange) -> Play:
+    """Return the operation of a request under a key, by which its answer is found again."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = await arrange(env)
+        async with env.under(text):
+            answer = await insist(getattr(env.client, rpc), process_id, b"1", idempotency_key="k")
+            acknowledged = env.tasks(process_id, task_type)
+        await env.at_rest()
+        again = await env.client.await_task(process_id, idempotency_key="k")
+
+        assert (again.task_id, again.response) == (answer.task_id, b"1")
+        assert [args for args, _ in acknowledged] == [b"1"]
+        assert env.tasks(process_id, task_type) == [(b"1", "finished")]
+        assert (env.status(process_id), env.events(process_id)) == ("running", [b"1"])
+
+    return play
+
+
+def without_a_key(rpc: str, task_type: str, text: str, arrange: Arrange) -> Play:
+    """Return the operation of a request that is sent once; a caller without an answer looks."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = await arrange(env)
+        request = getattr(env.client, rpc)
+        async with env.under(text):
+            answered = await was_answered(request(process_id, b"1", timeout=ATTEMPT_SECONDS))
+        await env.at_rest()
+        # A statement that was stalled may reach PostgreSQL only now.
+        await env.until(
+            lambda: len(env.tasks(process_id, task_type)) == len(env.events(process_id))
+        )
+
+        assert env.events(process_id) in ([[b"1"]] if answered else [[], [b"1"]])
+
+    return play
 
 
 async def start_rejected(env: FaultEnv) -> None:
@@ -94,31 +127,6 @@ async def start_rejected(env: FaultEnv) -> None:
     await env.at_rest()
 
     assert env.status(process_id) is None
-
-
-async def call(env: FaultEnv) -> None:
-    """Call a process; the key finds the answer again."""
-    process_id = await env.fresh_running()
-    async with env.under(ADMIT_REQUESTS):
-        answer = await insist(env.client.call, process_id, b"1", idempotency_key="k")
-    await env.at_rest()
-    again = await env.client.await_task(process_id, idempotency_key="k")
-
-    assert (again.task_id, again.response) == (answer.task_id, b"1")
-    assert env.tasks(process_id) == [(b"1", "finished")]
-    assert env.events(process_id) == [b"1"]
-
-
-async def call_without_a_key(env: FaultEnv) -> None:
-    """Call a process once; a caller without an answer cannot know, and it happened once at most."""
-    process_id = await env.fresh_running()
-    async with env.under(ADMIT_REQUESTS):
-        answered = await was_answered(env.client.call(process_id, b"1", timeout=ATTEMPT_SECONDS))
-    await env.at_rest()
-    # A statement that was stalled may reach PostgreSQL only now.
-    await env.until(lambda: len(env.tasks(process_id)) == len(env.events(process_id)))
-
-    assert env.events(process_id) in ([[b"1"]] if answered else [[], [b"1"]])
 
 
 async def calls_in_line(env: FaultEnv) -> None:
@@ -140,36 +148,9 @@ async def calls_in_line(env: FaultEnv) -> None:
     assert env.events(process_id) == [b"busy", b"0", b"1", b"2"]
 
 
-async def notify(env: FaultEnv) -> None:
-    """Notify a process: once acknowledged, it is carried out once."""
-    process_id = await env.fresh_running()
-    async with env.under(ADMIT_REQUESTS):
-        accepted = await insist(env.client.notify, process_id, b"1", idempotency_key="k")
-        notified = [args for args, _ in env.tasks(process_id, "notify")]
-    await env.at_rest()
-
-    again = await env.client.await_task(process_id, idempotency_key="k")
-    assert again.task_id == accepted.task_id
-    assert notified == [b"1"]
-    assert env.tasks(process_id, "notify") == [(b"1", "finished")]
-    assert env.events(process_id) == [b"1"]
-
-
-async def repair(env: FaultEnv) -> None:
-    """Repair a broken process; the key finds the answer again."""
-    process_id = env.fresh()
-    await env.broken(process_id)
-    async with env.under(ADMIT_REQUESTS):
-        await insist(env.client.repair, process_id, b"1", idempotency_key="k")
-    await env.at_rest()
-
-    assert (env.status(process_id), env.events(process_id)) == ("running", [b"1"])
-
-
 async def simple_repair(env: FaultEnv) -> None:
     """Resume a process that a call broke; a repeated request learns that it runs."""
-    process_id = env.fresh()
-    await env.broken(process_id)
+    process_id = await broken_by_a_call(env)
     async with env.under(SIMPLE_REPAIR):
         await insist(env.client.simple_repair, process_id, unless=(errors.ProcessIsRunningError,))
 
@@ -432,14 +413,14 @@ async def retention(env: FaultEnv) -> None:
 
 
 OPERATIONS: Mapping[str, Play] = {
-    "start": start,
-    "start without a key": start_without_a_key,
+    "start": with_a_key("start", "init", ADMIT_STARTS, fresh),
+    "start without a key": without_a_key("start", "init", ADMIT_STARTS, fresh),
     "start rejected": start_rejected,
-    "call": call,
-    "call without a key": call_without_a_key,
+    "call": with_a_key("call", "call", ADMIT_REQUESTS, running),
+    "call without a key": without_a_key("call", "call", ADMIT_REQUESTS, running),
     "calls in line": calls_in_line,
-    "notify": notify,
-    "repair": repair,
+    "notify": with_a_key("notify", "notify", ADMIT_REQUESTS, running),
+    "repair": with_a_key("repair", "repair", ADMIT_REQUESTS, broken_by_a_call),
     "simple repair": simple_repair,
     "simple repair of a timer": simple_repair_of_a_timer,
     "put": put,
