@@ -5,7 +5,6 @@ import datetime as dt
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
@@ -13,9 +12,9 @@ from hypothesis.stateful import (
 )
 
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.processes.intent import Outcome, RemoveProcess
+from progressor.domain.processes.intent import Outcome
 from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.processes.task import TIMER_TYPES, TaskType
+from progressor.domain.processes.task import TaskType
 from tests.support.models.gates.liveness import gates_empty
 from tests.support.models.gates.modelled import ModelledGates
 from tests.support.models.gates.strategies import (
@@ -34,23 +33,20 @@ from tests.support.models.gates.strategies import (
     WORK,
 )
 from tests.support.models.machine import Machinery, machinery
-from tests.support.models.modelled_processes import Held
+from tests.support.models.modelled_processes import ReplicasMachine
 from tests.support.models.strategies import (
     KEYS,
     MOSTLY,
-    OUTCOMES,
     RARELY,
-    REFUSED,
     STORES,
     WHICH,
 )
-from tests.support.storage.store import BROKEN, success
 
 
-class GatesMachine(RuleBasedStateMachine):
-    """Two replicas and a crowd at few gates; either may fall silent, and speak up again."""
+class GatesMachine(ReplicasMachine):
+    """Two replicas and a crowd at few gates."""
 
-    machinery: Machinery
+    storage: ModelledGates
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +135,7 @@ class GatesMachine(RuleBasedStateMachine):
     @rule(work=WORK)
     def succeed(self, work: list[tuple[int, Outcome]]) -> None:
         for which, outcome in work:
-            self._answer(self.storage.a_held_task(which), outcome)
+            self.answer_held(self.storage.a_held_task(which), outcome)
 
     @rule(work=WORK, limit=st.sampled_from([1, 100]))
     def claim_and_succeed(self, work: list[tuple[int, Outcome]], limit: int) -> None:
@@ -152,46 +148,21 @@ class GatesMachine(RuleBasedStateMachine):
         if held is None or held.task.key.process_id == locked:
             return
         with self.storage.somebody_locks(locked):
-            self._answer(held, outcome)
+            self.answer_held(held, outcome)
 
     @rule(which=WHICH, outcome=FAILURES)
     def fail(self, which: int, outcome: Outcome) -> None:
-        self._answer(self.storage.a_held_task(which), outcome)
-
-    @rule(which=WHICH, outcome=OUTCOMES)
-    def settle_too_late(self, which: int, outcome: Outcome) -> None:
-        self.storage.settle_too_late(which, outcome)
+        self.answer_held(self.storage.a_held_task(which), outcome)
 
     @rule(limit=st.sampled_from([1, 100]))
     def claim(self, limit: int) -> None:
         self.storage.claim(wait=True, limit=limit)
-
-    def _answer(self, held: Held | None, outcome: Outcome) -> None:
-        if held is None:
-            return
-        if held.task.task_type is TaskType.REMOVE:
-            outcome = success(RemoveProcess())
-        if outcome is REFUSED and held.task.task_type in TIMER_TYPES:
-            outcome = BROKEN
-        self.storage.settle(held, outcome, continues=True)
 
     # What time and faults do.
 
     @rule(pause=PAUSES)
     def let_time_pass(self, pause: dt.timedelta) -> None:
         self.storage.let_time_pass(pause)
-
-    @rule(store=STORES, speaks=st.booleans())
-    def fall_silent_or_speak_up(self, store: int, speaks: bool) -> None:
-        if speaks:
-            self.storage.alive.add(store)
-            self.storage.beat()
-        else:
-            self.storage.alive.discard(store)
-
-    @rule(store=STORES)
-    def collect(self, store: int) -> None:
-        self.storage.collect(store)
 
     # What must hold after each of them.
 

@@ -5,19 +5,18 @@ import datetime as dt
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
     run_state_machine_as_test,
 )
 
-from progressor.domain.processes.intent import Outcome, Released, RemoveProcess
+from progressor.domain.processes.intent import Outcome, Released
 from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.processes.task import TIMER_TYPES, TaskType
+from progressor.domain.processes.task import TaskType
 from tests.support.models.liveness import faults_stop
-from tests.support.models.machine import Machinery, machinery
-from tests.support.models.modelled_processes import Held, ModelledStorage
+from tests.support.models.machine import machinery
+from tests.support.models.modelled_processes import ModelledStorage, ReplicasMachine
 from tests.support.models.strategies import (
     AFTER,
     ARGS,
@@ -29,19 +28,13 @@ from tests.support.models.strategies import (
     OUTCOMES,
     PAUSES,
     RARELY,
-    REFUSED,
     STORES,
     SUCCESSES,
     WHICH,
 )
-from tests.support.storage.store import BROKEN, success
 
 
-class StorageMachine(RuleBasedStateMachine):
-    """Two replicas at work; any of them may fall silent, and speak up again."""
-
-    machinery: Machinery
-
+class StorageMachine(ReplicasMachine):
     def __init__(self) -> None:
         super().__init__()
         self.storage = ModelledStorage(self.machinery)
@@ -115,34 +108,21 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, outcome=SUCCESSES)
     def succeed(self, which: int, outcome: Outcome) -> None:
-        self._answer(self.storage.a_held_task(which), outcome, continues=True)
+        self.answer_held(self.storage.a_held_task(which), outcome, continues=True)
 
     @rule(which=WHICH, outcome=OUTCOMES, continues=st.booleans())
     def answer(self, which: int, outcome: Outcome, continues: bool) -> None:
-        self._answer(self.storage.a_held_task(which), outcome, continues=continues)
+        self.answer_held(self.storage.a_held_task(which), outcome, continues=continues)
 
     @rule(which=WHICH, outcome=FAILURES, continues=st.booleans())
     def fail(self, which: int, outcome: Outcome, continues: bool) -> None:
-        self._answer(self.storage.a_held_task(which), outcome, continues=continues)
-
-    def _answer(self, held: Held | None, outcome: Outcome, *, continues: bool) -> None:
-        if held is None:
-            return
-        if held.task.task_type is TaskType.REMOVE:
-            outcome = success(RemoveProcess())
-        if outcome is REFUSED and held.task.task_type in TIMER_TYPES:
-            outcome = BROKEN
-        self.storage.settle(held, outcome, continues=continues)
+        self.answer_held(self.storage.a_held_task(which), outcome, continues=continues)
 
     @rule(which=WHICH)
     def release(self, which: int) -> None:
         held = self.storage.a_held_task(which)
         if held is not None:
             self.storage.settle(held, Released(), continues=False)
-
-    @rule(which=WHICH, outcome=OUTCOMES)
-    def settle_too_late(self, which: int, outcome: Outcome) -> None:
-        self.storage.settle_too_late(which, outcome)
 
     @rule(wait=st.booleans(), limit=st.sampled_from([1, 100, 100]))
     def claim(self, wait: bool, limit: int) -> None:
@@ -156,19 +136,6 @@ class StorageMachine(RuleBasedStateMachine):
         self.storage.beat()
         # What lies ahead comes, and leases are lost.
         self.storage.what_waits_is_told()
-
-    @rule(store=STORES)
-    def fall_silent(self, store: int) -> None:
-        self.storage.alive.discard(store)
-
-    @rule(store=STORES)
-    def speak_up(self, store: int) -> None:
-        self.storage.alive.add(store)
-        self.storage.beat()
-
-    @rule(store=STORES)
-    def collect(self, store: int) -> None:
-        self.storage.collect(store)
 
     @rule(really=RARELY, continues=st.booleans())
     def everything_due_is_done_once_faults_stop(self, really: bool, continues: bool) -> None:

@@ -7,14 +7,16 @@ import datetime as dt
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NewEvent
-from progressor.domain.processes.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.intent import Lost, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.settlement import settle
-from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskStatus, TaskType
 from progressor.domain.views.wait import (
     BehindTask,
     NoFreeWorker,
@@ -29,14 +31,17 @@ from progressor.storage.processes.claims import Claimed, Room, Wanted
 from progressor.storage.processes.settlements import Due, LeaseLost, Written
 from tests.support.models.machine import Machinery
 from tests.support.models.processes import Model, ModelProcess, ModelTask
+from tests.support.models.strategies import OUTCOMES, REFUSED, STORES, WHICH
 from tests.support.storage.doctor.invariants import Past, broken_invariants
 from tests.support.storage.store import (
+    BROKEN,
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
     NAMESPACE,
     a_request,
     dump,
     empty,
+    success,
 )
 
 T = TypeVar("T")
@@ -411,3 +416,37 @@ class ModelledStorage:
             assert len(found) == len(unknown)
             for task, row in zip(unknown, found, strict=True):
                 task.task_id = row[0]
+
+
+class ReplicasMachine(RuleBasedStateMachine):
+    """Two replicas at work; any of them may fall silent, and speak up again."""
+
+    machinery: Machinery
+    storage: ModelledStorage
+
+    def answer_held(self, held: Held | None, outcome: Outcome, *, continues: bool = True) -> None:
+        """Settle a task as its type allows; None: there is none."""
+        if held is None:
+            return
+        if held.task.task_type is TaskType.REMOVE:
+            outcome = success(RemoveProcess())
+        if outcome is REFUSED and held.task.task_type in TIMER_TYPES:
+            outcome = BROKEN
+        self.storage.settle(held, outcome, continues=continues)
+
+    @rule(which=WHICH, outcome=OUTCOMES)
+    def settle_too_late(self, which: int, outcome: Outcome) -> None:
+        self.storage.settle_too_late(which, outcome)
+
+    @rule(store=STORES)
+    def fall_silent(self, store: int) -> None:
+        self.storage.alive.discard(store)
+
+    @rule(store=STORES)
+    def speak_up(self, store: int) -> None:
+        self.storage.alive.add(store)
+        self.storage.beat()
+
+    @rule(store=STORES)
+    def collect(self, store: int) -> None:
+        self.storage.collect(store)
