@@ -8,6 +8,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
+from progressor import errors
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.processes.admission import Admission
 from progressor.domain.processes.intent import SetTimer
@@ -321,6 +322,18 @@ async def test_who_has_only_reserved_a_gate_gives_way_first(store: Store) -> Non
 
     [holder] = (await store.gates.get(NAMESPACE.name, "a")).holders
     assert holder.task_id == at_work.task_id
+
+
+async def test_a_gate_is_read_among_others(store: Store) -> None:
+    for gate, capacity in (("a", 1), ("b", 2), ("c", 3)):
+        await store.set_gate(gate, capacity)
+
+    found = await store.gates.read(NAMESPACE.name, "b")
+    page = await store.gates.list(NAMESPACE.name, after="a", limit=1)
+
+    assert (found.gate, found.capacity, page) == ("b", 2, (found,))
+    with pytest.raises(errors.GateNotFoundError):
+        await store.gates.read(NAMESPACE.name, "bb")
 
 
 async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store) -> None:

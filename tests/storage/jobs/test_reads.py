@@ -126,6 +126,17 @@ async def test_changes_are_those_after_a_revision(jobs: JobStore) -> None:
     assert [node.result for node in changed] == [b""] * 3
 
 
+async def test_a_change_names_predecessors_that_have_not_changed(jobs: JobStore) -> None:
+    leader = await begun(jobs)
+    await jobs.end(await jobs.claim(), "a")
+    job = await jobs.jobs.counts(leader)
+    await jobs.end(await jobs.claim(), "b")
+
+    _, changed = await jobs.jobs.changes(leader, job.revision)
+
+    assert ("b", ("a",)) in [(node.name, node.predecessors) for node in changed]
+
+
 async def test_a_list_pages_from_the_youngest(jobs: JobStore) -> None:
     keys = []
     for _ in range(3):

@@ -105,7 +105,12 @@ class TestFetch:
 
         assert results.keys() == tasks.keys() - {running.task_id}
         assert results[ended.task_id].response == b"r"
-        assert results[removed.task_id].removed
+        assert results[removed.task_id] == TaskResult(
+            task_id=removed.task_id,
+            task_type=TaskType.CALL,
+            status=TaskStatus.CANCELLED,
+            removed=True,
+        )
         assert results[answered.task_id].response == b"bye"
 
     @pytest.mark.parametrize("by_settlement", [True, False])

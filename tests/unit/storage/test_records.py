@@ -59,6 +59,18 @@ def test_a_nested_value_takes_columns_with_its_name_in_front(spelled: object) ->
     )
 
 
+def test_a_column_with_the_outer_name_goes_before_one_without() -> None:
+    class Ended(NamedTuple):
+        message: str
+        error: TaskError | None
+
+    read = reader(Ended, ("message", "code", "error_code", "error_reason", "error_message"))
+
+    assert read(("outer", 1, 2, "r", "inner")) == Ended(
+        "outer", TaskError(code=2, reason="r", message="inner")
+    )
+
+
 def test_a_nested_value_is_none_where_its_first_column_is_null() -> None:
     read = reader(TaskResult, RESULT, prefix="task_")
 
