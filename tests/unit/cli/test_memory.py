@@ -3,6 +3,8 @@
 import dataclasses
 import datetime as dt
 
+import pytest
+
 from progressor.cli.engine.memory import (
     COLLECT_SECONDS,
     FREED_BYTES,
@@ -45,35 +47,34 @@ def memory_of(process: Process, clock: ManualClock | None = None) -> Memory:
     )
 
 
-async def test_nothing_is_done_about_memory_that_does_not_grow() -> None:
-    process = Process()
-    memory = memory_of(process)
-    process.resident += GROWTH_BYTES - 1
+@pytest.mark.parametrize(
+    ("process", "growth", "after_seconds", "look_count", "done"),
+    [
+        (Process(), GROWTH_BYTES - 1, 0.0, 1, []),
+        (Process(freed_by_trim=GROWTH_BYTES), GROWTH_BYTES, 0.0, 1, ["trim"]),
+        (
+            Process(freed_by_collection=GROWTH_BYTES),
+            GROWTH_BYTES,
+            0.0,
+            1,
+            ["trim", "collect", "trim"],
+        ),
+        (Process(), 0, COLLECT_SECONDS, 2, ["trim", "collect", "trim"]),
+    ],
+    ids=["no growth", "growth that is free", "growth that is not free", "no growth for long"],
+)
+async def test_memory_is_trimmed_and_if_that_is_not_enough_collected(
+    process: Process, growth: int, after_seconds: float, look_count: int, done: list[str]
+) -> None:
+    clock = ManualClock()
+    memory = memory_of(process, clock)
+    process.resident += growth
+    clock.advance(dt.timedelta(seconds=after_seconds))
 
-    await memory.look()
+    for _ in range(look_count):
+        await memory.look()
 
-    assert process.done == []
-
-
-async def test_what_is_free_is_given_back_without_a_collection() -> None:
-    process = Process(freed_by_trim=GROWTH_BYTES)
-    memory = memory_of(process)
-    process.resident += GROWTH_BYTES
-
-    await memory.look()
-
-    assert process.done == ["trim"]
-
-
-async def test_growth_that_is_not_free_is_collected() -> None:
-    process = Process(freed_by_collection=GROWTH_BYTES)
-    memory = memory_of(process)
-    process.resident += GROWTH_BYTES
-
-    await memory.look()
-
-    assert process.done == ["trim", "collect", "trim"]
-    assert process.resident == START
+    assert process.done == done
 
 
 async def test_it_goes_on_for_as_long_as_something_comes_free() -> None:
@@ -99,17 +100,6 @@ async def test_growth_counts_from_the_least_there_was() -> None:
     await memory.look()
 
     assert "collect" in process.done
-
-
-async def test_a_collection_follows_after_a_time_whatever_memory_does() -> None:
-    process, clock = Process(), ManualClock()
-    memory = memory_of(process, clock)
-    clock.advance(dt.timedelta(seconds=COLLECT_SECONDS))
-
-    await memory.look()
-    await memory.look()
-
-    assert process.done == ["trim", "collect", "trim"]
 
 
 def test_this_process_occupies_memory_and_can_be_trimmed() -> None:

@@ -181,64 +181,47 @@ def _task(**fields: object) -> TaskTrace:
     return dataclasses.replace(task, **fields)  # type: ignore[arg-type]  # any field
 
 
+def _ended(attempt_count: int) -> TaskTrace:
+    return _task(
+        status=TaskStatus.FINISHED,
+        scheduled_at=NOON,
+        started_at=NOON + dt.timedelta(milliseconds=5),
+        finished_at=NOON + dt.timedelta(milliseconds=12),
+        attempt_count=attempt_count,
+    )
+
+
+def _spent(**seconds: float) -> TaskTrace:
+    names = [field.name for field in dataclasses.fields(TimeSpent)]
+    spent = TimeSpent(**{name: dt.timedelta(seconds=seconds.get(name, 0)) for name in names})
+    return _task(status=TaskStatus.CANCELLED, finished_at=NOON, spent=spent)
+
+
+def _shown(*tasks: TaskTrace) -> str:
+    file = io.StringIO()
+    Console(file=file, width=160).print(timeline(tasks))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("task", "said"),
     [
         (_task(), "waiting  due 90.00 s after it was set"),
         (_task(status=TaskStatus.CANCELLED, finished_at=NOON), "cancelled  never started"),
+        (_ended(2), "finished  in 12 ms, 2 attempts, the last in 7 ms"),
+        (_ended(1), "finished  in 7 ms, 5 ms after it was due"),
+        (_spent(gates=2.1, running=0.009), "⧗ 2.10 s for its gates, 9 ms running"),
         (
-            _task(
-                status=TaskStatus.FINISHED,
-                scheduled_at=NOON,
-                started_at=NOON + dt.timedelta(milliseconds=5),
-                finished_at=NOON + dt.timedelta(milliseconds=12),
-                attempt_count=2,
-            ),
-            "finished  in 12 ms, 2 attempts, the last in 7 ms",
-        ),
-        (
-            _task(
-                status=TaskStatus.FINISHED,
-                scheduled_at=NOON,
-                started_at=NOON + dt.timedelta(milliseconds=5),
-                finished_at=NOON + dt.timedelta(milliseconds=12),
-                attempt_count=1,
-            ),
-            "finished  in 7 ms, 5 ms after it was due",
-        ),
-    ],
-)
-def test_a_timeline_tells_how_long_a_task_took_or_why_not(task: TaskTrace, said: str) -> None:
-    console = Console(file=io.StringIO(), width=120)
-
-    console.print(timeline([task]))
-
-    assert isinstance(console.file, io.StringIO)
-    assert said in console.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        ({"gates": 2.1, "running": 0.009}, "⧗ 2.10 s for its gates, 9 ms running"),
-        (
-            {"time": 60, "order": 1, "process": 2, "available": 3},
+            _spent(time=60, order=1, process=2, available=3),
             "⧗ 60.00 s for its instant, 1.00 s for its order, 2.00 s for its process, 3.00 s for a",
         ),
-        ({"running": 0.0009}, "⧗ waited for nothing"),
+        (_spent(running=0.0009), "⧗ waited for nothing"),
     ],
 )
-def test_a_timeline_tells_where_the_life_of_a_task_with_constraints_went(
-    parts: dict[str, float], said: str
+def test_a_timeline_tells_how_long_a_task_took_and_where_its_time_went(
+    task: TaskTrace, said: str
 ) -> None:
-    names = [field.name for field in dataclasses.fields(TimeSpent)]
-    spent = TimeSpent(**{name: dt.timedelta(seconds=parts.get(name, 0)) for name in names})
-    console = Console(file=io.StringIO(), width=160)
-
-    console.print(timeline([_task(status=TaskStatus.CANCELLED, finished_at=NOON, spent=spent)]))
-
-    assert isinstance(console.file, io.StringIO)
-    assert said in console.file.getvalue()
+    assert said in _shown(task)
 
 
 def test_a_timer_stands_where_it_fired_and_not_where_it_was_set() -> None:
@@ -250,12 +233,9 @@ def test_a_timer_stands_where_it_fired_and_not_where_it_was_set() -> None:
         attempt_count=1,
     )
     call = _task(task_id=3, type=TaskType.CALL, scheduled_at=NOON, started_at=NOON)
-    console = Console(file=io.StringIO(), width=120)
 
-    console.print(timeline([fired, call]))
+    shown = _shown(fired, call)
 
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
     assert shown.index("call #3") < shown.index("timeout #2")
 
 
