@@ -207,14 +207,8 @@ class StepRate:
 
     def __add__(self, other: "StepRate") -> "StepRate":
         """Return the sum of both rates."""
-        return StepRate(
-            settled_per_second=self.settled_per_second + other.settled_per_second,
-            attempts_per_second=self.attempts_per_second + other.attempts_per_second,
-            failed_per_second=self.failed_per_second + other.failed_per_second,
-            processor_seconds_per_second=(
-                self.processor_seconds_per_second + other.processor_seconds_per_second
-            ),
-        )
+        names = (it.name for it in dataclasses.fields(self))
+        return StepRate(**{it: getattr(self, it) + getattr(other, it) for it in names})
 
 
 Rates: TypeAlias = Mapping[int, Mapping[str, StepRate]]

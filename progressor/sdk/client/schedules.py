@@ -299,7 +299,9 @@ _SPEC = Shape(
         name="target",
         fallback="start",
         shapes={
-            "start": Shape(ScheduledStart, pb.ScheduledStart, metadata=metadata(), **_REQUEST),
+            "start": Shape(
+                ScheduledStart, pb.ScheduledStart, metadata=metadata("metadata"), **_REQUEST
+            ),
             "call": Shape(ScheduledCall, pb.ScheduledCall, **_REQUEST),
             "notify": Shape(ScheduledNotify, pb.ScheduledNotify, **_REQUEST),
             "job": Shape(
@@ -311,7 +313,7 @@ _SPEC = Shape(
                 ),
                 timeout=duration("timeout"),
                 context="caller_context",
-                metadata=metadata(),
+                metadata=metadata("metadata"),
             ),
         },
     ),

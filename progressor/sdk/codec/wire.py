@@ -128,28 +128,19 @@ def payload(name: str) -> Field:
     return Field(read=lambda message, _, codec: codec.decode(getattr(message, name)), write=write)
 
 
-def metadata(name: str = "metadata") -> Field:
-    """Describe a field with a JSON object."""
+def _converted(convert: Callable[[Any], Any]) -> Callable[[str], Field]:
+    """Return what describes a field by its name, whose value is converted to a message."""
 
-    def write(message: Any, value: Mapping[str, Payload], _: object) -> None:  # noqa: ANN401
-        getattr(message, name).CopyFrom(object_to_wire(value))
+    def describe(name: str) -> Field:
+        def write(message: Any, value: object, _: object) -> None:  # noqa: ANN401  # of any shape
+            getattr(message, name).CopyFrom(convert(value))
 
-    return Field(name=name, write=write)
+        return Field(name=name, write=write)
 
-
-def instant(name: str) -> Field:
-    """Describe a field with an instant, which must have a time zone."""
-
-    def write(message: Any, value: dt.datetime, _: object) -> None:  # noqa: ANN401
-        getattr(message, name).CopyFrom(instant_to_wire(value))
-
-    return Field(name=name, write=write)
+    return describe
 
 
-def duration(name: str) -> Field:
-    """Describe a field with a duration, in seconds or a timedelta."""
-
-    def write(message: Any, value: Seconds, _: object) -> None:  # noqa: ANN401
-        getattr(message, name).CopyFrom(duration_to_wire(value))
-
-    return Field(name=name, write=write)
+metadata = _converted(object_to_wire)
+instant = _converted(instant_to_wire)
+duration = _converted(duration_to_wire)
+"""Describe a field with a JSON object, an aware instant, and a duration in seconds or timedelta."""

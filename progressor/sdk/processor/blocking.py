@@ -1,7 +1,9 @@
 """Detects handlers that block the event loop, by the time of each turn of their coroutines."""
 
+import functools
 import logging
 import time
+import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -9,7 +11,6 @@ LIMIT_SECONDS = 0.1
 """A longer turn is logged as a warning. asyncio's debug mode has the same limit."""
 
 _PAUSE_SECONDS = 60.0
-_PASSED = object()
 
 clock = time.perf_counter
 
@@ -55,52 +56,27 @@ async def watched(coroutine: Coroutine[Any, Any, Any], warning: BlockingWarning)
         took = clock() - began
         if took > LIMIT_SECONDS:
             warning.note(took)
-    return await _Turns(coroutine, warning, awaited)
+    return await _turns(coroutine, warning, awaited)
 
 
-class _Turns:
-    """A coroutine that awaits something after its first turn; the further turns are timed."""
-
-    __slots__ = ("_awaited", "_coroutine", "_warning")
-
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        warning: BlockingWarning,
-        awaited: Any,  # noqa: ANN401  # a future, for the loop
-    ) -> None:
-        self._coroutine, self._warning, self._awaited = coroutine, warning, awaited
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self
-
-    def __iter__(self) -> "_Turns":
-        return self
-
-    def __next__(self) -> Any:  # noqa: ANN401  # as above
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:  # noqa: ANN401  # as above
-        if self._awaited is not _PASSED:
-            awaited, self._awaited = self._awaited, _PASSED
-            return awaited
+@types.coroutine
+def _turns(
+    coroutine: Coroutine[Any, Any, Any], warning: BlockingWarning, awaited: object
+) -> Generator[object, Any, Any]:
+    """Run a coroutine that awaits something after its first turn, and time the further turns."""
+    while True:  # ends with the coroutine
+        try:
+            value = yield awaited
+        except BaseException as error:  # noqa: BLE001  # a cancellation, too, is the coroutine's
+            turn = functools.partial(coroutine.throw, error)
+        else:
+            turn = functools.partial(coroutine.send, value)
         began = clock()
         try:
-            return self._coroutine.send(value)
+            awaited = turn()
+        except StopIteration as end:
+            return end.value
         finally:
-            self._note(began)
-
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401  # as above
-        began = clock()
-        try:
-            return self._coroutine.throw(*error)
-        finally:
-            self._note(began)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def _note(self, began: float) -> None:
-        took = clock() - began
-        if took > LIMIT_SECONDS:
-            self._warning.note(took)
+            took = clock() - began
+            if took > LIMIT_SECONDS:
+                warning.note(took)

@@ -25,6 +25,7 @@ Invariants:
 
 import asyncio
 import contextvars
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -83,24 +84,17 @@ class NoSessionsError(Exception):
 Answer: TypeAlias = tuple[str, bytes]
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Pending:
     """One request without an answer."""
 
-    __slots__ = ("answer", "call_id", "data", "ends_at", "field", "is_written", "trace")
-
-    def __init__(
-        self,
-        field: str,
-        data: bytes,
-        *,
-        ends_at: float,
-        trace: Sequence[tuple[str, str]] | None,
-        answer: asyncio.Future[Answer],
-    ) -> None:
-        self.call_id = 0
-        self.field, self.data, self.ends_at, self.trace = field, data, ends_at, trace
-        self.answer = answer
-        self.is_written = False
+    field: str
+    data: bytes
+    ends_at: float
+    trace: Sequence[tuple[str, str]] | None
+    answer: asyncio.Future[Answer]
+    call_id: int = 0
+    is_written: bool = False
 
 
 class Unanswered:

@@ -389,7 +389,7 @@ _NEW_EVENT = Shape(
     NewEvent,
     types.NewEvent,
     payload=payload("payload"),
-    metadata=metadata(),
+    metadata=metadata("metadata"),
     occurred_at=instant("occurred_at"),
 )
 _SET_TIMER = Shape(

@@ -24,6 +24,7 @@ READERS_OF_THE_CLOCK = {
 BROAD_CATCHERS = {
     "runtime/core/context.py": "the next scan sees the same rows",
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
+    "sdk/processor/blocking.py": "hands every error to the coroutine that it times",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",
     "storage/commit/group_read.py": "what is raised for a batch that is read costs one item",
