@@ -6,8 +6,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import msgspec
 from typing_extensions import TypeForm
 
-from progressor.sdk.codec import json_types
-from progressor.sdk.codec.kinds import Decoded, admits_none, members_of, name_of
+from progressor.sdk.codec.kinds import (
+    Decoded,
+    admits_none,
+    members_of,
+    name_of,
+    unreadable_json,
+    unwritable_json,
+)
 
 Payload: TypeAlias = Any
 """A value of the user's: args, response, state, event. Only the codec knows its type."""
@@ -66,11 +72,11 @@ class JsonCodec:
 
     def unreadable(self, kind: object, /) -> str | None:
         """Return why JSON cannot represent a `kind`, or msgspec cannot distinguish its members."""
-        return json_types.unreadable(kind)
+        return unreadable_json(kind)
 
     def unwritable(self, kind: object, /) -> tuple[object, str] | None:
         """Return the class in `kind` that JSON cannot represent."""
-        return json_types.unwritable(kind)
+        return unwritable_json(kind)
 
 
 class BytesCodec:

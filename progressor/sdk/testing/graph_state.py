@@ -12,7 +12,7 @@ cancelled  its job ended first
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from progressor.sdk.values.jobs import NodeCounts, NodeState
 from progressor.sdk.values.processes import TaskError
@@ -152,7 +152,7 @@ class GraphState:
         node = self[name]
         node.attempt += 1
         node.reset(NodeState.RUNNING)
-        below = self._skipped_below(node)
+        below = {it.name for it in self._below(node, NodeState.SKIPPED)}
         for skipped in self:
             # Predecessors were added first, so those in `below` are already updated.
             if skipped.name not in below:
@@ -165,20 +165,16 @@ class GraphState:
 
     def _skip_after(self, node: GraphNode, *, because_of: str) -> None:
         """Skip the waiting nodes that depend on a failed node."""
-        left: list[Sequence[str]] = [node.successors]
-        while left:  # a node is skipped once
-            for successor in map(self.__getitem__, left.pop()):
-                if successor.state is NodeState.WAITING:
-                    successor.state = NodeState.SKIPPED
-                    successor.skipped_because_of = because_of
-                    left.append(successor.successors)
+        for waiting in self._below(node, NodeState.WAITING):
+            waiting.state, waiting.skipped_because_of = NodeState.SKIPPED, because_of
 
-    def _skipped_below(self, node: GraphNode) -> set[str]:
-        below: set[str] = set()
-        left: list[Sequence[str]] = [node.successors]
+    def _below(self, node: GraphNode, state: NodeState) -> list[GraphNode]:
+        """Return the nodes in a state that depend on a node, through nodes in that state."""
+        found: dict[str, GraphNode] = {}
+        left = [node]
         while left:  # a node is found once
-            for successor in map(self.__getitem__, left.pop()):
-                if successor.state is NodeState.SKIPPED and successor.name not in below:
-                    below.add(successor.name)
-                    left.append(successor.successors)
-        return below
+            for successor in map(self.__getitem__, left.pop().successors):
+                if successor.state is state and successor.name not in found:
+                    found[successor.name] = successor
+                    left.append(successor)
+        return list(found.values())
