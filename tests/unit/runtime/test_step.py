@@ -357,41 +357,11 @@ async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> Non
     assert harness.processor.asked == []
 
 
-AT_3 = make_process(last_event_id=3)
 EVENT_BYTES = 400
 
 
-def remembering(last: int = 3, *, first: int = 1) -> HistoryCache:
-    history_cache = HistoryCache(bytes_max=10_000)
-    history_cache.remember(make_process(last_event_id=last), make_history(last, first=first))
-    return history_cache
-
-
 def test_nothing_comes_after_the_end() -> None:
-    assert HistoryCache(bytes_max=0).recall(AT_3, after=3) == ()
-
-
-def test_another_process_under_the_same_id_is_not_recalled() -> None:
-    assert remembering().recall(make_process(last_event_id=3, init_task_id=99), after=0) is None
-
-
-def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> None:
-    history_cache = remembering(first=2)
-    before = make_process(last_event_id=3, init_task_id=99)
-    after = make_process(last_event_id=4, init_task_id=99)
-
-    history_cache.extend(before, after, (make_event(4),), keep=None)
-
-    assert history_cache.recall(after, after=2) is None
-
-
-def test_events_that_others_have_followed_are_not_the_end_of_the_history() -> None:
-    history_cache = remembering()
-    gone_on = make_process(last_event_id=6)
-
-    history_cache.extend(AT_3, gone_on, (make_event(4),), keep=None)
-
-    assert history_cache.recall(gone_on, after=0) is None
+    assert HistoryCache(bytes_max=0).recall(make_process(last_event_id=3), after=3) == ()
 
 
 def test_no_more_is_kept_than_will_be_asked_for_and_as_much_again() -> None:
@@ -418,11 +388,3 @@ def test_the_least_recently_used_goes_first() -> None:
 
     known = [history_cache.recall(each, after=0) is not None for each in (first, second, third)]
     assert known == [True, False, True]
-
-
-def test_a_history_larger_than_the_cache_is_not_cached() -> None:
-    history_cache = HistoryCache(bytes_max=EVENT_BYTES)
-
-    history_cache.remember(make_process(last_event_id=1), (make_event(payload=b"x" * EVENT_BYTES),))
-
-    assert history_cache.recall(make_process(last_event_id=1), after=0) is None
