@@ -24,7 +24,7 @@ from progressor.domain.jobs.job import (
     StartNodes,
 )
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import JobOptions, ProcessKey, process_key
+from progressor.domain.processes.process import NO_OPTIONS, JobOptions, ProcessKey, process_key
 
 GRAPH_BYTES_MAX = 32 * 1024 * 1024
 """The size of one submission, as it is sent and as it is kept."""
@@ -264,7 +264,7 @@ def _refuse(field: str, description: str) -> NoReturn:
 
 
 class _Node(msgspec.Struct, omit_defaults=True):
-    """A node as it is kept. What a later release adds to it has a default."""
+    """A `NodeSpec` without its defaults. Fields that a later release adds have a default."""
 
     name: str
     namespace: str = ""
@@ -283,9 +283,8 @@ class _Graph(msgspec.Struct, omit_defaults=True):
     caller_context: dict[str, str] = {}
 
 
-_NO_OPTIONS = JobOptions()
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
-_decode = msgspec.msgpack.Decoder(_Graph).decode
+_decode = msgspec.msgpack.Decoder(StartNodes).decode
 
 
 def encode_graph(action: StartNodes) -> bytes:
@@ -298,7 +297,7 @@ def encode_graph(action: StartNodes) -> bytes:
             spec.predecessors,
             spec.args,
             spec.constraints,
-            None if spec.options == _NO_OPTIONS else spec.options,
+            None if spec.options == NO_OPTIONS else spec.options,
         )
         for spec in action.nodes
     ]
@@ -310,23 +309,4 @@ def encode_graph(action: StartNodes) -> bytes:
 
 def decode_graph(encoded: bytes) -> StartNodes:
     """Return the graph that `encode_graph` wrote, in this release or another."""
-    graph = _decode(encoded)
-    nodes = (
-        NodeSpec(
-            name=node.name,
-            namespace=node.namespace,
-            process_id=node.process_id,
-            predecessors=node.predecessors,
-            args=node.args,
-            constraints=node.constraints,
-            options=node.options or _NO_OPTIONS,
-        )
-        for node in graph.nodes
-    )
-    return StartNodes(
-        nodes=tuple(nodes),
-        deadline=graph.deadline,
-        timeout=graph.timeout,
-        schedule_id=graph.schedule_id,
-        caller_context=graph.caller_context,
-    )
+    return _decode(encoded)

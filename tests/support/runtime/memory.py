@@ -360,27 +360,18 @@ class MemoryClaims:
 
 
 class MemoryReplicas:
-    """Lost leases, as told."""
+    """Lost leases, as told, and a clock that may jump."""
 
     def __init__(self) -> None:
         self.zombies: tuple[Zombie, ...] = ()
-        self.asked: list[dict[str, Any]] = []
-        self.outage = Outage()
         self.dead_deleted: list[dt.timedelta] = []
         self.ahead = dt.timedelta()
         self.jumps: list[tuple[dt.datetime | None, dt.timedelta]] = []
 
     async def find_zombies(
-        self,
-        *,
-        limit: int,
-        known: Collection[int] | None,
-        jumped_at: dt.datetime | None = None,
-        jump: dt.timedelta = dt.timedelta(),
+        self, *, jumped_at: dt.datetime | None, jump: dt.timedelta, **_: Any
     ) -> tuple[Zombie, ...]:
-        self.asked.append({"limit": limit, "known": None if known is None else tuple(known)})
         self.jumps.append((jumped_at, jump))
-        self.outage.strike()
         return self.zombies
 
     async def read_clock(self) -> dt.datetime:
