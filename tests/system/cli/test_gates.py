@@ -1,6 +1,7 @@
 """Gates, constraints and cancel on the command line."""
 
 import datetime as dt
+from typing import Any
 
 import grpc
 import pytest
@@ -103,22 +104,20 @@ def test_a_gate_that_is_given_twice_is_refused(engine: ScriptedEngine, cli: Cli)
     assert "must name 'a' only once" in ended.err
 
 
-def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("option", "task"),
+    [(("--task", "7"), {"task_id": 7}), (("--idempotency-key", "k"), {"idempotency_key": "k"})],
+)
+def test_cancel_names_a_task_by_its_id_or_its_key(
+    option: tuple[str, ...], task: dict[str, Any], engine: ScriptedEngine, cli: Cli
+) -> None:
     engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
 
-    ended = cli("cancel", "-n", "orders", "p", "--task", "7")
+    people = cli("cancel", "-n", "orders", "p", *option)
+    document = cli("cancel", "-n", "orders", "p", *option, "--json").document
 
-    assert ended.out == "cancelled task 7 of p\n"
-    assert engine.requests == [pb.CancelRequest(namespace="orders", process_id="p", task_id=7)]
-
-
-def test_cancel_names_a_task_by_its_key(engine: ScriptedEngine, cli: Cli) -> None:
-    engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
-
-    ended = cli("cancel", "-n", "orders", "p", "--idempotency-key", "k", "--json")
-
-    assert ended.document == {"task_id": 7}
-    assert engine.requests[0].idempotency_key == "k"
+    assert (people.out, document) == ("cancelled task 7 of p\n", {"task_id": 7})
+    assert engine.requests == [pb.CancelRequest(namespace="orders", process_id="p", **task)] * 2
 
 
 @pytest.mark.parametrize("options", [(), ("--task", "1", "--idempotency-key", "k")])
