@@ -4,7 +4,7 @@ import asyncio
 import datetime as dt
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -30,7 +30,7 @@ from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find, looking
 from tests.support.storage.doctor.invariants import Past, broken_invariants
 from tests.support.storage.doctor.rows import replica
-from tests.support.storage.doctor.violations import VIOLATIONS, Violation
+from tests.support.storage.doctor.violations import VIOLATIONS, Violation, Violations, violations
 from tests.support.storage.doctor.violations_gates import VIOLATIONS_OF_GATES
 from tests.support.storage.doctor.violations_jobs import VIOLATIONS_OF_JOBS
 from tests.support.storage.doctor.violations_schedules import VIOLATIONS_OF_SCHEDULES
@@ -73,7 +73,7 @@ async def populate_schedules(store: Store) -> None:
     assert await timetable.after(MINUTE) == ["started"]
 
 
-POPULATIONS: Mapping[str, tuple[Callable[[Store], Awaitable[None]], Sequence[Violation]]] = {
+POPULATIONS: Mapping[str, tuple[Callable[[Store], Awaitable[None]], Violations]] = {
     "processes": (populate, VIOLATIONS),
     "gates": (populate_gates, VIOLATIONS_OF_GATES),
     "jobs": (populate_jobs, VIOLATIONS_OF_JOBS),
@@ -104,8 +104,8 @@ async def test_a_healthy_database_breaks_none(
     ("populated", "violation"),
     [
         pytest.param(kind, violation, id=f"{violation.invariant}: {violation.statement}")
-        for kind, (_, violations) in POPULATIONS.items()
-        for violation in violations
+        for kind, (_, known) in POPULATIONS.items()
+        for violation in violations(known)
     ],
     indirect=["populated"],
 )
@@ -124,7 +124,7 @@ async def test_each_catches_its_violation_and_no_other(
 
 
 async def test_each_has_a_violation() -> None:
-    violated = {each.invariant for _, known in POPULATIONS.values() for each in known}
+    violated = {invariant for _, known in POPULATIONS.values() for invariant in known}
 
     assert violated == {invariant.name for invariant in INVARIANTS}
 

@@ -1,6 +1,7 @@
 """What breaks each invariant, one corruption after the other, over what `populate` writes."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 LEASED = "(SELECT r.process_id FROM progressor.running r)"
 SCHEDULED = "(SELECT s.process_id FROM progressor.schedule s)"
@@ -16,9 +17,17 @@ class Violation:
     besides: frozenset[str]
 
 
-def breaks(invariant: str, statement: str, *besides: str) -> Violation:
-    """Return that a statement breaks an invariant, and others besides."""
-    return Violation(invariant=invariant, statement=statement, besides=frozenset(besides))
+Violations = Mapping[str, Sequence[str | tuple[str, ...]]]
+"""By invariant, the statements that break it; in a tuple, before others that they break besides."""
+
+
+def violations(by_invariant: Violations) -> tuple[Violation, ...]:
+    """Return what each statement breaks."""
+    return tuple(
+        Violation(invariant=invariant, statement=statement, besides=frozenset(besides))
+        for invariant, found in by_invariant.items()
+        for statement, *besides in ((it,) if isinstance(it, str) else it for it in found)
+    )
 
 
 def process(change: str, where: str) -> str:
@@ -43,160 +52,118 @@ CALL_OF_A_BROKEN_ONE = f"""
     SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now(), 1
     FROM call"""  # noqa: S608  our words
 
-VIOLATIONS = (
-    breaks("leases_have_their_task", "UPDATE progressor.running SET token = 0"),
-    breaks("leases_have_their_task", "UPDATE progressor.running SET attempt = 7"),
-    breaks("leases_have_their_task", "UPDATE progressor.running SET task_type = 'repair'"),
-    breaks(
-        "leases_have_their_task",
+VIOLATIONS: Violations = {
+    "leases_have_their_task": [
+        "UPDATE progressor.running SET token = 0",
+        "UPDATE progressor.running SET attempt = 7",
+        "UPDATE progressor.running SET task_type = 'repair'",
         "UPDATE progressor.tasks SET token = NULL WHERE status = 'running'",
-    ),
-    breaks(
-        "leases_have_their_task",
-        "UPDATE progressor.tasks SET status = 'waiting' WHERE status = 'running'",
-        "unfinished_tasks_have_their_place",
-    ),
-    breaks("scheduled_tasks_are_recorded", "UPDATE progressor.schedule SET attempt = 7"),
-    breaks(
-        "scheduled_tasks_are_recorded",
+        (
+            "UPDATE progressor.tasks SET status = 'waiting' WHERE status = 'running'",
+            "unfinished_tasks_have_their_place",
+        ),
+    ],
+    "scheduled_tasks_are_recorded": [
+        "UPDATE progressor.schedule SET attempt = 7",
         "UPDATE progressor.schedule SET task_type = 'notify' WHERE task_type = 'call'",
-    ),
-    breaks(
-        "scheduled_tasks_are_recorded",
-        "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
-        " WHERE status = 'waiting'",
-    ),
-    breaks("scheduled_tasks_are_recorded", "DELETE FROM progressor.tasks WHERE status = 'waiting'"),
-    breaks(
-        "work_suits_its_process",
+        (
+            "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
+            " WHERE status = 'waiting'"
+        ),
+        "DELETE FROM progressor.tasks WHERE status = 'waiting'",
+    ],
+    "work_suits_its_process": [
         process("(status, finished_at) = ('finished', now())", "status = 'running'"),
-    ),
-    breaks(
-        "work_suits_its_process",
-        "DELETE FROM progressor.processes WHERE status = 'running'",
-        "rows_have_their_process",
-    ),
-    breaks(
-        "work_suits_its_process",
-        process("status = 'init'", "status = 'running'"),
-        "processes_leave_init_with_their_task",
-    ),
-    breaks(
-        "work_suits_its_process",
-        "UPDATE progressor.running SET task_type = 'init'",
-        "leases_have_their_task",
-    ),
-    breaks(
-        "broken_processes_wait_for_repair",
+        ("DELETE FROM progressor.processes WHERE status = 'running'", "rows_have_their_process"),
+        (process("status = 'init'", "status = 'running'"), "processes_leave_init_with_their_task"),
+        ("UPDATE progressor.running SET task_type = 'init'", "leases_have_their_task"),
+    ],
+    "broken_processes_wait_for_repair": [
         process("status = 'error', detail = ''", "status = 'running'"),
-    ),
-    breaks("broken_processes_wait_for_repair", process("corrupted_by = NULL", "status = 'error'")),
-    breaks("broken_processes_wait_for_repair", CALL_OF_A_BROKEN_ONE),
-    breaks(
-        "broken_processes_wait_for_repair",
-        process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
-        "broken_processes_name_their_breaker",
-    ),
-    breaks(
-        "broken_processes_wait_for_repair",
-        "UPDATE progressor.processes p SET corrupted_by = s.task_id FROM progressor.schedule s"
-        " WHERE p.status = 'error' AND s.process_id = p.process_id AND s.task_type = 'timeout'",
-        "broken_processes_name_their_breaker",
-    ),
-    breaks(
-        "broken_processes_name_their_breaker",
+        process("corrupted_by = NULL", "status = 'error'"),
+        CALL_OF_A_BROKEN_ONE,
+        (
+            process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
+            "broken_processes_name_their_breaker",
+        ),
+        (
+            (
+                "UPDATE progressor.processes p SET corrupted_by = s.task_id FROM"
+                " progressor.schedule s WHERE p.status = 'error' AND s.process_id = p.process_id"
+                " AND s.task_type = 'timeout'"
+            ),
+            "broken_processes_name_their_breaker",
+        ),
+    ],
+    "broken_processes_name_their_breaker": [
         process("corrupted_by = init_task_id", f"status = 'error' AND {ALONE}"),
-    ),
-    breaks(
-        "broken_processes_name_their_breaker",
         process("corrupted_by = 0", f"status = 'error' AND {ALONE}"),
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
+    ],
+    "what_waits_has_one_way_on": [
         "UPDATE progressor.schedule SET due_at = NULL WHERE task_type = 'call'",
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
-        "UPDATE progressor.schedule SET status = 'blocked'"
-        " WHERE task_type = 'timeout' AND status = 'waiting'",
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
+        (
+            "UPDATE progressor.schedule SET status = 'blocked'"
+            " WHERE task_type = 'timeout' AND status = 'waiting'"
+        ),
         "UPDATE progressor.schedule SET due_at = now() WHERE due_at IS NULL",
-    ),
-    breaks("what_waits_has_one_way_on", "UPDATE progressor.schedule SET status = 'waiting'"),
-    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.task_ids RESTART WITH 1"),
-    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.lease_tokens RESTART WITH 1"),
-    breaks(
-        "histories_end_where_the_process_says",
-        process("last_event_id = last_event_id + 1", f"p.process_id IN {LEASED}"),
-        "event_ids_run_without_gaps",
-    ),
-    breaks(
-        "histories_end_where_the_process_says",
-        "DELETE FROM progressor.events e USING progressor.running r"
-        " WHERE r.process_id = e.process_id",
-        "event_ids_run_without_gaps",
-        "tasks_own_the_events_they_name",
-    ),
-    breaks(
-        "unfinished_tasks_have_their_place",
+        "UPDATE progressor.schedule SET status = 'waiting'",
+    ],
+    "work_has_drawn_its_numbers": [
+        "ALTER SEQUENCE progressor.task_ids RESTART WITH 1",
+        "ALTER SEQUENCE progressor.lease_tokens RESTART WITH 1",
+    ],
+    "histories_end_where_the_process_says": [
+        (
+            process("last_event_id = last_event_id + 1", f"p.process_id IN {LEASED}"),
+            "event_ids_run_without_gaps",
+        ),
+        (
+            (
+                "DELETE FROM progressor.events e USING progressor.running r"
+                " WHERE r.process_id = e.process_id"
+            ),
+            "event_ids_run_without_gaps",
+            "tasks_own_the_events_they_name",
+        ),
+    ],
+    "unfinished_tasks_have_their_place": [
         "DELETE FROM progressor.schedule WHERE task_type = 'timeout'",
-    ),
-    breaks(
-        "unfinished_tasks_have_their_place",
-        "DELETE FROM progressor.running",
-        "what_waits_has_one_way_on",
-    ),
-    breaks(
-        "rows_have_their_process",
-        f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608
-    ),
-    breaks("rows_have_their_process", "DELETE FROM progressor.namespaces"),
-    breaks(
-        "event_ids_run_without_gaps",
+        ("DELETE FROM progressor.running", "what_waits_has_one_way_on"),
+    ],
+    "rows_have_their_process": [
+        f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608  ours
+        "DELETE FROM progressor.namespaces",
+    ],
+    "event_ids_run_without_gaps": [
         process("last_event_id = last_event_id + 1", f"p.process_id NOT IN {LEASED}"),
-    ),
-    breaks(
-        "event_ids_run_without_gaps",
-        f"DELETE FROM progressor.events WHERE event_id = 1 AND process_id IN {LEASED}",  # noqa: S608
-        "tasks_own_the_events_they_name",
-    ),
-    breaks(
-        "event_ids_run_without_gaps",
-        "UPDATE progressor.events SET event_id = 3 WHERE event_id = 2",
-        "histories_end_where_the_process_says",
-    ),
-    breaks(
-        "tasks_own_the_events_they_name",
+        (
+            f"DELETE FROM progressor.events WHERE event_id = 1 AND process_id IN {LEASED}",  # noqa: S608  ours
+            "tasks_own_the_events_they_name",
+        ),
+        (
+            "UPDATE progressor.events SET event_id = 3 WHERE event_id = 2",
+            "histories_end_where_the_process_says",
+        ),
+    ],
+    "tasks_own_the_events_they_name": [
         "UPDATE progressor.tasks SET event_count = event_count + 1 WHERE status = 'finished'",
-    ),
-    breaks(
-        "tasks_own_the_events_they_name",
         "UPDATE progressor.tasks SET first_event_id = first_event_id + 1",
-    ),
-    breaks("tasks_own_the_events_they_name", "UPDATE progressor.events SET task_id = 0"),
-    breaks(
-        "tasks_own_the_events_they_name",
+        "UPDATE progressor.events SET task_id = 0",
         "UPDATE progressor.tasks SET status = 'error' WHERE event_count > 0",
-    ),
-    breaks("processes_leave_init_with_their_task", process("init_task_id = 0", "status = 'error'")),
-    breaks(
-        "processes_leave_init_with_their_task",
+    ],
+    "processes_leave_init_with_their_task": [
+        process("init_task_id = 0", "status = 'error'"),
         process("status = 'init'", f"status = 'running' AND p.process_id NOT IN {LEASED}"),
-    ),
-    breaks(
-        "keys_name_one_task",
-        "DROP INDEX progressor.tasks_by_idempotency_key;"
-        "UPDATE progressor.tasks SET idempotency_key = 'one' WHERE process_id IN"
-        " (SELECT process_id FROM progressor.tasks GROUP BY process_id HAVING count(*) = 2)",
-    ),
-    breaks(
-        "successes_were_tried",
+    ],
+    "keys_name_one_task": [
+        (
+            "DROP INDEX progressor.tasks_by_idempotency_key;"
+            "UPDATE progressor.tasks SET idempotency_key = 'one' WHERE process_id IN"
+            " (SELECT process_id FROM progressor.tasks GROUP BY process_id HAVING count(*) = 2)"
+        ),
+    ],
+    "successes_were_tried": [
         "UPDATE progressor.tasks SET attempt_count = 0 WHERE status = 'finished'",
-    ),
-    breaks(
-        "successes_were_tried",
         "UPDATE progressor.tasks SET started_at = NULL WHERE status = 'finished'",
-    ),
-)
+    ],
+}

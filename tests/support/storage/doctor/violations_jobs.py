@@ -1,6 +1,6 @@
 """What breaks each invariant of jobs, over what `populate_jobs` writes."""
 
-from tests.support.storage.doctor.violations import breaks
+from tests.support.storage.doctor.violations import Violations
 
 _AT_WORK = "(SELECT process_id FROM progressor.jobs WHERE node_count = 9)"
 _CANCELLED = "(SELECT process_id FROM progressor.jobs WHERE state = 'cancelled')"
@@ -35,69 +35,49 @@ def end(leader: str) -> str:
     )
 
 
-VIOLATIONS_OF_JOBS = (
-    breaks("jobs_count_their_nodes", job("waiting = waiting - 1")),
-    breaks(
-        "jobs_count_their_nodes",
-        job("node_count = node_count + 1"),
-        "node_ordinals_run_without_gaps",
-    ),
-    breaks("jobs_count_their_nodes", job("beginning = 0")),
-    breaks("jobs_count_their_nodes", job("skipped = skipped - 1, failed = failed + 1")),
-    breaks("jobs_count_their_nodes", node("begun = true", 4)),
-    breaks("nodes_wait_for_their_predecessors", node("waits_for = 1", 5)),
-    breaks("nodes_wait_for_their_predecessors", node("waits_for = 3", 5)),
-    breaks(
-        "nodes_wait_for_their_predecessors",
-        node("(state, waits_for, started_at) = ('running', 0, now())", 5),
-        "jobs_count_their_nodes",
-        "nodes_say_what_their_followers_do",
-    ),
-    breaks(
-        "nodes_wait_for_their_predecessors",
-        node("(predecessors, waits_for) = ('{1}', 0)", 5),
-        "edges_are_known_at_both_ends",
-    ),
-    breaks("nodes_are_skipped_for_a_cause", node("skipped_because_of = 9", 8)),
-    breaks("nodes_are_skipped_for_a_cause", node("skipped_because_of = 3", 7)),
-    breaks("nodes_are_skipped_for_a_cause", node("skipped_because_of = 77", 7)),
-    breaks(
-        "nodes_are_skipped_for_a_cause",
-        node("(state, skipped_because_of, ended_at) = ('waiting', NULL, NULL)", 8),
-        "jobs_count_their_nodes",
-    ),
-    breaks(
-        "nodes_are_skipped_for_a_cause",
-        node("(state, skipped_because_of, ended_at, waits_for) = ('skipped', 6, now(), 2)", 5),
-        "jobs_count_their_nodes",
-    ),
-    breaks(
-        "nodes_say_what_their_followers_do",
+VIOLATIONS_OF_JOBS: Violations = {
+    "jobs_count_their_nodes": [
+        job("waiting = waiting - 1"),
+        (job("node_count = node_count + 1"), "node_ordinals_run_without_gaps"),
+        job("beginning = 0"),
+        job("skipped = skipped - 1, failed = failed + 1"),
+        node("begun = true", 4),
+    ],
+    "nodes_wait_for_their_predecessors": [
+        node("waits_for = 1", 5),
+        node("waits_for = 3", 5),
+        (
+            node("(state, waits_for, started_at) = ('running', 0, now())", 5),
+            "jobs_count_their_nodes",
+            "nodes_say_what_their_followers_do",
+        ),
+        (node("(predecessors, waits_for) = ('{1}', 0)", 5), "edges_are_known_at_both_ends"),
+    ],
+    "nodes_are_skipped_for_a_cause": [
+        node("skipped_because_of = 9", 8),
+        node("skipped_because_of = 3", 7),
+        node("skipped_because_of = 77", 7),
+        (
+            node("(state, skipped_because_of, ended_at) = ('waiting', NULL, NULL)", 8),
+            "jobs_count_their_nodes",
+        ),
+        (
+            node("(state, skipped_because_of, ended_at, waits_for) = ('skipped', 6, now(), 2)", 5),
+            "jobs_count_their_nodes",
+        ),
+    ],
+    "nodes_say_what_their_followers_do": [
         follower("(leader_id, leader_slot, leader_namespace, node) = (NULL, NULL, NULL, NULL)", 3),
-    ),
-    breaks(
-        "nodes_say_what_their_followers_do",
-        follower("node = 77", 3),
-        "followers_at_work_are_nodes_that_run",
-    ),
-    breaks("nodes_say_what_their_followers_do", node("error_reason = NULL", 9)),
-    breaks(
-        "nodes_say_what_their_followers_do",
+        (follower("node = 77", 3), "followers_at_work_are_nodes_that_run"),
+        node("error_reason = NULL", 9),
         follower("(status, finished_at) = ('finished', now())", 3),
-    ),
-    breaks(
-        "nodes_say_what_their_followers_do",
-        follower("(status, finished_at) = ('running', NULL)", 1),
-        "followers_at_work_are_nodes_that_run",
-    ),
-    breaks(
-        "nodes_say_what_their_followers_do",
+        (
+            follower("(status, finished_at) = ('running', NULL)", 1),
+            "followers_at_work_are_nodes_that_run",
+        ),
         follower(
             "(status, detail, corrupted_by, finished_at) = ('finished', NULL, NULL, now())", 6
         ),
-    ),
-    breaks(
-        "nodes_say_what_their_followers_do",
         follower("node = 8", 6)
         + ";"
         + node("error_reason = 'BUG'", 6)
@@ -109,116 +89,106 @@ VIOLATIONS_OF_JOBS = (
             " AND o.process_id = n.process_id)",
             8,
         ),
-    ),
-    breaks(
-        "ready_nodes_wait_for_room",
-        job("beginning = 513, running = 513, node_count = 520"),
-        "jobs_count_their_nodes",
-        "node_ordinals_run_without_gaps",
-    ),
-    breaks(
-        "ready_nodes_wait_for_room",
-        job("ready = 1, waiting = 0")
-        + ";"
-        + node("(state, waits_for, predecessors) = ('ready', 0, '{1}')", 5),
-        "edges_are_known_at_both_ends",
-    ),
-    breaks(
-        "jobs_that_come_to_their_end_are_joined",
-        job("join_task_id = NULL", "join_task_id IS NOT NULL"),
-        "jobs_are_joined_once",
-    ),
-    breaks(
-        "jobs_that_come_to_their_end_are_joined",
-        "UPDATE progressor.jobs j SET (ready, upkeep_due_at) = (1, now()) WHERE join_task_id IN"
-        " (SELECT task_id FROM progressor.schedule)",
-        "jobs_count_their_nodes",
-        "jobs_get_their_upkeep",
-    ),
-    breaks(
-        "jobs_that_come_to_their_end_are_joined",
-        "UPDATE progressor.processes SET led_by = 'engine' WHERE led_by = 'processor'",
-    ),
-    breaks(
-        "jobs_that_come_to_their_end_are_joined",
-        "UPDATE progressor.tasks SET task_type = 'call' WHERE task_type = 'join';"
-        "UPDATE progressor.schedule SET task_type = 'call' WHERE task_type = 'join'",
-    ),
-    breaks(
-        "jobs_are_joined_once",
-        job(
-            "join_task_id = (SELECT min(task_id) FROM progressor.tasks t"
-            " WHERE t.process_id = j.process_id)",
-            "join_task_id IS NOT NULL",
+    ],
+    "ready_nodes_wait_for_room": [
+        (
+            job("beginning = 513, running = 513, node_count = 520"),
+            "jobs_count_their_nodes",
+            "node_ordinals_run_without_gaps",
         ),
-        "jobs_that_come_to_their_end_are_joined",
-    ),
-    breaks(
-        "jobs_are_joined_once",
-        "DELETE FROM progressor.job_nodes n USING progressor.schedule s"
-        " WHERE s.task_type = 'join' AND s.process_id = n.process_id;"
-        "DELETE FROM progressor.jobs n USING progressor.schedule s"
-        " WHERE s.task_type = 'join' AND s.process_id = n.process_id",
-        "ended_jobs_say_how_their_leaders_ended",
-    ),
-    breaks("jobs_run_as_long_as_their_leaders", end(_AT_WORK)),
-    breaks(
-        "jobs_run_as_long_as_their_leaders",
-        f"UPDATE progressor.processes SET led_by = NULL WHERE process_id = {_AT_WORK}",  # noqa: S608  ours
-        "job_rows_have_their_leader",
-    ),
-    breaks(
-        "ended_jobs_say_how_their_leaders_ended",
+        (
+            job("ready = 1, waiting = 0")
+            + ";"
+            + node("(state, waits_for, predecessors) = ('ready', 0, '{1}')", 5),
+            "edges_are_known_at_both_ends",
+        ),
+    ],
+    "jobs_that_come_to_their_end_are_joined": [
+        (job("join_task_id = NULL", "join_task_id IS NOT NULL"), "jobs_are_joined_once"),
+        (
+            (
+                "UPDATE progressor.jobs j SET (ready, upkeep_due_at) = (1, now()) WHERE"
+                " join_task_id IN (SELECT task_id FROM progressor.schedule)"
+            ),
+            "jobs_count_their_nodes",
+            "jobs_get_their_upkeep",
+        ),
+        "UPDATE progressor.processes SET led_by = 'engine' WHERE led_by = 'processor'",
+        (
+            "UPDATE progressor.tasks SET task_type = 'call' WHERE task_type = 'join';"
+            "UPDATE progressor.schedule SET task_type = 'call' WHERE task_type = 'join'"
+        ),
+    ],
+    "jobs_are_joined_once": [
+        (
+            job(
+                "join_task_id = (SELECT min(task_id) FROM progressor.tasks t"
+                " WHERE t.process_id = j.process_id)",
+                "join_task_id IS NOT NULL",
+            ),
+            "jobs_that_come_to_their_end_are_joined",
+        ),
+        (
+            (
+                "DELETE FROM progressor.job_nodes n USING progressor.schedule s"
+                " WHERE s.task_type = 'join' AND s.process_id = n.process_id;"
+                "DELETE FROM progressor.jobs n USING progressor.schedule s"
+                " WHERE s.task_type = 'join' AND s.process_id = n.process_id"
+            ),
+            "ended_jobs_say_how_their_leaders_ended",
+        ),
+    ],
+    "jobs_run_as_long_as_their_leaders": [
+        end(_AT_WORK),
+        (
+            f"UPDATE progressor.processes SET led_by = NULL WHERE process_id = {_AT_WORK}",  # noqa: S608  ours
+            "job_rows_have_their_leader",
+        ),
+    ],
+    "ended_jobs_say_how_their_leaders_ended": [
         job("state = 'failed'", "state = 'done'"),
-    ),
-    breaks(
-        "ended_jobs_say_how_their_leaders_ended",
         job("state = 'cancelled'", "state = 'failed'"),
-    ),
-    breaks(
-        "ended_jobs_say_how_their_leaders_ended",
         "UPDATE progressor.processes SET led_by = 'processor' WHERE led_by IS NULL",
-    ),
-    breaks(
-        "job_rows_have_their_leader",
-        "UPDATE progressor.processes p SET led_by = NULL FROM progressor.jobs j"
-        " WHERE j.state = 'done' AND p.process_id = j.process_id",
-    ),
-    breaks(
-        "job_rows_have_their_leader",
+    ],
+    "job_rows_have_their_leader": [
+        (
+            "UPDATE progressor.processes p SET led_by = NULL FROM progressor.jobs j"
+            " WHERE j.state = 'done' AND p.process_id = j.process_id"
+        ),
         "DELETE FROM progressor.jobs WHERE state = 'failed'",
-    ),
-    breaks(
-        "ended_jobs_leave_nothing_to_begin",
+    ],
+    "ended_jobs_leave_nothing_to_begin": [
         "UPDATE progressor.job_nodes n SET state = 'waiting', ended_at = NULL"  # noqa: S608  ours
         f" WHERE state = 'cancelled' AND process_id = {_CANCELLED};"
         + job("cancelled = 0, waiting = 1", "state = 'cancelled'"),
-    ),
-    breaks("ended_jobs_leave_nothing_to_begin", job("failed = 0", "state = 'done'")),
-    breaks(
-        "ended_jobs_leave_nothing_to_begin",
-        "UPDATE progressor.job_nodes n SET follower_id = 'absent'"  # noqa: S608  our words
-        f" WHERE state = 'running' AND process_id = {_CANCELLED}",
-    ),
-    breaks(
-        "node_ordinals_run_without_gaps",
+        job("failed = 0", "state = 'done'"),
+        (
+            "UPDATE progressor.job_nodes n SET follower_id = 'absent'"  # noqa: S608  our words
+            f" WHERE state = 'running' AND process_id = {_CANCELLED}"
+        ),
+    ],
+    "node_ordinals_run_without_gaps": [
         node("ordinal = 10", 9),
-    ),
-    breaks("node_ordinals_run_without_gaps", node("name = 'n1'", 9)),
-    breaks("edges_are_known_at_both_ends", node("successors = '{}'", 7)),
-    breaks("edges_are_known_at_both_ends", node("successors = '{8,8}'", 7)),
-    breaks("edges_are_known_at_both_ends", node("successors = '{8,9}'", 7)),
-    breaks(
-        "edges_are_known_at_both_ends",
+        node("name = 'n1'", 9),
+    ],
+    "edges_are_known_at_both_ends": [
+        node("successors = '{}'", 7),
+        node("successors = '{8,8}'", 7),
+        node("successors = '{8,9}'", 7),
         node("(predecessors, successors) = (predecessors || 7, successors || 7)", 7),
-    ),
-    breaks(
-        "followers_at_work_are_nodes_that_run",
-        "UPDATE progressor.processes p SET (leader_slot, leader_namespace, leader_id, node) ="
-        " (SELECT j.slot, j.namespace, j.process_id, 9 FROM progressor.jobs j"
-        " WHERE j.node_count = 9)"
-        " WHERE p.led_by = 'processor'",
-    ),
-    breaks("jobs_get_their_upkeep", job("upkeep_due_at = now()")),
-    breaks("deadlines_of_jobs_are_noticed", job("deadline_at = '-infinity'")),
-)
+    ],
+    "followers_at_work_are_nodes_that_run": [
+        (
+            "UPDATE progressor.processes p SET (leader_slot, leader_namespace, leader_id, node) ="
+            " (SELECT j.slot, j.namespace, j.process_id, 9 FROM progressor.jobs j"
+            " WHERE j.node_count = 9)"
+            " WHERE p.led_by = 'processor'"
+        ),
+    ],
+    "jobs_get_their_upkeep": [
+        job("upkeep_due_at = now()"),
+    ],
+    "deadlines_of_jobs_are_noticed": [
+        job("deadline_at = '-infinity'"),
+    ],
+}

@@ -1,6 +1,6 @@
 """What breaks each invariant of schedules, over a schedule that has run and one that calls."""
 
-from tests.support.storage.doctor.violations import breaks
+from tests.support.storage.doctor.violations import Violations
 
 
 def again(ahead: str) -> str:
@@ -16,46 +16,40 @@ def again(ahead: str) -> str:
     )
 
 
-VIOLATIONS_OF_SCHEDULES = (
-    breaks(
-        "schedules_run_in_time",
-        "UPDATE progressor.schedules SET (next_instant, next_at)"
-        " = (next_instant - interval '2 minutes', next_at - interval '2 minutes')",
-        "schedule_runs_come_before_the_next_one",
-    ),
-    breaks(
-        "queued_runs_are_looked_at",
+VIOLATIONS_OF_SCHEDULES: Violations = {
+    "schedules_run_in_time": [
+        (
+            (
+                "UPDATE progressor.schedules SET (next_instant, next_at)"
+                " = (next_instant - interval '2 minutes', next_at - interval '2 minutes')"
+            ),
+            "schedule_runs_come_before_the_next_one",
+        ),
+    ],
+    "queued_runs_are_looked_at": [
         "UPDATE progressor.schedule_runs SET (state, task_id, started_at) = ('queued', NULL, NULL)",
-    ),
-    breaks(
-        "schedule_runs_come_before_the_next_one",
-        "UPDATE progressor.schedules s SET (next_instant, next_at) = (f.instant, now() + '1 hour')"
-        " FROM progressor.schedule_runs f WHERE f.schedule_id = s.schedule_id",
-    ),
-    breaks(
-        "schedule_runs_start_one_task_each",
-        again("-1 second"),
-        "schedule_runs_have_their_schedule",
-    ),
-    breaks(
-        "schedule_runs_name_the_tasks_they_started",
+    ],
+    "schedule_runs_come_before_the_next_one": [
+        (
+            "UPDATE progressor.schedules s SET (next_instant, next_at) = (f.instant, now() + '1"
+            " hour') FROM progressor.schedule_runs f WHERE f.schedule_id = s.schedule_id"
+        ),
+    ],
+    "schedule_runs_start_one_task_each": [
+        (again("-1 second"), "schedule_runs_have_their_schedule"),
+    ],
+    "schedule_runs_name_the_tasks_they_started": [
         "UPDATE progressor.tasks SET idempotency_key = 'another' WHERE task_type = 'init'",
-    ),
-    breaks(
-        "schedule_runs_name_the_tasks_they_started",
         "UPDATE progressor.schedule_runs SET task_type = 'call'",
-    ),
-    breaks(
-        "schedule_runs_have_their_schedule",
+    ],
+    "schedule_runs_have_their_schedule": [
         "DELETE FROM progressor.schedules",
-    ),
-    breaks(
-        "schedule_runs_have_their_schedule",
         "UPDATE progressor.schedules SET started_count = 0",
-    ),
-    breaks(
-        "schedules_have_their_namespace",
-        "INSERT INTO progressor.schedules SELECT (jsonb_populate_record(s,"
-        " jsonb_build_object('namespace', 'nowhere'))).* FROM progressor.schedules s",
-    ),
-)
+    ],
+    "schedules_have_their_namespace": [
+        (
+            "INSERT INTO progressor.schedules SELECT (jsonb_populate_record(s,"
+            " jsonb_build_object('namespace', 'nowhere'))).* FROM progressor.schedules s"
+        ),
+    ],
+}
