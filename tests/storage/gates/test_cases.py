@@ -1,12 +1,10 @@
 """Cases of gates that crowds meet rarely: each was, or could be, a wait without an end."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
@@ -16,8 +14,6 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from progressor.storage.rows.effects import BATCH_MAX, Again
-from tests.support.clock import ManualClock
-from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
@@ -25,8 +21,6 @@ from tests.support.storage.store import (
     UNREACHABLE,
     Store,
     a_request,
-    create_namespace,
-    empty,
     fresh_key,
     running_stores,
     success,
@@ -36,22 +30,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECOND = dt.timedelta(seconds=1)
 IN_HALF_A_SECOND = SetTimer(after=SECOND / 2)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def storage(database: str) -> AsyncIterator[Store]:
-    create_namespace(database)
-    async with running_stores(database, clock=ManualClock()) as (store,):
-        yield store
-
-
-@pytest.fixture
-def store(storage: Store, observer: psycopg.Connection[Any]) -> Iterator[Store]:
-    """Return a store over empty tables; in the end all invariants hold."""
-    empty(observer)
-    storage.told.clear()
-    yield storage
-    assert broken_invariants(observer, at_rest=True, now=storage.clock.now()) == {}
 
 
 def gates(*keys: str, **fields: Any) -> Constraints:

@@ -1,12 +1,10 @@
 """A lower capacity is in force at once; holders who do not run yet give way later, a few a time."""
 
 import datetime as dt
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
@@ -15,18 +13,13 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
 from progressor.storage.rows.effects import Effects, LoweredGate
-from tests.support.clock import ManualClock
 from tests.support.postgres.reads import reads_of
-from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     NAMESPACE,
     Store,
     a_request,
     connect,
-    create_namespace,
-    empty,
     fresh_key,
-    running_stores,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,22 +27,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 GATE = LoweredGate(NAMESPACE.name, "x")
 SECOND = dt.timedelta(seconds=1)
 Observer = psycopg.Connection[Any]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stores(database: str, observer: Observer) -> AsyncIterator[tuple[Store, ...]]:
-    """Return two replicas, in which all invariants hold in the end."""
-    create_namespace(database)
-    empty(observer)
-    clock = ManualClock()
-    async with running_stores(database, count=2, clock=clock) as opened:
-        yield opened
-    assert broken_invariants(observer, at_rest=True, now=clock.now()) == {}
-
-
-@pytest.fixture
-def store(stores: tuple[Store, ...]) -> Store:
-    return stores[0]
 
 
 @pytest.fixture
@@ -193,22 +170,19 @@ async def test_tasks_behind_do_not_pass_before_those_sent_back(store: Store) -> 
 
 
 @pytest.mark.usefixtures("few")
-async def test_another_replica_goes_on_where_one_has_died(
-    stores: tuple[Store, ...],
-) -> None:
-    dead, other = stores
+async def test_another_replica_goes_on_where_one_has_died(store: Store, other: Store) -> None:
     names = [NAMESPACE.name]
-    keys = await holders(dead, 8)
-    await lower(dead, 1)
-    await dead.writes.evict_holders(GATE)
-    dead.clock.advance(LEFT_ALONE - dt.timedelta(microseconds=1))
+    keys = await holders(store, 8)
+    await lower(store, 1)
+    await store.writes.evict_holders(GATE)
+    store.clock.advance(LEFT_ALONE - dt.timedelta(microseconds=1))
     assert await other.gates.find_lowered(names) == ()
-    dead.clock.advance(dt.timedelta(microseconds=1))
+    store.clock.advance(dt.timedelta(microseconds=1))
     assert await other.gates.find_lowered(["elsewhere"]) == ()
 
     assert await other.gates.find_lowered(names) == (GATE,)
     assert await sent_back(other) == [3, 1]
-    dead.clock.advance(LEFT_ALONE)
+    store.clock.advance(LEFT_ALONE)
     assert await other.gates.find_lowered(names) == ()
     assert await held_by(other) == ids(keys[:1])
 

@@ -2,10 +2,9 @@
 
 import datetime as dt
 import itertools
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
-import pytest_asyncio
 
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import ProcessKey
@@ -16,21 +15,12 @@ from tests.support.storage.store import (
     NAMESPACE,
     Store,
     a_request,
-    create_namespace,
     fresh_key,
-    running_stores,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROUNDS = 20
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def store(database: str, clock: ManualClock) -> AsyncIterator[Store]:
-    create_namespace(database)
-    async with running_stores(database, clock=clock) as (store,):
-        yield store
 
 
 _numbers = itertools.count()
