@@ -84,13 +84,9 @@ class _GaveWayRow(NamedTuple):
 
 
 class _IdleRow(NamedTuple):
-    """One of gate, queue and order; or, where ``is_end``, how far the search has come."""
+    """What was found, and how far the search has come."""
 
-    namespace: str
-    gate: str | None
-    queue: str | None
-    order_key: str | None
-    is_end: bool
+    effects: list[Any] | None
     queue_namespace: str | None
     queue_until: str | None
     order_namespace: str | None
@@ -263,22 +259,16 @@ class Gates:
 
         It looks at IDLE_WINDOW queues and orders behind `after`, and returns up to where.
         """
-        found = await self._context.call(
+        [found] = await self._context.call(
             self._find_idle_gates,
             after,
             limit=BATCH_MAX,
             window=IDLE_WINDOW,
             namespace=namespaces,
         )
-        idle = tuple(
-            Again(namespace=row.namespace, gate=row.gate, queue=row.queue, order_key=row.order_key)
-            for row in found
-            if not row.is_end
-        )
-        [end] = (row for row in found if row.is_end)
-        return idle, IdleUntil(
-            queue_namespace=end.queue_namespace or "",
-            queue=end.queue_until or "",
-            order_namespace=end.order_namespace or "",
-            order_key=end.order_until or "",
+        return gate_effects(found.effects).again, IdleUntil(
+            queue_namespace=found.queue_namespace or "",
+            queue=found.queue_until or "",
+            order_namespace=found.order_namespace or "",
+            order_key=found.order_until or "",
         )

@@ -7,8 +7,8 @@
 -- these in each namespace.
 -- What comes up to p_queue_namespace and p_queue, and up to p_order_namespace and p_order_key, was looked at.
 -- Locks: none.
--- Returns: one row for each that is found, of which one of gate, queue and order is not null: for
--- promote_again. Then the row is_end, of how far it has come; null: to the end.
+-- Returns: what promote_again is to look at, in the form of settle_gates; and how far it has come, null: to
+-- the end.
 CREATE FUNCTION find_idle_gates(
     p_limit           integer,
     p_window          integer,
@@ -19,13 +19,13 @@ CREATE FUNCTION find_idle_gates(
     p_order_key       text
 )
 RETURNS TABLE (
-    namespace text, gate text, queue text, order_key text, is_end boolean, queue_namespace text,
-    queue_until text, order_namespace text, order_until text
+    effects jsonb, queue_namespace text, queue_until text, order_namespace text, order_until text
 )
 STABLE
 BY INDEX
 AS $$
 DECLARE
+    v_found      jsonb[];
     v_namespace  text;
     v_queue_room integer := p_window;
     v_order_room integer := p_window;
@@ -37,12 +37,11 @@ BEGIN
         FROM unnest(p_namespace) AS n (name)
         ORDER BY n.name
     LOOP
-        RETURN QUERY
-        SELECT v_namespace, NULL::text, l.queue, NULL::text, false, NULL::text, NULL::text, NULL::text,
-            NULL::text
-        FROM gate_queues l
-        WHERE l.namespace = v_namespace AND l.waits_on IS NULL
-        LIMIT p_limit;
+        v_found := v_found || ARRAY(
+            SELECT jsonb_build_array(v_namespace, NULL, NULL, NULL, l.queue)
+            FROM gate_queues l
+            WHERE l.namespace = v_namespace AND l.waits_on IS NULL
+            LIMIT p_limit);
 
         IF v_queue_room > 0 AND v_namespace >= p_queue_namespace THEN
             v_after := CASE WHEN v_namespace = p_queue_namespace THEN p_queue ELSE '' END;
@@ -63,10 +62,9 @@ BEGIN
                     LIMIT v_queue_room
                 ) l
             ) w;
-            RETURN QUERY
-            SELECT v_namespace, g.gate, NULL::text, NULL::text, false, NULL::text, NULL::text,
-                NULL::text, NULL::text
-            FROM unnest(v_window.gates) AS g (gate);
+            v_found := v_found || ARRAY(
+                SELECT jsonb_build_array(v_namespace, NULL, NULL, g.gate)
+                FROM unnest(v_window.gates) AS g (gate));
             v_queue_room := v_queue_room - v_window.count;
             IF v_queue_room = 0 THEN
                 queue_namespace := v_namespace;
@@ -109,10 +107,9 @@ BEGIN
                 ) AS waits
                 FROM smallest s
             ) w;
-            RETURN QUERY
-            SELECT v_namespace, NULL::text, NULL::text, o.order_key, false, NULL::text,
-                NULL::text, NULL::text, NULL::text
-            FROM unnest(v_window.orders) AS o (order_key);
+            v_found := v_found || ARRAY(
+                SELECT jsonb_build_array(v_namespace, NULL, NULL, NULL, NULL, o.order_key)
+                FROM unnest(v_window.orders) AS o (order_key));
             v_order_room := v_order_room - v_window.count;
             IF v_order_room = 0 THEN
                 order_namespace := v_namespace;
@@ -120,7 +117,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    is_end := true;
+    effects := to_jsonb(v_found);
     RETURN NEXT;
 END;
 $$;

@@ -21,7 +21,7 @@ DECLARE
     v_slot       smallint[];
     v_namespace  text[];
     v_process_id text[];
-    v_is_held    boolean;
+    v_held       integer[];  -- items
 BEGIN
     WITH found AS (
         SELECT DISTINCT d.slot, n.namespace, d.process_id
@@ -48,61 +48,12 @@ BEGIN
     FROM locked l;
 
     -- A task that needs a locked gate or order must not keep the others waiting.
-    WITH item AS (
-        SELECT i.slot, i.namespace, i.process_id
-        FROM unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
-    ),
-    wanted AS MATERIALIZED (
-        SELECT i.*, h.gate, NULL AS order_key
-        FROM item i
-        JOIN gate_holders h USING (slot, namespace, process_id)
-        UNION ALL
-        SELECT i.*, u.gate, NULL
-        FROM item i
-        JOIN gated g USING (slot, namespace, process_id)
-        CROSS JOIN LATERAL unnest(g.gates) AS u (gate)
-        UNION ALL
-        SELECT i.*, NULL, g.order_key
-        FROM item i
-        JOIN gated g USING (slot, namespace, process_id)
-        WHERE g.order_key IS NOT NULL
-    ),
-    free_orders AS MATERIALIZED (
-        SELECT o.namespace, o.order_key
-        FROM orders o
-        JOIN (SELECT DISTINCT w.namespace, w.order_key FROM wanted w) w USING (namespace, order_key)
-        FOR NO KEY UPDATE OF o SKIP LOCKED
-    ),
-    free_gates AS MATERIALIZED (
-        SELECT g.namespace, g.gate
-        FROM gates g
-        JOIN (SELECT DISTINCT w.namespace, w.gate FROM wanted w) w USING (namespace, gate)
-        FOR NO KEY UPDATE OF g SKIP LOCKED
-    ),
-    held AS MATERIALIZED (
-        SELECT w.slot, w.namespace, w.process_id
-        FROM wanted w
-        JOIN orders o USING (namespace, order_key)
-        WHERE NOT EXISTS (
-            SELECT FROM free_orders f
-            WHERE (f.namespace, f.order_key) = (o.namespace, o.order_key)
-        )
-        UNION
-        SELECT w.slot, w.namespace, w.process_id
-        FROM wanted w
-        JOIN gates g USING (namespace, gate)
-        WHERE NOT EXISTS (
-            SELECT FROM free_gates f
-            WHERE (f.namespace, f.gate) = (g.namespace, g.gate)
-        )
-    )
-    SELECT array_agg(i.slot) FILTER (WHERE h.process_id IS NULL),
-        array_agg(i.namespace) FILTER (WHERE h.process_id IS NULL),
-        array_agg(i.process_id) FILTER (WHERE h.process_id IS NULL),
-        coalesce(bool_or(h.process_id IS NOT NULL), false)
-    INTO v_slot, v_namespace, v_process_id, v_is_held
-    FROM item i
-    LEFT JOIN held h USING (slot, namespace, process_id);
+    v_held := ARRAY(SELECT h.item FROM find_held(v_slot, v_namespace, v_process_id) h);
+    SELECT array_agg(i.slot), array_agg(i.namespace), array_agg(i.process_id)
+    INTO v_slot, v_namespace, v_process_id
+    FROM unnest(v_slot, v_namespace, v_process_id)
+        WITH ORDINALITY AS i (slot, namespace, process_id, item)
+    WHERE i.item <> ALL (v_held);
 
     IF v_slot IS NOT NULL THEN
         effects := settle_gates(
@@ -111,7 +62,7 @@ BEGIN
     END IF;
     SELECT coalesce(effects, '[]') || coalesce(jsonb_agg(jsonb_build_array(
         n.namespace, d.process_id, d.task_id, NULL, NULL, NULL,
-        CASE WHEN v_is_held THEN 0.1 ELSE 0 END)), '[]')
+        CASE WHEN v_held <> '{}' THEN 0.1 ELSE 0 END)), '[]')
     INTO effects
     FROM unnest(p_namespace) AS n (namespace)
     CROSS JOIN LATERAL (
