@@ -125,7 +125,7 @@ class Listings:
         before_at, before_namespace, before_id = query.before or (None, None, None)
         return await self._context.read(
             _ListedRow,
-            _SQL["list_processes" if query.namespace else "list_all_processes"],
+            _SQL["list_processes"],
             reads_only=True,
             namespace=query.namespace,
             statuses=f"{{{','.join(query.statuses)}}}" if query.statuses else None,

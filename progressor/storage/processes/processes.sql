@@ -1,25 +1,8 @@
 -- name: list_processes
--- Pages through the processes of a namespace, newest first. Locks: none. `statuses` is an array's
--- literal, and `failed` says that it is of error alone: constants for the planner, by which it sees
--- that an index of one status will do. Collated as the index is, which no look-up by key may take.
-SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea AS aux_state, metadata, corrupted_by,
-    created_at, status_changed_at, last_event_id, init_task_id, is_gated
-FROM progressor.processes
-WHERE namespace = %(namespace)s COLLATE "C"
-    AND (NOT %(failed)s::boolean OR detail IS NOT NULL)
-    AND (%(statuses)s::progressor.process_status[] IS NULL
-        OR status = ANY (%(statuses)s::progressor.process_status[]))
-    AND (%(created_from)s::timestamptz IS NULL OR created_at >= %(created_from)s)
-    AND (%(created_to)s::timestamptz IS NULL OR created_at < %(created_to)s)
-    AND (%(metadata)s::jsonb IS NULL OR metadata @> %(metadata)s::jsonb)
-    AND (%(before_at)s::timestamptz IS NULL
-        OR (created_at, process_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
-ORDER BY namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC
-LIMIT %(limit)s
-
--- name: list_all_processes
--- Pages through the processes of all namespaces, newest first. Locks: none. Reads at most a page of
--- each namespace, in the order of its index; otherwise as list_processes.
+-- Pages through the processes of a namespace, or of all, newest first. Locks: none. Reads at most a page
+-- of each namespace, in the order of its index. `statuses` is an array's literal, and `failed` says that it
+-- is of error alone: constants for the planner, by which it sees that an index of one status will do.
+-- Collated as the index is, which no look-up by key may take.
 SELECT p.*
 FROM progressor.namespaces n
 CROSS JOIN LATERAL (
@@ -40,6 +23,7 @@ CROSS JOIN LATERAL (
     ORDER BY namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC
     LIMIT %(limit)s
 ) p
+WHERE %(namespace)s = '' OR n.name = %(namespace)s
 ORDER BY p.created_at DESC, p.namespace COLLATE "C" DESC, p.process_id COLLATE "C" DESC
 LIMIT %(limit)s
 

@@ -83,7 +83,7 @@ class Schedules:
         Raises:
             ScheduleNotFoundError: There is none.
         """
-        found = await self._context.read(Schedule, _SQL["get_schedule"], key)
+        found = await self._context.read(Schedule, _SQL["read_schedules"], key, after="", limit=1)
         if not found:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
         return found[0]
@@ -91,7 +91,12 @@ class Schedules:
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
         """Read at most `limit` schedules with ids above `after`, in order, without their args."""
         return await self._context.read(
-            Schedule, _SQL["list_schedules"], namespace=namespace, after=after, limit=limit
+            Schedule,
+            _SQL["read_schedules"],
+            namespace=namespace,
+            schedule_id=None,
+            after=after,
+            limit=limit,
         )
 
     async def update(

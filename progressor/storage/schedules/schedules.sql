@@ -61,25 +61,19 @@ WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedul
     AND s.revision = %(revision)s
 RETURNING s.revision;
 
--- name: get_schedule
--- One schedule with what it starts.
-SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
-    s.start_at, s.end_at, s.overlap_policy, s.catch_up_window, s.target, s.target_id, s.args,
-    s.caller_context, s.metadata, s.history_after, s.history_limit, s.history_backward,
-    s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at,
-    s.next_instant AS upcoming_instant, s.next_at AS upcoming_due_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
-FROM progressor.schedules s
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
-
--- name: list_schedules
--- One page of schedules, in the order of their ids, without args.
+-- name: read_schedules
+-- One page of schedules, in the order of their ids, without args; or one schedule with its args.
 SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
     s.start_at, s.end_at, s.overlap_policy, s.catch_up_window, s.target, s.target_id,
-    NULL::bytea AS args, s.caller_context, s.metadata, s.history_after, s.history_limit,
-    s.history_backward, s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at,
-    s.next_instant AS upcoming_instant, s.next_at AS upcoming_due_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
+    CASE WHEN %(schedule_id)s::text IS NOT NULL THEN s.args END AS args,
+    s.caller_context, s.metadata, s.history_after, s.history_limit, s.history_backward,
+    s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at,
+    s.next_instant AS upcoming_instant, s.next_at AS upcoming_due_at,
+    s.started_count, s.skipped_count, s.missed_count, s.refused_count
 FROM progressor.schedules s
-WHERE s.namespace COLLATE "C" = %(namespace)s AND s.schedule_id COLLATE "C" > %(after)s
+WHERE s.namespace COLLATE "C" = %(namespace)s
+    AND s.schedule_id COLLATE "C" > %(after)s
+    AND (%(schedule_id)s::text IS NULL OR s.schedule_id COLLATE "C" = %(schedule_id)s)
 ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
 LIMIT %(limit)s;
 
