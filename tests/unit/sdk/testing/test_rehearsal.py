@@ -12,7 +12,6 @@ from progressor.example.order import Order, Pay, Reroute, Ship, namespace, order
 from progressor.sdk import (
     HistoryRange,
     NamespaceConfig,
-    Processor,
     ProcessStatus,
     Reject,
     Retry,
@@ -22,16 +21,9 @@ from progressor.sdk import (
 )
 from progressor.sdk.testing import Rehearsal
 from progressor.sdk.testing.rehearsal import STARTS_AT
+from tests.support.processor.rehearsed import processor_of
 
 Handler = Callable[[Step[Any]], Any]
-
-
-def processor_of(**handlers: Handler) -> Processor[Any]:
-    """Return a processor with handlers by type of task."""
-    processor = Processor("n")
-    for name, handler in handlers.items():
-        getattr(processor, name)(handler)
-    return processor
 
 
 def nothing(_step: Step[Any]) -> None:
@@ -264,7 +256,7 @@ async def test_a_step_shows_its_caller() -> None:
     await process.start()
 
     assert (await process.call([1], context={"user": "ann"})).response == [
-        "n", "p-9", {"user": "ann"}, 2, [1],
+        "jobs", "p-9", {"user": "ann"}, 2, [1],
     ]  # fmt: skip
 
 
@@ -273,7 +265,8 @@ async def test_nobody_can_refuse_what_has_no_caller(task_type: str) -> None:
     def refuse(_step: Step[Any]) -> None:
         raise Reject("no")
 
-    process = Rehearsal(processor_of(init=lambda step: step.set_timer(), **{task_type: refuse}))
+    handlers: dict[str, Any] = {"init": lambda step: step.set_timer(), task_type: refuse}
+    process = Rehearsal(processor_of(**handlers))
     await process.start()
     await (process.run_timer() if task_type == "timeout" else process.join([]))
 
