@@ -1,6 +1,7 @@
 """Clocks for tests: one that stands still until it is moved, and one that is wrong."""
 
 import datetime as dt
+import time
 
 from progressor.clock import Clock, SystemClock
 
@@ -29,21 +30,13 @@ class ManualClock:
         self._elapsed += duration.total_seconds()
 
 
-class JumpingClock:
+class JumpingClock(SystemClock):
     """The system's clock for a replica, and for PostgreSQL one that is `ahead` of it by now."""
 
-    def __init__(self) -> None:
-        self._clock = SystemClock()
-        self.ahead = dt.timedelta()
-
-    def now(self) -> dt.datetime:
-        return self._clock.now()
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
+    ahead = dt.timedelta()
 
     def pinned(self) -> dt.datetime | None:
-        return self._clock.now() + self.ahead
+        return self.now() + self.ahead
 
 
 class SkewedClock:
@@ -64,3 +57,20 @@ class SkewedClock:
 
     def pinned(self) -> dt.datetime | None:
         return self._clock.pinned()
+
+
+class FastClock(SystemClock):
+    """Time since `begun_at`, `speed` times as fast, from START on; PostgreSQL's too.
+
+    What is slept, by the monotonic clock, is not.
+    """
+
+    def __init__(self, speed: float, begun_at: float) -> None:
+        self._speed = speed
+        self._begun_at = begun_at
+
+    def now(self) -> dt.datetime:
+        return START + dt.timedelta(seconds=(time.time() - self._begun_at) * self._speed)
+
+    def pinned(self) -> dt.datetime | None:
+        return self.now()

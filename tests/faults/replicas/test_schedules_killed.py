@@ -22,7 +22,7 @@ from progressor.sdk import Client, NamespaceConfig
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, RemoveProcess
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
-from tests.support.engine.fast_engine import FastClock
+from tests.support.clock import FastClock
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import ChildProcess
 from tests.support.engine.replica import SETTINGS, serving

@@ -8,32 +8,11 @@ sleeps by itself is not.
 """
 
 import asyncio
-import datetime as dt
 import sys
-import time
 
 from progressor.engine import engine as app
 from progressor.settings import config
-
-START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-class FastClock:
-    """Time since `begun_at`, `speed` times as fast, from START on."""
-
-    def __init__(self, speed: float, begun_at: float) -> None:
-        self._speed = speed
-        self._begun_at = begun_at
-
-    def now(self) -> dt.datetime:
-        return START + dt.timedelta(seconds=(time.time() - self._begun_at) * self._speed)
-
-    def monotonic(self) -> float:
-        """Return the machine's seconds: what is slept by them."""
-        return time.monotonic()
-
-    def pinned(self) -> dt.datetime | None:
-        return self.now()
+from tests.support.clock import FastClock
 
 
 async def _serve(speed: float, begun_at: float, flags: dict[str, str]) -> None:
