@@ -102,7 +102,7 @@ class TestKilled:
         ("stall", "text", "count", "places"),
         [
             pytest.param(stalled_before, CLAIM, 2, (HERE, THERE), id="before its claim of them"),
-            pytest.param(stalled_after, SETTLE, 1, (HERE,), id="when nobody has heard of it"),
+            pytest.param(stalled_after, SETTLE, 1, (HERE,), id="before its answer"),
             # It arrives while its lease is being lost, or after: either is right, and both at once
             # would not be.
             pytest.param(stalled_before, SETTLE, 1, (HERE, THERE), id="when it is on the way"),

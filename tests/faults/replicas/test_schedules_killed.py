@@ -11,19 +11,23 @@ import random
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import grpc
 import psycopg
 import pytest
 
 from progressor.domain.schedules.schedule import instant_text
-from progressor.sdk import Client, NamespaceConfig
-from progressor.v1 import schedule_service_pb2 as messages
+from progressor.sdk import (
+    Client,
+    Cron,
+    NamespaceConfig,
+    OverlapPolicy,
+    ScheduledStart,
+    ScheduleSpec,
+)
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, RemoveProcess
-from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from tests.support.clock import FastClock
-from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.points import eventually
 from tests.support.engine.process import ChildProcess
 from tests.support.engine.replica import SETTINGS, serving
 from tests.support.processor.scripted import Answer, ScriptedProcessor
@@ -121,44 +125,28 @@ async def _made(address: str, processor: ScriptedProcessor) -> dt.datetime:
     async with Client(address, namespace="clocks") as client:
         targets = (processor.target,)
         await client.namespaces.create(NamespaceConfig(name="clocks", processor_targets=targets))
-    spec = messages.ScheduleSpec(
-        cron=messages.CronTimes(expression="* * * * *"),
-        overlap_policy=messages.OVERLAP_POLICY_ALLOW,
-        start=messages.ScheduledStart(),
-    )
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = ScheduleServiceStub(channel)
-        created = await stub.CreateSchedule(
-            messages.CreateScheduleRequest(namespace="clocks", schedule_id="minutely", spec=spec)
+        spec = ScheduleSpec(
+            times=Cron("* * * * *"), target=ScheduledStart(), overlap_policy=OverlapPolicy.ALLOW
         )
-    first: dt.datetime = created.schedule.next_instant.ToDatetime(dt.UTC)
-    return first
+        schedule = await client.schedules.create("minutely", spec)
+    assert schedule.next_instant is not None
+    return schedule.next_instant
 
 
 async def _wait_for_run(conninfo: str, last: dt.datetime) -> None:
     """Wait until the last run has happened, and all that was started has ended."""
-    async with (
-        asyncio.timeout(PATIENCE_SECONDS),
-        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as observer,
-    ):
-        await _until(
-            observer, "EXISTS (SELECT FROM progressor.schedule_runs WHERE instant = %s)", last
-        )
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as observer:
+
+        async def holds(condition: LiteralString, *values: object) -> bool:
+            cursor = await observer.execute(f"SELECT {condition}", values)
+            return await cursor.fetchone() == (True,)
+
+        has_run = "EXISTS (SELECT FROM progressor.schedule_runs WHERE instant = %s)"
+        await eventually(lambda: holds(has_run, last))
         # It would go on at two runs a second; and by the time of the judge, who comes last, it
         # would have been due for months.
         await observer.execute(
             "UPDATE progressor.schedules SET (paused, next_instant, next_at) = (true, NULL, NULL)"
         )
-        await _until(
-            observer, "NOT EXISTS (SELECT FROM progressor.processes WHERE status = 'init')"
-        )
-
-
-async def _until(
-    observer: psycopg.AsyncConnection[Any], condition: LiteralString, *values: object
-) -> None:
-    while True:
-        cursor = await observer.execute(f"SELECT {condition}", values)
-        if await cursor.fetchone() == (True,):
-            return
-        await asyncio.sleep(0.05)  # another process changes the tables, without a notification
+        started = "NOT EXISTS (SELECT FROM progressor.processes WHERE status = 'init')"
+        await eventually(lambda: holds(started))
