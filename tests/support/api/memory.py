@@ -156,10 +156,10 @@ class MemoryProcesses:
 
 
 class MemoryNamespaces:
-    """Namespaces in a dict; ``orders`` is there from the start."""
+    """Namespaces in a dict; one is there from the start."""
 
-    def __init__(self) -> None:
-        self.stored = {"orders": namespace("orders")}
+    def __init__(self, name: str = "orders") -> None:
+        self.stored = {name: namespace(name)}
 
     async def lookup(self, name: str) -> Namespace:
         """Return what is stored."""

@@ -1,7 +1,9 @@
 """Requests of ScheduleService: violations by field; schedules and runs in answers."""
 
+import asyncio
 import dataclasses
 import datetime as dt
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.schedules import servicer as schedule_codec
+from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.event import Direction, HistoryRange
@@ -18,6 +21,7 @@ from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import JobOptions
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
+    Calendar,
     CallTarget,
     CronTimes,
     IntervalTimes,
@@ -32,9 +36,15 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
     schedule_key,
 )
+from progressor.storage.schedules.runs import StoredRuns
+from progressor.storage.schedules.schedules import Schedules
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.v1.nodes_pb2 import NodeSpec as NodeMessage
+from tests.support.api.memory import Memory, MemoryNamespaces
+from tests.support.clock import ManualClock
+from tests.support.runtime.stubs import stub
+from tests.unit.api.test_calls import Context
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
 KEY = schedule_key("clocks", "nightly")
@@ -373,3 +383,82 @@ def test_a_schedule_as_it_stands_can_be_changed_and_sent_back() -> None:
     timing = read(creation(message.spec)).spec.timing
 
     assert timing == dataclasses.replace(schedule.spec.timing, overlap_policy=OverlapPolicy.SKIP)
+
+
+# --- Instants are computed off the event loop, by one thread
+
+
+class Computing:
+    """A computation of instants that lasts until it is let go, and notes who does it."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.begun = threading.Semaphore(0)
+        self.free = threading.Event()
+
+    def compute(self, first: Upcoming) -> list[Upcoming]:
+        self.threads.append(threading.current_thread().name)
+        self.begun.release()
+        assert self.free.wait(30), "it was not released"
+        return [first]
+
+
+@pytest.fixture
+def computing(monkeypatch: pytest.MonkeyPatch) -> Computing:
+    made = Computing()
+
+    def compute(_calendar: Calendar, first: Upcoming, _count: int) -> list[Upcoming]:
+        return made.compute(first)
+
+    monkeypatch.setattr(Calendar, "next", compute)
+    return made
+
+
+@pytest.fixture
+def servicer() -> ScheduleServicer:
+    schedule = a_schedule(times=CronTimes("0 0 29 2 */7", "UTC"))
+    namespaces = MemoryNamespaces("clocks")
+    backend = Memory(namespaces=namespaces).backend(
+        schedules=stub(Schedules, get=schedule), schedule_runs=stub(StoredRuns, last=())
+    )
+    return ScheduleServicer(lambda: backend, clock=ManualClock())
+
+
+def asked(servicer: ScheduleServicer) -> "asyncio.Task[Any]":
+    request = pb.GetScheduleRequest(namespace="clocks", schedule_id="nightly", next_count=100)
+    return asyncio.ensure_future(servicer.get_schedule(request, Context()))
+
+
+async def test_one_thread_computes_for_one_caller_at_a_time(
+    computing: Computing, servicer: ScheduleServicer
+) -> None:
+    gets = [asked(servicer) for _ in range(10)]
+    await asyncio.to_thread(computing.begun.acquire)
+    begun = len(computing.threads)
+    computing.free.set()
+
+    views = await asyncio.gather(*gets)
+
+    assert begun == 1
+    assert len(computing.threads) == 10
+    assert {name.rsplit("_", 1)[0] for name in computing.threads} == {"calendars"}
+    assert all(len(view.next_runs) == 1 for view in views)
+
+
+async def test_nothing_is_computed_for_a_caller_that_has_left(
+    computing: Computing, servicer: ScheduleServicer
+) -> None:
+    first = asked(servicer)
+    await asyncio.to_thread(computing.begun.acquire)
+    gone = [asked(servicer) for _ in range(10)]
+    await asyncio.sleep(0)
+    last = asked(servicer)
+    for get in gone:
+        get.cancel()
+    await asyncio.wait(gone)
+    computing.free.set()
+
+    await first
+    await last
+
+    assert len(computing.threads) == 2
