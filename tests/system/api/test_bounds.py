@@ -1,6 +1,7 @@
 """Bounds: what piles up in one place is refused there, stays in its place, and goes away again."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -13,10 +14,20 @@ from grpc import StatusCode
 
 from progressor import errors
 from progressor.api import sessions
+from progressor.sdk import WaitCause
 from progressor.settings.sections import Database
 from progressor.storage.postgres import pools
 from progressor.storage.postgres.pools import connection_of, open_pools
-from tests.support.engine.replica import QUIET, Env, Replica, open_env, refusal, running_replica
+from tests.support.engine.replica import (
+    QUIET,
+    Env,
+    Replica,
+    answering,
+    open_env,
+    refusal,
+    running_replica,
+    timer,
+)
 from tests.support.engine.sessions import RawSession
 from tests.support.processor.scripted import Hang
 
@@ -24,6 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLERS_MAX = 20
 CROWD = 200
+PROCESSES = 50
 SETTINGS = {**QUIET, "replica.heartbeat_interval_seconds": "0.1"}
 
 BOTH = pytest.mark.parametrize("session", [True, False], ids=["session", "unary"])
@@ -31,8 +43,10 @@ BOTH = pytest.mark.parametrize("session", [True, False], ids=["session", "unary"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replica(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that never scans: what finds no worker is taken as workers become free."""
     async with running_replica(database, SETTINGS) as replica:
         yield replica
+        assert replica.points.count("scan_found") == 0
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +218,160 @@ async def test_those_who_wait_for_a_connection_are_so_many_and_no_more(
         await opened.close()
 
     assert Counter(task.result() for task in tasks) == {True: 2, False: 3}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def narrow(replica: Replica) -> AsyncIterator[Env]:
+    """Return a namespace with two workers."""
+    async with open_env(replica, worker_count_max=2) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stuck(narrow: Env) -> Hang:
+    """Return what keeps both workers busy, with processes ``h0`` and ``h1``."""
+    hang = Hang()
+    for name in ("h0", "h1"):
+        narrow.processor.on_process(name, hang)
+        await narrow.client.start(name, accept_only=True)
+    await narrow.asked("h0")
+    await narrow.asked("h1")
+    return hang
+
+
+class TestMoreWorkThanWorkers:
+    async def test_all_of_it_runs_without_a_scan(self, narrow: Env) -> None:
+        async with asyncio.TaskGroup() as group:
+            started = [
+                group.create_task(narrow.client.start(f"p{number}", b"%d" % number))
+                for number in range(PROCESSES)
+            ]
+
+        answers = [task.result().response for task in started]
+        assert answers == [b"%d" % number for number in range(PROCESSES)]
+
+    async def test_what_finds_no_worker_says_so(self, narrow: Env, stuck: Hang) -> None:
+        await narrow.client.start("p", accept_only=True)
+
+        waits = (await narrow.client.get("p")).waits
+
+        stuck.released.set()
+        await narrow.settled("p")
+        assert [wait.cause for wait in waits] == [WaitCause.NO_FREE_WORKER]
+
+    async def test_what_waits_for_a_worker_runs_the_oldest_first(
+        self, narrow: Env, stuck: Hang
+    ) -> None:
+        names = [f"p{number}" for number in range(20)]
+        for name in names:
+            await narrow.client.start(name, accept_only=True)
+        stuck.released.set()
+        for name in names:
+            await narrow.settled(name)
+
+        ran = [it.process.process_id for it in narrow.processor.requests][2:]
+        # Two workers at once: neighbours may arrive the other way round.
+        assert all(abs(ran.index(name) - place) <= 2 for place, name in enumerate(names)), ran
+
+    async def test_a_request_that_has_just_come_does_not_pass_those_that_wait(
+        self, narrow: Env, stuck: Hang
+    ) -> None:
+        for name in ("first", "second"):
+            await narrow.client.start(name, accept_only=True)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(narrow.client.start("third"))
+            await narrow.points.wait("admitted", key=narrow.key("third"))
+            stuck.released.set()
+
+        ran = [it.process.process_id for it in narrow.processor.requests]
+        assert ran.index("first") < ran.index("third")
+
+    async def test_timers_that_find_no_worker_run_later(
+        self, narrow: Env, replica: Replica
+    ) -> None:
+        names = [f"p{number}" for number in range(10)]
+        for name in names:
+            await narrow.timed(name, answering(b"fired"), after=0.8)
+        hang = Hang()
+        for name in ("h0", "h1"):
+            narrow.processor.on_process(name, hang)
+            await narrow.client.start(name, accept_only=True)
+        # A clock that this namespace's workers do not hold up.
+        async with open_env(replica) as clock:
+            clock.processor.on_process("c", answering(set_timer=timer(0.9)), answering())
+            await clock.client.start("c")
+            await clock.settled("c", 2)
+        fired_before = [name for name in names if len(narrow.asked_for(name)) > 1]
+        hang.released.set()
+        for name in names:
+            await narrow.settled(name, 2)
+
+        assert fired_before == []
+
+    async def test_calls_behind_a_step_need_no_worker_of_their_own(self, replica: Replica) -> None:
+        async with open_env(replica, worker_count_max=1) as env:
+            hang, _ = await env.busy("p")
+            async with asyncio.TaskGroup() as group:
+                calls = [group.create_task(env.client.call("p", b"1")) for _ in range(5)]
+                await env.points.wait("admitted", 7, key=env.key("p"))
+                hang.released.set()
+
+            assert [call.result().response for call in calls] == [b"1"] * 5
+
+    async def test_a_process_that_drives_itself_lets_others_have_their_turn(
+        self, replica: Replica
+    ) -> None:
+        async with open_env(replica, worker_count_max=1) as env:
+            env.processor.on_process("endless", answering(b"t", set_timer=timer()))
+            await env.client.start("endless")
+
+            answer = await env.client.start("p", b"1")
+
+            assert answer.response == b"1"
+
+    async def test_a_worker_count_can_be_raised_at_run_time(self, narrow: Env, stuck: Hang) -> None:
+        config = await narrow.client.namespaces.get(narrow.namespace)
+        await narrow.client.namespaces.update(
+            dataclasses.replace(config, worker_count_max=3), fields=["worker_count_max"]
+        )
+
+        answer = await narrow.client.start("p", b"1")
+
+        stuck.released.set()
+        assert answer.response == b"1"
+
+
+class TestWaitingCallers:
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def crowded(self, replica: Replica) -> AsyncIterator[Env]:
+        """Return a namespace in which two callers may wait, and do; ``p`` hangs."""
+        async with open_env(replica, waiting_callers_max=2) as env:
+            hang, _ = await env.busy("p")
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2):
+                    group.create_task(env.client.call("p", b"waits"))
+                await env.points.wait("admitted", 4, key=env.key("p"))
+                yield env
+                hang.released.set()
+
+    async def test_beyond_the_bound_leave_no_task(self, crowded: Env) -> None:
+        before = (await crowded.client.trace("p")).tasks
+
+        await refusal(crowded.client.call("p"))
+
+        assert len((await crowded.client.trace("p")).tasks) == len(before)
+
+    async def test_do_not_keep_out_those_who_do_not_wait(self, crowded: Env) -> None:
+        assert (await crowded.client.notify("p")).task_id
+
+    async def test_are_counted_as_callers_and_not_as_tasks(self, replica: Replica) -> None:
+        async with open_env(replica, waiting_callers_max=3) as env:
+            hang, _ = await env.busy("p")
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(env.client.call("p", b"1", idempotency_key="k"))
+                await env.points.wait("admitted", 5, key=env.key("p"))
+                status = await refusal(env.client.call("p", b"1", idempotency_key="k"))
+                hang.released.set()
+
+            assert status.reason == "OVERLOADED"

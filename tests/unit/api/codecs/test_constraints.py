@@ -1,4 +1,4 @@
-"""Constraints from the wire: the bounds of the proto comments, all violations together."""
+"""Constraints and gates from the wire: the bounds of the proto comments, all violations at once."""
 
 import datetime as dt
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from progressor.api import gates
 from progressor.api.processes import requests
 from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
@@ -15,6 +16,7 @@ from progressor.domain.gates.constraint import (
     Version,
 )
 from progressor.domain.processes.task import TaskType
+from progressor.v1 import gate_service_pb2 as gates_pb
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire import processes as process_wire
@@ -139,18 +141,12 @@ def test_an_import_has_no_constraints() -> None:
     ]
 
 
-@pytest.mark.parametrize("task", [{"task_id": 7}, {"idempotency_key": "k"}])
-def test_a_cancel_names_its_task_one_way(task: dict[str, Any]) -> None:
-    message = pb.CancelRequest(namespace="orders", process_id="1", **task)
+def test_all_violations_of_a_gate_are_reported_together() -> None:
+    message = gates_pb.SetGateRequest(namespace="Orders", gate="a\n", expected_revision=-1)
 
-    assert requests.task_from_wire(message).task == next(iter(task.values()))
-
-
-@pytest.mark.parametrize(
-    ("task", "field"),
-    [({}, "task"), ({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
-)
-def test_a_cancel_of_no_task_is_refused(task: dict[str, Any], field: str) -> None:
-    message = pb.CancelRequest(namespace="orders", process_id="1", **task)
-
-    assert fields_of(lambda: requests.task_from_wire(message)) == [field]
+    assert fields_of(lambda: gates.set_from_wire(message)) == [
+        "namespace",
+        "gate",
+        "capacity",
+        "expected_revision",
+    ]

@@ -8,7 +8,6 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
 from progressor.api import jobs as job_codec
-from progressor.api.calls import page_tokens
 from progressor.api.jobs import (
     WATCH_SECONDS_MAX,
     WATCH_SECONDS_MIN,
@@ -119,13 +118,6 @@ def test_all_violations_of_a_listing_are_reported_together() -> None:
         "page_token",
         "page_size",
     ]
-
-
-@pytest.mark.parametrize("job_id", ["a", "a/b", "é" * 128, "\U0001f9ea" * 64, "x" * 256])
-def test_every_job_has_a_token_that_comes_back(job_id: str) -> None:
-    key = (NOON, job_id)
-
-    assert page_tokens.JOBS.read(page_tokens.JOBS.write(key)) == key
 
 
 def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> None:

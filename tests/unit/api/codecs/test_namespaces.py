@@ -185,16 +185,3 @@ def test_an_invalid_namespace_name_is_refused(kind: type[pb.GetNamespaceRequest]
     assert namespace_codec.name_from_wire(kind(name="a")) == "a"
     with pytest.raises(errors.InvalidRequestError, match="name: "):
         namespace_codec.name_from_wire(kind(name="A"))
-
-
-def test_a_listing_continues_behind_the_last_name_of_its_page() -> None:
-    namespaces = tuple(Namespace(name=name, processor_targets=("a:1",)) for name in "abc")
-    page = namespace_codec.page_to_wire(namespaces, page_size=2)
-    following = namespace_codec.list_from_wire(
-        pb.ListNamespacesRequest(page_token=page.next_page_token)
-    )
-    last = namespace_codec.page_to_wire(namespaces[2:], page_size=2)
-
-    assert [namespace.name for namespace in page.namespaces] == ["a", "b"]
-    assert (following.after, following.limit) == ("b", 100)
-    assert last.next_page_token == ""

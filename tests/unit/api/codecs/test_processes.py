@@ -1,6 +1,7 @@
 """Requests of ProcessService: violations by field, all of them together."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google.protobuf import struct_pb2, timestamp_pb2
@@ -123,24 +124,33 @@ def test_a_bad_process_key_is_refused_by_its_field(kind: type[pb.RemoveRequest])
     assert fields_of(lambda: requests.key_of_request(kind())) == ["namespace", "process_id"]
 
 
-def test_await_needs_one_of_its_two_names() -> None:
-    by_id = pb.AwaitTaskRequest(namespace="a", process_id="b", task_id=7)
-    by_key = pb.AwaitTaskRequest(namespace="a", process_id="b", idempotency_key="k")
-    neither = pb.AwaitTaskRequest(namespace="a", process_id="b")
-
-    assert requests.task_from_wire(by_id).task == 7
-    assert requests.task_from_wire(by_key).task == "k"
-    assert fields_of(lambda: requests.task_from_wire(neither)) == ["task"]
+TASK_REQUESTS = pytest.mark.parametrize("kind", [pb.AwaitTaskRequest, pb.CancelRequest])
 
 
+@TASK_REQUESTS
+@pytest.mark.parametrize("task", [{"task_id": 7}, {"idempotency_key": "k"}])
+def test_a_task_is_named_one_way(kind: type[pb.CancelRequest], task: dict[str, Any]) -> None:
+    message = kind(namespace="a", process_id="b", **task)
+
+    assert requests.task_from_wire(message).task == next(iter(task.values()))
+
+
+@TASK_REQUESTS
 @pytest.mark.parametrize(
-    ("fields", "path"),
-    [({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
+    ("task", "field"),
+    [({}, "task"), ({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
 )
-def test_await_refuses_an_invalid_task_id_or_key(fields: dict[str, object], path: str) -> None:
-    message = pb.AwaitTaskRequest(namespace="a", process_id="b", **fields)  # type: ignore[arg-type]
+def test_no_task_or_an_invalid_one_is_refused(
+    kind: type[pb.CancelRequest], task: dict[str, Any], field: str
+) -> None:
+    message = kind(namespace="a", process_id="b", **task)
 
-    assert fields_of(lambda: requests.task_from_wire(message)) == [path]
+    assert fields_of(lambda: requests.task_from_wire(message)) == [field]
+
+
+@pytest.mark.parametrize("key", ["k" * 257, "a\0"])
+def test_an_invalid_idempotency_key_is_refused_by_its_field(key: str) -> None:
+    assert fields_of(lambda: decode_call(idempotency_key=key)) == ["idempotency_key"]
 
 
 @pytest.mark.parametrize("size", [-1, 1001])

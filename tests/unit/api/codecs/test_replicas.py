@@ -6,7 +6,6 @@ import pytest
 
 from progressor import errors
 from progressor.api import replicas as replica_codec
-from progressor.api.calls import page_tokens
 from progressor.domain.views.replica import ReplicaState
 from progressor.sdk.client.replicas import LogLevel
 from progressor.sdk.client.replicas import ReplicaState as SdkState
@@ -24,42 +23,6 @@ def test_every_state_has_its_number_in_all_three_places(state: ReplicaState) -> 
     assert view.state is state
     assert pb.ReplicaState.Name(message.state) == f"REPLICA_STATE_{state.name}"
     assert SdkState.from_number(message.state).value == state.value
-
-
-def test_a_listing_asks_for_a_hundred_from_the_first_on_unless_told_otherwise() -> None:
-    listing = replica_codec.list_from_wire(pb.ListReplicasRequest())
-
-    assert listing == page_tokens.Listing(after=0, limit=100)
-
-
-def test_a_page_leads_to_the_next() -> None:
-    views = tuple(make_replica_view(replica_id=number) for number in (3, 5, 8))
-    page = replica_codec.page_to_wire(views, page_size=2)
-    request = pb.ListReplicasRequest(page_size=2, page_token=page.next_page_token)
-    last = replica_codec.page_to_wire(views[2:], page_size=2)
-
-    assert [replica.replica_id for replica in page.replicas] == [3, 5]
-    assert replica_codec.list_from_wire(request) == page_tokens.Listing(after=5, limit=2)
-    assert last.next_page_token == ""
-
-
-@pytest.mark.parametrize(
-    ("field", "request_"),
-    [
-        ("page_size", pb.ListReplicasRequest(page_size=-1)),
-        ("page_size", pb.ListReplicasRequest(page_size=1001)),
-        ("page_token", pb.ListReplicasRequest(page_token="?")),
-        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.TASKS.write(7))),
-        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.REPLICAS.write(2**63))),
-    ],
-)
-def test_a_listing_that_cannot_be_is_refused_by_its_field(
-    field: str, request_: pb.ListReplicasRequest
-) -> None:
-    with pytest.raises(errors.InvalidRequestError) as caught:
-        replica_codec.list_from_wire(request_)
-
-    assert [it.field for it in caught.value.violations] == [field]
 
 
 @pytest.mark.parametrize("level", LEVELS)
