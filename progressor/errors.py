@@ -219,7 +219,7 @@ class StepFailure:
 class ProcessFailedError(StepFailedError):
     """The process is in error, or went there while the request waited.
 
-    ``own`` tells the two apart: True where the request's own step broke it.
+    ``own`` is True if the request's own step broke it.
     """
 
     reason = "PROCESS_FAILED"

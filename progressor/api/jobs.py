@@ -351,7 +351,7 @@ class JobServicer(Servicer):
             seconds = min(seconds * WATCH_GROWTH, WATCH_SECONDS_MAX)
 
     async def _lookup(self, names: tuple[str, ...]) -> Mapping[str, Namespace]:
-        """Return the namespaces of these names, up to the first that is not there."""
+        """Return the namespaces of these names, up to the first that does not exist."""
         found: dict[str, Namespace] = {}
         for name in names:
             try:

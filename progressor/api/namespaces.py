@@ -1,4 +1,4 @@
-"""NamespaceService, with the bounds that namespace_service.proto gives.
+"""NamespaceService, with the limits documented in namespace_service.proto.
 
 A namespace is read field by field into changes of a `Namespace`: creating one is all changes
 applied to the defaults, and an update is those that its mask names applied to what is stored.
@@ -87,7 +87,7 @@ def _policies_of(message: pb.Namespace, path: str, _context: object) -> dict[Tas
 
 
 def _history_of(message: pb.Namespace) -> dict[str, Any]:
-    """Return the two fields that the history policy is kept in."""
+    """Return the two fields that store the history policy."""
     policy, field = message.history, "namespace.history"
     mode = policy.WhichOneof("mode")
     if mode == "last":

@@ -122,7 +122,7 @@ class Call:
 class Session:
     """One session, from its first frame to its last."""
 
-    def __init__(  # noqa: PLR0913  what it serves by, and whom it tells
+    def __init__(  # noqa: PLR0913  collaborators and observers
         self,
         context: StreamContext,
         kinds: Mapping[str, Kind],
@@ -447,8 +447,8 @@ class Sessions:
     async def end(self, patience: float) -> None:
         """Return once every session has ended with all its answers sent.
 
-        Clients that were told get `patience` seconds to close their side, so that what is on its
-        way to us is answered too; then nothing more is read. If it is cancelled, sessions go on.
+        Notified clients get `patience` seconds to close their side, so that requests already sent
+        are answered too; then nothing more is read. If it is cancelled, sessions go on.
         """
         self._ended = True
         with contextlib.suppress(TimeoutError):

@@ -254,7 +254,7 @@ class Engine:
                 assert_never(report)
 
     async def _leave_read_only(self, wiring: Wiring) -> None:
-        """Leave a server that takes no writes any more; ends only by cancellation."""
+        """Disconnect from a server that has become read-only; ends only by cancellation."""
         while True:
             await self._read_only.wait()
             self._read_only.clear()
@@ -273,7 +273,7 @@ class Engine:
         self.observers.tell("beat")
 
     async def _drain(self, wiring: Wiring, heartbeat: Heartbeat, group: asyncio.TaskGroup) -> None:
-        """Let what is in hand come to its end, and leave the rest to others."""
+        """Finish the running steps and requests, and leave the rest to other replicas."""
         _log.info("draining", extra={"waiting": wiring.replies.waiting_count})
         wiring.slots.draining = True
         heartbeat.drain()
@@ -336,7 +336,7 @@ def _tell_difference(configured: Namespace, stored: Namespace) -> None:
 
 
 class _Health:
-    """Whether PostgreSQL answers, told from one place to another."""
+    """Whether PostgreSQL answers: set by the heartbeat, awaited by the engine."""
 
     def __init__(self) -> None:
         self._healthy = False
@@ -427,5 +427,5 @@ async def engine(
             yield running
         finally:
             running.stop()
-            # Also where the host is cancelled: what is in hand comes to its end first.
+            # Running steps end first, also when the host is cancelled.
             await asyncio.wait({main})

@@ -211,7 +211,7 @@ class Wiring:
         return [*self._admissions.waiting(), *self._settlements.waiting()]
 
     def load(self) -> ReplicaLoad:
-        """Return what is in hand at the moment; from any thread."""
+        """Return what the replica is working on; thread-safe."""
         unreachable = self._processor.reach.unreachable()
         largest_steps = self._processor.sizes.largest()
         # If there are too many namespaces, those where callers are most likely to wait.
@@ -334,7 +334,7 @@ class Wiring:
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait for the steps in hand, then write what is decided, and close the channels."""
+        """Wait for the running steps, write the pending settlements, and close the channels."""
         await self.slots.idle()
         self._slots_stop.set()
         self._admissions.close()

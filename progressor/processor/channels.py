@@ -99,7 +99,7 @@ class Channels:
     def forget(self, namespace_name: str) -> None:
         """Release the targets of a deleted namespace; an unknown namespace is ignored.
 
-        `run` soon closes channels that no namespace uses any more. If `run` is not running,
+        `run` soon closes channels that no namespace uses. If `run` is not running,
         `close` does.
         """
         # Also forget those of nodes that are bound to one of its targets.

@@ -41,7 +41,7 @@ class GateCapacities:
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> Gate:
-        """Set a capacity and return the gate; raises as `Gates.set` in storage."""
+        """Set a capacity and return the gate; raises what `Gates.set` in storage raises."""
         effects = await self.gates.set(
             namespace, gate, capacity=capacity, expected_revision=expected_revision
         )

@@ -92,7 +92,7 @@ class Requests:
         return _reply(request.key, result, deduplicated=_is_duplicate(ticket))
 
     async def accept(self, request: Request) -> Receipt:
-        """Admit a request and return once its task is durable; raises as `ask` does."""
+        """Admit a request and return once its task is durable; raises what `ask` raises."""
         namespace = await self.namespaces.lookup(request.key.namespace)
         ticket = self._submit(dataclasses.replace(request, waits=False), namespace)
         admission = await ticket.admitted
@@ -100,7 +100,7 @@ class Requests:
         return Receipt(task_id=admission.task_id, deduplicated=_is_duplicate(ticket))
 
     async def await_task(self, key: ProcessKey, task: int | str, *, timeout: float | None) -> Reply:
-        """Return the reply of a task known by its id or idempotency key; raises as `ask` does."""
+        """Return the reply of a task named by id or idempotency key; raises what `ask` raises."""
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
         namespace = await self.namespaces.lookup(key.namespace)

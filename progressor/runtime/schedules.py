@@ -111,7 +111,7 @@ class ScheduleRuns:
     context: Context
 
     async def run(self, items: Sequence[Item]) -> tuple[Done, ...]:
-        """Run a batch of one kind; raises as `StoredRuns.run`."""
+        """Run a batch of one kind; raises what `StoredRuns.run` raises."""
         for item in items:
             if item.policy is OverlapPolicy.CANCEL_PREVIOUS:
                 await self._cancel_previous(item)
@@ -148,7 +148,7 @@ class ScheduleRuns:
 
         Raises:
             ScheduleNotFoundError: There is none.
-            StorageUnavailableError: PostgreSQL is unreachable; the key tells whether it ran.
+            StorageUnavailableError: PostgreSQL is unreachable; the key shows whether it ran.
         """
         for _ in range(ATTEMPTS_MAX):
             schedule = await self.schedules.get(key)

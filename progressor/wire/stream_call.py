@@ -64,7 +64,7 @@ class StreamCall(Generic[Request, Response]):
             raise self._end.result() from error
 
     async def done_writing(self) -> None:
-        """Say that no more frames come; raises as `write` does."""
+        """Close the sending side; raises what `write` raises."""
         await self._call.done_writing()
 
     def cancel(self) -> bool:

@@ -89,7 +89,7 @@ class StreamContext(CallContext, Protocol):
 
 
 class Stream(Protocol):
-    """A method with frames both ways: the type of the client's, and what serves one stream."""
+    """A bidirectional streaming method: its request type, and the function that serves it."""
 
     @property
     def frame(self) -> type[Message]: ...

@@ -60,7 +60,7 @@ class GateCapacities(Protocol):
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> Gate:
-        """Set a capacity, if the gate is at `expected_revision` (0: at any, or not there)."""
+        """Set a capacity, if the gate is at `expected_revision` (0: at any, or none)."""
 
 
 class JobControl(Protocol):

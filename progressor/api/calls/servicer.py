@@ -45,10 +45,9 @@ def reading(
     [Callable[[S, Asked, CallContext], Awaitable[Answer]]],
     Callable[[S, Any, CallContext], Awaitable[Answer]],
 ]:
-    """Have a method take what is read of its message, about a namespace that exists.
+    """Decode the message of a method, and check that its namespace exists.
 
-    A deadline that has passed is refused first, then what is wrong with the request, and then a
-    namespace that is not there.
+    A passed deadline is reported first, then violations of the request, then an unknown namespace.
     """
 
     def declare(

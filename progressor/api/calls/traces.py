@@ -75,7 +75,7 @@ class Known:
 
 
 def grpc_context_of(context: object) -> object:
-    """Return the context of a call as gRPC, or a session, gave it."""
+    """Return the trace context of a call, from gRPC metadata or its session."""
     while isinstance(context, Known):
         context = context.inner
     return context

@@ -155,5 +155,5 @@ PageSize = Annotated[int, PAGE_SIZE]
 
 
 def shown(value: str) -> str:
-    """Return a value as a message can show it: quoted, and cut where it is long."""
+    """Return a value for a message: quoted, and truncated if it is long."""
     return repr(value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "…")

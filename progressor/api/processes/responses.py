@@ -179,7 +179,7 @@ def size_of_get(view: ProcessView, page: HistoryPage) -> int:
 
 
 def size_of_trace(trace: TaskTrace) -> int:
-    """Return about how many bytes a task takes in the answer to Trace."""
+    """Estimate the size in bytes of a task in the response to Trace."""
     return _ITEM_BYTES + len(trace.args) + len(trace.response) + _size_of(trace.events)
 
 

@@ -154,7 +154,7 @@ class ProcessServicer(Servicer):
     async def _decoded(self, namespace: str, decode: Callable[[int], T]) -> T:
         """Return a request, decoded with the payload limit of its namespace.
 
-        What is wrong with the request itself goes before a namespace that is not there.
+        Violations of the request are reported before an unknown namespace.
         """
         if not is_namespace_name(namespace):
             return decode(PAYLOAD_BYTES_CEILING)

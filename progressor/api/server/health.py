@@ -1,8 +1,8 @@
 """The health service: each watcher receives what has changed, however many others come and go.
 
-Not grpcio-health-checking's own: there, when one of two watchers of a service leaves, the other
-hears of nothing any more (1.81: it deletes the condition that all of them wait for), and one that
-does not read holds up the change itself.
+It replaces the servicer of grpcio-health-checking, where a watcher receives no further changes once
+another watcher of the service has left (1.81: it deletes the condition that all of them wait for),
+and where a watcher that does not read delays the change itself.
 """
 
 import asyncio

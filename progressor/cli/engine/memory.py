@@ -77,7 +77,7 @@ class Memory:
         trim: Callable[[], object],
         collect: Callable[[], object],
     ) -> None:
-        """Take the functions of the system.
+        """Watch the memory of this process.
 
         Args:
             clock: For the time between two collections.

@@ -83,7 +83,7 @@ class _Bus:
         return self.span.start < other.span.stop and other.span.start < self.span.stop
 
     def corner(self, row: int, before: str) -> str:
-        """Return the character in a row, after that to its left."""
+        """Return the character in a row, given the one to its left."""
         is_target = row in self.targets
         from_left = row in self.sources or (is_target and before == "─")
         up, down = row > self.span.start, row < self.span.stop - 1

@@ -84,7 +84,7 @@ NO_PART = Part()
 class Process:
     """A process without its history, as the last settlement left it.
 
-    ``init_task_id`` tells a process from another one that had its id before a removal.
+    ``init_task_id`` distinguishes a process from a removed one with the same id.
     """
 
     key: ProcessKey

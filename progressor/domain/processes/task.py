@@ -51,7 +51,7 @@ FINAL_STATUSES = frozenset({TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CA
 class TaskError:
     """How a task ended that did not finish.
 
-    ``code`` is a gRPC status code; ``rejected`` tells a processor's refusal, whose ``reason`` and
+    ``code`` is a gRPC status code; ``rejected`` marks a processor's rejection, whose ``reason`` and
     ``metadata`` are its own, from a failure, whose ``metadata`` are the engine's.
     """
 

@@ -2,8 +2,8 @@
 
 A *run* is one instant of a schedule. What it starts, its record and the schedule's step to the
 next instant are one transaction under the lock of the schedule's row: neither a lease nor a key
-alone would keep it to once, since a process may have been removed, by itself or by retention,
-before somebody slow comes to the same instant again.
+alone would ensure that it runs once, since a process may have been removed, by itself or by
+retention, before a slow replica reaches the same instant again.
 ``priv/functions/schedules/run_schedules.sql`` does it; `decide` is its table.
 
 ================  ===========  ============================  =====================================
@@ -17,8 +17,8 @@ cancel previous   started      the earlier ones are          as before; what was
                                cancelled, then started       waiting
 ================  ===========  ============================  =====================================
 
-A queued run is started once none is at work any more, by the scan. With none at work and one
-queued, which is about to be started, a new one counts as if that were done.
+The scan starts a queued run once no other run is at work. If none is at work and one is queued,
+that one is about to start, and a new run is decided as if it had started.
 """
 
 import dataclasses

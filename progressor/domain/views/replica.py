@@ -65,7 +65,7 @@ class NamespaceLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """What a replica has in hand: places taken by steps, and tasks that callers wait for.
+    """What a replica is working on: running steps, and tasks that callers wait for.
 
     ``loads`` are those of its namespaces, at most LOADS_MAX.
     """
@@ -127,8 +127,8 @@ class ReplicaView:
     """A replica as its last heartbeat described it; instants and the age by PostgreSQL's clock.
 
     ``lease_timeout`` is the one by which its leases are judged. ``lease_count`` are the leases that
-    it holds now. None: its release does not report it, and the ``clock_offset`` (by how
-    much its clock is ahead) is not told by a first heartbeat either.
+    it holds now. None: its release does not report it. ``clock_offset`` (by how much its clock is
+    ahead) is also None after its first heartbeat.
     """
 
     replica_id: int

@@ -134,8 +134,8 @@ class Running:
 class PresumedDead:
     """The replica that carried it has been silent for its lease timeout.
 
-    ``silent_since`` is None where it is not even on the list any more, ``collected_at`` where no
-    replica lives that would collect.
+    ``silent_since`` is None if its row has been deleted, ``collected_at`` if there is no replica to
+    collect the task.
     """
 
     NAME: ClassVar = "presumed_dead"
@@ -181,7 +181,7 @@ class RunAtNotDue:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryNotDue:
-    """Its last attempt failed; the next one is then. ``attempts_max`` counts all attempts."""
+    """Its last attempt failed; the next is scheduled. ``attempts_max`` counts all attempts."""
 
     NAME: ClassVar = "retry"
 

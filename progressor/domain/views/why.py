@@ -379,7 +379,7 @@ def _risk(cause: Running) -> str:
 
 def _silence(since: dt.datetime | None) -> str:
     if since is None:
-        return "which is not on the list of replicas any more"
+        return "which is no longer on the list of replicas"
     return f"which has been silent since {_at(since)}"
 
 

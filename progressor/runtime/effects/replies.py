@@ -96,7 +96,7 @@ class Replies:
     def deliver(
         self, result: TaskResult, reply_to: Iterable[int] = (), *, namespace: str = ""
     ) -> None:
-        """Answer the callers who wait here, and notify the other replicas in `reply_to`."""
+        """Answer the callers on this replica, and notify the other replicas in `reply_to`."""
         self._answer(result, _LOCAL)
         for replica_id in reply_to:
             if replica_id != self._context.replica_id:

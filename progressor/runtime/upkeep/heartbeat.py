@@ -50,7 +50,7 @@ class Report(enum.Enum):
     MISSED = enum.auto()
     """A beat could not be written."""
     READ_ONLY = enum.auto()
-    """It could not be written because the server takes no writes any more."""
+    """A beat could not be written because the server has become read-only."""
     LOST = enum.auto()
     """Other replicas may take the leases from now on, or could for a while.
 
@@ -61,7 +61,7 @@ class Report(enum.Enum):
 class Heartbeat:
     """One thread that beats until `stop`.
 
-    It calls ``load`` in the thread, for what the replica has in hand, and ``report`` on the loop.
+    It calls ``load`` in the thread, for what the replica is working on, and ``report`` on the loop.
     """
 
     def __init__(

@@ -58,7 +58,6 @@ class ZombieScan:
     claims that had been begun by then."""
 
     def __post_init__(self) -> None:
-        """Begin to compare clocks with the first scan."""
         object.__setattr__(self, "_guard", ClockGuard(self.context.replica.lease_timeout))
 
     async def scan(self) -> None:

@@ -134,7 +134,7 @@ class SimulatedJob:
         return self.graph[name].spec.namespace or self.namespace
 
     def outcome(self, node: GraphNode) -> NodeOutcome:
-        """Return the outcome of a node, as handlers get it."""
+        """Return the outcome of a node, as handlers receive it."""
         return NodeOutcome(
             name=node.name,
             state=node.state,

@@ -327,7 +327,7 @@ class GroupCommit(Generic[Item, Result]):
         """Wait for the oldest batch in flight.
 
         Raises:
-            StorageUnavailableError: It was not written. No batch is in flight any more, and items
+            StorageUnavailableError: It was not written. No batch is in flight, and items
                 that were not written are queued again.
         """
         await asyncio.wait({shard.in_flight[0].task})

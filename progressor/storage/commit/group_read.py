@@ -210,7 +210,7 @@ class GroupRead(Generic[Item, Result]):
         return batch
 
     def _take(self) -> "list[_Entry[Item, Result]]":
-        """Take entries from the front; those whose callers have gone are dropped."""
+        """Take entries from the front, and drop those whose callers are gone."""
         batch: list[_Entry[Item, Result]] = []
         while self._waiting and len(batch) < self._batch_max:
             entry = self._waiting.popleft()
@@ -261,7 +261,7 @@ _Entry = tuple[Item, asyncio.Future[Result]]
 
 
 def _fail(entries: "Iterable[_Entry[Item, Result]]", error: errors.StorageError) -> None:
-    """Tell an error to those who have no answer yet."""
+    """Fail the entries that have no answer yet."""
     for _, future in entries:
         if not future.done():
             future.set_exception(error)

@@ -34,7 +34,7 @@ class Entry(Generic[Item, Result]):
     """A queued item; `size` is in bytes.
 
     ``again``: it was sent before; ``done``: its result is known. ``parked_at`` is on the event
-    loop's clock, ``since`` on the clock of whoever submitted it. ``blocked_by`` is the row that it
+    loop's clock, ``since`` on the clock of its submitter. ``blocked_by`` is the row that it
     waits for where its process is not locked itself.
     """
 

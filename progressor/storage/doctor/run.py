@@ -1,8 +1,8 @@
-"""An doctor_run of a database: one connection that only looks, a short transaction per question.
+"""A run of the doctor on a database: one read-only connection, a short transaction per query.
 
-Every question is asked in a READ ONLY transaction of its own, with a statement timeout: so it
-changes nothing, and holds back vacuum for no longer than that. A question that takes too long, that
-the role may not ask, or whose tables are not there, leaves its check undone and the others alone.
+Every query has a READ ONLY transaction of its own with a statement timeout, so it changes nothing
+and holds back vacuum no longer than that. If a query takes too long, is not permitted to the role,
+or names a missing table, its check is reported as not done; the other checks go on.
 """
 
 import contextlib

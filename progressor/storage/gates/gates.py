@@ -130,7 +130,7 @@ class Gates:
         return found[0]
 
     async def get(self, namespace: str, gate: str) -> GateView:
-        """Read a gate with who holds it and who waits for it; raises as `read`."""
+        """Read a gate with its holders and its queue; raises what `read` raises."""
         return GateView(
             gate=await self.read(namespace, gate),
             holders=await self._read(
@@ -154,7 +154,7 @@ class Gates:
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> Effects:
-        """Set the capacity of a gate, which is made where it is not there.
+        """Set the capacity of a gate, creating it if there is none.
 
         It takes effect at once. Surplus holders that do not run yet give way afterwards
         (`evict_holders`).

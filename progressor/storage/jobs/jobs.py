@@ -1,4 +1,4 @@
-"""Jobs: what is read of them, and what is done to them but by settlements.
+"""Jobs: reads, and changes other than by settlements.
 
 ``priv/functions`` do it under the locks of leader and followers; the rules stand in
 ``domain/jobs/job.py``.
@@ -310,7 +310,7 @@ class Jobs:
 
         Followers that lead failed jobs themselves have to be retried after it, each in its own
         transaction; the node of one that is not fails again (`recover`). At most one of
-        ``deadline`` and ``timeout`` is given; without either, the job has no deadline any more.
+        ``deadline`` and ``timeout`` is given; without either, the job loses its deadline.
 
         Raises:
             JobNotFoundError: There is none.
@@ -365,7 +365,7 @@ class Jobs:
     async def stop_orphans(
         self, *, after: ProcessKey = BEFORE_ALL
     ) -> tuple[tuple[int, ProcessKey | None], Effects]:
-        """Stop followers whose leader was removed, some behind `after` in one transaction.
+        """Stop followers whose leader was removed: a page after `after`, in one transaction.
 
         Returns:
             How many were stopped, and where to go on, None at the end.

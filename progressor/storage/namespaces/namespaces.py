@@ -43,8 +43,8 @@ class Namespaces:
     async def lookup(self, name: str) -> Namespace:
         """Return a namespace, from memory if it is there: as of the last `refresh`.
 
-        So a change made in another replica takes effect here with the next scan; and a step in hand
-        can end by yesterday's policy while PostgreSQL is unreachable.
+        A change made through another replica takes effect here with the next scan; while PostgreSQL
+        is unreachable, running steps end by the policy in memory.
 
         Raises:
             NamespaceNotFoundError: There is none.

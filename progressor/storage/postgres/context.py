@@ -56,7 +56,7 @@ class StorageContext:
             yield connection
 
     async def call(self, function: Function[R], *keys: object, **named: object) -> list[R]:
-        """Call a function and return its rows; raises as `connection` and `Function.rows`.
+        """Call a function and return its rows; raises what `connection` and `Function.rows` raise.
 
         Its arguments are named; or they are fields of `keys`, or this context's own.
         """

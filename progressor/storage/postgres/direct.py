@@ -210,7 +210,7 @@ class _Pipeline:
         """Read whether or not anything was heard.
 
         libuv stops to poll a socket that was reset, as it is when PostgreSQL ends with statements
-        unread, and uvloop tells the reader nothing of it.
+        unread, and uvloop does not notify the reader.
         """
         self._looks = bool(self._answers)
         if self._looks:
@@ -270,6 +270,6 @@ class _Pipeline:
                 # Rows that are not followed by a Sync response do not confirm a commit.
                 answer.set_exception(error)
             else:
-                # What PostgreSQL said before it hung up tells more than that it did.
+                # An error sent before the hang-up says more than the hang-up.
                 answer.set_result(result)
             result = None

@@ -9,28 +9,28 @@ CONFLICT_ATTEMPTS_MAX times at once; *later* is after a pause, see ``storage/__i
 
 | SQLSTATE | such as | our error | request | settlement | claim, scan, beat |
 | --- | --- | --- | --- | --- | --- |
-| 40P01 40001 | deadlock | Conflict | again, then told | again, then later | later |
-| 55P03 | a row locked | Locked | the others first, then told | the others first | the others |
-| 08 40 53 55 57 58 | away, full | Unavailable | told | later | later |
-| 25P03 25P04 | session ended | Unavailable | told | later | later |
-| none | lost, timed out | Unavailable | told | later | later |
-| none | login refused | Schema | told | later | later |
-| none | all too busy | Overloaded | told | later | later |
-| 25006 | demoted | ReadOnly | told | later, elsewhere | later, elsewhere |
-| 0A 28 3D 3F 42 | no function | Schema | told | later | later |
-| XX000 | who knows | Refused, doubtful | again, then refused | again, then refused | later |
+| 40P01 40001 | deadlock | Conflict | again, then error | again, then later | later |
+| 55P03 | a row locked | Locked | the others first, then error | the others first | the others |
+| 08 40 53 55 57 58 | down, full | Unavailable | error | later | later |
+| 25P03 25P04 | session ended | Unavailable | error | later | later |
+| none | lost, timed out | Unavailable | error | later | later |
+| none | login refused | Schema | error | later | later |
+| none | all too busy | Overloaded | error | later | later |
+| 25006 | demoted | ReadOnly | error | later, elsewhere | later, elsewhere |
+| 0A 28 3D 3F 42 | no function | Schema | error | later | later |
+| XX000 | internal | Refused, doubtful | again, then refused | again, then refused | later |
 | 22 23 21 54 P0 XX001 | a value | Refused | fails alone | breaks its process | later |
 
-*Told* is STORAGE_UNAVAILABLE with RetryInfo, and OVERLOADED where all connections are too busy:
-whether the request was done is unknown, and its idempotency key tells. *Later* has no end: what is
-decided is written once PostgreSQL can be asked. Each time a lane is refused service it sends half
-as many items at once, so that what was too much for PostgreSQL gets through. A *refused* batch is
-split until the culprit stands alone. Of a *locked* one the others are written, and those that
-another session holds wait beside the line until they are let go (`lane`).
+*Error* is STORAGE_UNAVAILABLE with RetryInfo, or OVERLOADED if all connections are too busy: the
+request may or may not have been done; repeating it with its idempotency key gives the result.
+*Later* has no limit: a decided settlement is written once PostgreSQL answers. After each failure a
+shard halves its batches, in case they were too large for PostgreSQL. A *refused* batch is split
+until the faulty item is alone. Of a batch with *locked* rows, the other items are written, and the
+locked ones are parked until the other session releases them (`shard`).
 
-Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked, a password
-changed. An engine that starts ends with such an error (`migrations`). Later no request is
-at fault, and to refuse them one by one would break every process that has a step in hand.
+Classes 0A .. 42 are caused by an operator: functions or tables dropped, privileges revoked, a
+password changed. An engine exits with such an error at its start (`migrations`). Later no request
+is at fault, and refusing them one by one would break every process with a running step.
 `progressor migrate`, or the start of any replica, brings the functions back.
 """
 
@@ -374,7 +374,7 @@ class Pools:
             yield (pool.name,), pool.get_stats().get(name, 0)
 
     async def leave(self) -> None:
-        """Connect anew: the server that all this leads to takes no writes any more."""
+        """Reconnect, because the server has become read-only."""
         for pool in (self.front, self.worker, self.scan):
             await pool.leave()
 

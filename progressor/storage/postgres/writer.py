@@ -1,15 +1,16 @@
-"""The server that takes writes: how every connection finds it, and notices that it is not any more.
+"""The writable server: how every connection finds it, and notices that it has become read-only.
 
-All that the engine writes and reads goes there. What a server that was demoted, or a standby,
-still answers may be old, so it is as good as away. Three things lead a connection to the writer:
+The engine writes to it and reads from it. A demoted server or a standby may answer with old data,
+so it counts as unavailable. Three things lead a connection to the writable server:
 
-- `connection_string`, by which all of them are made: of several hosts libpq takes the one that
-  takes writes.
-- `refuse_read_only`, which asks the server itself: pools do for each new connection, the listener
-  now and then as well. libpq goes by what a server tells at the beginning; a pooler tells what was
-  so at its own (PgBouncer issue 859). The writer learns of it by the error.
-- The heartbeat, which writes all the time: where it gets this error, all pools leave the server,
-  also with connections that only read.
+- `connection_string`, with which every connection is made: of several hosts, libpq picks the
+  writable one.
+- `refuse_read_only`, which asks the server itself: pools for each new connection, the listener also
+  from time to time. libpq relies on what a server reports when it connects, and a pooler reports
+  what was true when the pooler itself connected (PgBouncer issue 859). A writer notices by the
+  error.
+- The heartbeat, which writes all the time: when it gets this error, all pools close their
+  connections to the server, including those that only read.
 """
 
 from collections.abc import Mapping

@@ -181,7 +181,7 @@ class Admissions(GroupCommits[Entry, Admitted]):
     async def _refuse_missing_gates(
         self, connection: Connection, batch: Sequence[Entry], results: list[Admission | None]
     ) -> None:
-        """Refuse requests that name a gate, for themselves or nodes, that is not there."""
+        """Refuse requests that name a missing gate, for themselves or for nodes."""
         named = []
         with before_sending():
             for place, entry in enumerate(batch):

@@ -46,7 +46,7 @@ class Room:
     """How many tasks of a namespace this replica can take.
 
     ``requests_first`` says whose turn it is: places go to the oldest request and the oldest of all
-    tasks by turns. ``after`` is the time and the id of the last task that `find_upcoming` told of.
+    tasks by turns. ``after`` is the time and the id of the last task that `find_upcoming` returned.
     """
 
     namespace: str

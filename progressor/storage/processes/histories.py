@@ -17,7 +17,7 @@ PAGE_EVENTS_MAX = 1000
 """Events read by one statement; a longer range takes several."""
 
 EVENTS_MAX = 1000
-"""Events told of one task."""
+"""Events shown per task."""
 
 
 class Histories:

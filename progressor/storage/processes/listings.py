@@ -70,7 +70,7 @@ class Listings:
         listed: list[Listed] = []
         size, left = query.page_size, LOOKED_AT_MAX if query.causes else query.page_size
         while True:
-            # One more than is looked at tells whether there are others.
+            # One row more than the page tells whether another page follows.
             found = await self._list(dataclasses.replace(query, page_size=size + 1))
             looked_at = found[:size]
             waits = await self._waits_of(looked_at)

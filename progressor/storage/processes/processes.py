@@ -204,7 +204,7 @@ class Processes:
         )
 
     async def _whys(self, namespace: str) -> Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]:
-        """Return what finds causes, by what the replicas told last."""
+        """Return the finder of wait causes, with the latest status of the replicas."""
         facts = await self._watch.facts()
         found = await self._namespaces.lookup(namespace)
         return functools.partial(why.waits, facts=facts, namespace=found)

@@ -48,7 +48,7 @@ class Results:
         self._await_task = context.functions.call("await_task", _AwaitedRow)
 
     async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
-        """Return how a task ended; or its id if it has not: this replica is then told when it does.
+        """Return how a task ended; its id if it has not: this replica is then notified of it.
 
         Args:
             key: Its process.

@@ -257,7 +257,7 @@ class Settlements(GroupCommits[Entry, Outcome]):
                 results[position] = found[0]
 
     def _written(self, entry: Entry, row: _Row) -> Written:
-        # A zombie's process is not known, a removed one has no status any more.
+        # The process of a zombie is unknown, and a removed one has no status.
         process = following = due = None
         if entry.process is not None and row.process_status is not None:
             process = _moved(entry.process, entry.task_id, entry.settlement, row)

@@ -1,12 +1,12 @@
 """The heartbeat's own connection: blocking, for its own thread, outside the pools.
 
-Each beat also measures how far the replica's clock is from PostgreSQL's: the beat's instant there
-is taken for the middle of its round trip here, so the offset is known to half a round trip. The
-next beat tells it. Nothing that replicas compare goes by their clocks, so an offset is worth a
-warning and no more.
+Each beat also measures the offset of the replica's clock from PostgreSQL's: PostgreSQL's time of
+the beat is assumed to be the middle of the round trip, so the offset is accurate to half a round
+trip. The next beat reports it. Replicas never compare times of their own clocks, so an offset
+causes a warning and nothing else.
 
-A beat is a write, and there is always a next one: so this is where a replica learns that its server
-takes no writes any more, also when nothing else is to be written.
+A beat is a write, and another one always follows, so an otherwise idle replica notices here that
+its server has become read-only.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Heartbeats:
         """Renew all leases of the replica, or enter it. Blocks.
 
         Raises:
-            StorageReadOnlyError: The server takes no writes any more.
+            StorageReadOnlyError: The server has become read-only.
             StorageError: It could not be written; the next beat connects anew.
         """
         parameters = self._constants | {

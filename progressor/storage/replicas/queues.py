@@ -154,7 +154,7 @@ class QueueWatch:
         return found
 
     async def counts(self, busy: Busy) -> QueueCounts:
-        """Return what waits, as counted last; those who ask at once share one statement.
+        """Return the latest counts of waiting tasks; concurrent callers share one statement.
 
         Where PostgreSQL does not answer within PATIENCE, that is the count before, or none.
 
@@ -203,7 +203,7 @@ class Activities:
         self._queues = queues
 
     async def read(self) -> Activity:
-        """Return what the replicas told last, and what waits."""
+        """Return the latest status of the replicas, and the queues."""
         facts = await self._watch.facts()
 
         def busy() -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Replicas: who is there, who was heard of when, and the leases of those who are not."""
+"""Replicas: their rows and heartbeats, and the leases of replicas that are gone."""
 
 import dataclasses
 import datetime as dt
@@ -60,7 +60,7 @@ async def draw_replica_id(pool: Pool) -> int:
 
 
 class Replicas:
-    """The table of replicas, and the leases of those who are not there any more.
+    """The table of replicas, and the leases of replicas that are gone.
 
     ``lease_timeout`` is for replicas that do not tell their own.
     """

@@ -1,12 +1,12 @@
-"""Watch: what the replicas know of their namespaces, told by each and read by all.
+"""Replica status: what each replica knows about its namespaces, written by it and read by all.
 
-A replica tells with its heartbeats, in one column of its row. Every replica reads the rows of all
-when a caller asks why a task waits, or what goes on, and at most once a second: a Get costs no
-statement more.
+A replica writes its status with each heartbeat, in one column of its row. Replicas read all rows
+when a caller asks why a task waits or what the replicas do, at most once a second, so a Get needs
+no additional statement.
 
-Of each namespace it tells a list: places taken, places, the seconds for which its processor has
-been out of reach, and its tally (settled, attempts, failed, the seconds that they took). What a
-later release tells goes behind that: those before leave it unread, and their own lists end sooner.
+The status of a namespace is a list: busy workers, all workers, the seconds for which its processor
+has been unreachable, and its tally (settled, attempts, failed, the seconds that they took). A later
+release appends to the list: older releases ignore the additional elements, and write shorter lists.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Watch:
         self._reading = asyncio.Lock()
 
     async def facts(self) -> Facts:
-        """Return what the replicas told; those who ask at once share one statement.
+        """Return the status of the replicas; concurrent callers share one statement.
 
         Raises:
             StorageUnavailableError: It is too old, and PostgreSQL is unreachable.

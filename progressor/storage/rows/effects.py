@@ -64,7 +64,7 @@ class Cancelled:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """A cancelled task and what its callers are told: an error, or that its process is removed."""
+    """A cancelled task and what its callers get: an error, or that its process was removed."""
 
     namespace: str
     task: Cancelled
@@ -189,7 +189,7 @@ def cancellations(
     error: TaskError | None = None,
     removed: bool = False,
 ) -> tuple[Cancellation, ...]:
-    """Read the same column with what the callers of all these tasks are told."""
+    """Read the same column, with the answer for the callers of all these tasks."""
     return tuple(
         Cancellation(namespace=namespace, task=task, error=error, removed=removed)
         for task in cancelled(tasks)

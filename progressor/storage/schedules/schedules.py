@@ -118,13 +118,13 @@ class Schedules:
         return await self._change("update_schedule", key, change, expected_revision)
 
     async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule run no more; raises as `update` does."""
+        """Pause a schedule; raises what `update` raises."""
         return await self._change(
             "pause_schedule", key, lambda _schedule, _now: {"note": note}, expected_revision
         )
 
     async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
-        """Have a schedule run again, from its first instant after now on; raises as `update`."""
+        """Resume a schedule from its next instant; raises what `update` raises."""
 
         def change(schedule: Schedule, now: dt.datetime) -> dict[str, Any]:
             upcoming = Calendar(key, schedule.spec.timing).upcoming(now)
@@ -133,7 +133,7 @@ class Schedules:
         return await self._change("resume_schedule", key, change, expected_revision)
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
-        """Delete a schedule with its runs; raises as `update` does."""
+        """Delete a schedule with its runs; raises what `update` raises."""
         [found] = await self._context.call(self._delete_schedule, key, expected=expected_revision)
         if found.revision is None:
             raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
@@ -148,7 +148,7 @@ class Schedules:
         """Queue instants of the past, and return how many were not run, or queued, before.
 
         Raises:
-            ScheduleNotFoundError: There is none any more.
+            ScheduleNotFoundError: It has been deleted.
             ScheduleChangedError: It has changed since `schedule` was read.
             InvalidRequestError: Some are where the record of runs is gone.
         """

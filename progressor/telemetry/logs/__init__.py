@@ -1,4 +1,4 @@
-"""The log: standard logging in, text or JSON lines out, on stderr.
+"""Logs: standard logging to stderr, as human-readable lines or as JSON.
 
 Start with ``setup``.
 """

@@ -1,4 +1,4 @@
-"""The log: standard logging in, lines for people or JSON out, on stderr.
+"""Log setup: standard logging to stderr, as human-readable lines or as JSON.
 
 Modules log with ``logging.getLogger(__name__)``, a constant text and ``extra`` fields. Each line
 has the ids of its trace, if any; repeated messages are counted (``repetition``); the level can be

@@ -1,4 +1,4 @@
-"""A primary that takes no writes any more: as if it were away, until it or another one does."""
+"""A demoted primary counts as unavailable, until it or another server takes writes."""
 
 import asyncio
 import contextlib

@@ -417,7 +417,7 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((DEAD,), {},
      f"{TAKEN} has been silent since {AT_1} and is presumed dead; {COLLECTED}"),
     ((LOST,), {},
-     (f"{TAKEN} is not on the list of replicas any more and is presumed dead; the task is "
+     (f"{TAKEN} is no longer on the list of replicas and is presumed dead; the task is "
      "collected once a replica serves.")),
     ((OVERRUN,), {},
      f"{RUNS} and ought to have ended by {AT_1}; {COLLECTED.replace('02.000', '02.500')}"),

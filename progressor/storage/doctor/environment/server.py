@@ -1,4 +1,4 @@
-"""The server: does it take writes and keep what it acknowledged, and who else is at work in it?"""
+"""The server: is it writable and durable, and what do its other sessions do?"""
 
 from psycopg.rows import DictRow
 

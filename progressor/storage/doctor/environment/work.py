@@ -41,7 +41,7 @@ class Seen:
 
 
 def see_replicas(doctor_run: DoctorRun) -> Seen:
-    """Read the replicas; each is judged by its own lease timeout where it tells one."""
+    """Read the replicas; each is judged by its own lease timeout if it reports one."""
     rows = doctor_run.rows(_SQL["read_replicas"])
     ours = doctor_run.replica.lease_timeout.total_seconds()
     living = [row for row in rows if row["silent_for"] <= (row["lease_timeout"] or ours)]
@@ -87,7 +87,7 @@ def versions_verdict(doctor_run: DoctorRun) -> Verdict:
             ],
         )
     if not builds:
-        return findings.ok("no replica is there to have a version")
+        return findings.ok("there is no replica")
     [(version, _)] = builds
     return findings.ok(f"{count_of(len(living), 'replica')} of version {version}")
 
@@ -98,10 +98,10 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
     told = [row for row in living if row["clock_offset"] is not None]
     if living and not told:
         return findings.not_done(
-            "no replica tells its clock",
+            "no replica reports its clock",
             advice=(
-                "Ask again in a heartbeat or two if they have just started; else run `progressor "
-                "migrate`, and replicas of this release."
+                "Try again after two heartbeats if the replicas have just started; otherwise run "
+                "`progressor migrate` and replicas of this release."
             ),
         )
     limit = CLOCK_SKEW.total_seconds()
@@ -110,7 +110,7 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
         return findings.warning(
             f"the clock of {count_of(len(skewed), 'replica')} differs from PostgreSQL's by more "
             f"than {limit:g} s",
-            advice="Set up NTP there: no step is lost by it, but times in logs and traces are off.",
+            advice="Set up NTP there: no step is lost, but times in logs and traces are wrong.",
             offenders=[
                 f"{_name(row)}: {span_of(abs(row['clock_offset']))} "
                 f"{'ahead' if row['clock_offset'] > 0 else 'behind'}"
@@ -118,7 +118,7 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
             ],
         )
     if not told:
-        return findings.ok("no replica is there to have a clock")
+        return findings.ok("there is no replica")
     furthest = max(abs(row["clock_offset"]) for row in told)
     return findings.ok(f"{count_of(len(told), 'clock')} within {span_of(furthest)} of PostgreSQL's")
 
@@ -209,7 +209,7 @@ def broken_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.warning(
         f"{_counted(sum(row['count'] for row in rows), 'process')} in error",
         advice=(
-            "`progressor list --status error` names them, `progressor trace -n NAMESPACE ID` tells "
+            "`progressor list --status error` names them, `progressor trace -n NAMESPACE ID` shows "
             f"why; then `progressor repair` or `simple-repair`{jobs}."
         ),
         offenders=[_broken(row) for row in rows],
@@ -229,7 +229,10 @@ def retries_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.warning(
         f"{count_of(rows[0]['count'], 'waiting task')} with {ATTEMPTS_SHARE:.0%} of the attempts "
         "used, or more",
-        advice="`progressor trace` tells what the processor said; once they are spent it breaks.",
+        advice=(
+            "`progressor trace` shows the errors of the processor. After its last attempt, a "
+            "task breaks its process."
+        ),
         offenders=[
             f"{_task(row)}: attempt {row['attempt']} of {row['attempts_max']} failed, "
             f"next {_when(row['due_in'])}"

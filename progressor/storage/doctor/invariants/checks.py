@@ -1,11 +1,11 @@
 """The invariants of storage: what holds for the tables at all times, despite crashes and losses.
 
-Each invariant is one statement of ``*.sql``, so it sees one snapshot of a living system. Comments
-there say what it means, and whether it is deep or *lasting*. What it returns breaks it: namespace,
-the id of a process or schedule (empty where it is about none), and a detail in words. An invariant
-that is not deep costs what is at work and what waits; a deep one reads whole tables. What lasting
-ones forbid may be there for a moment, while a replica is at it: they are asked again and again, and
-only what is found each time breaks them.
+Each invariant is one statement of ``*.sql``, so it sees one snapshot of a running system. Comments
+there say what it means, and whether it is deep or *lasting*. The rows that it returns violate it:
+namespace, the id of a process or schedule (empty if there is none), and a detail. Only a deep
+invariant reads whole tables; the cost of the others grows with the running and waiting tasks. A
+lasting invariant may be violated briefly while a replica works on it, so it is checked repeatedly,
+and only rows found each time count.
 """
 
 import dataclasses
