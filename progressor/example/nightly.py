@@ -134,7 +134,6 @@ class NightlyScenario(Scenario):
             self._answered(f"one by a trigger, at least {_RUNS} by time; it is paused")
 
     async def _check_report(self, process_id: str) -> None:
-        """Check that a report is written and saved."""
         task_id = (await self._client.trace(process_id)).tasks[0].task_id
         await self._client.await_task(process_id, task_id=task_id)
         process = (await self._client.get(process_id)).process
@@ -144,5 +143,4 @@ class NightlyScenario(Scenario):
 
 
 def _local_time(run: NextRun) -> str:
-    """Return the time of day of a run in the time zone of the schedule."""
     return f"{run.instant.astimezone(ZoneInfo(TIME_ZONE)):%H:%M}"

@@ -222,7 +222,6 @@ class NineScenario(Scenario):
         raise ScenarioError("watch the job", f"it ended before {_listed(sorted(tasks))}")
 
     async def _check_end(self, job_id: str, *, fails: bool) -> None:
-        """Check the end of the job and of each of its nodes."""
         job = await self._client.jobs.wait(job_id)
         expected = JobState.FAILED if fails else JobState.DONE
         if job.state is not expected:

@@ -158,7 +158,6 @@ class RolloutScenario(Scenario):
         return left
 
     async def _watch(self, left: dict[str, Change]) -> None:
-        """Print the start and end of each change, and what the others wait for then."""
         while left:
             change, what = await self._events.get()
             if what == "begins":
@@ -172,7 +171,6 @@ class RolloutScenario(Scenario):
             await self._show_causes(left)
 
     def _begins(self, change: Change) -> None:
-        """Check that a change may start."""
         same = [it for it in self._running if it.database == change.database]
         if same:
             raise ScenarioError("run one change at a time", f"{change.process_id} with {same}")

@@ -44,7 +44,6 @@ class HttpBind:
     or_above: bool
 
     def __str__(self) -> str:
-        """Return the address as in the configuration."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}{'+' if self.or_above else ''}"
 

@@ -42,7 +42,6 @@ class EngineOptions:
     json: Json = False
 
     def __post_init__(self) -> None:
-        """Check the address and the timeout."""
         try:
             check_address("--address", self.address, port_min=1)
         except errors.ConfigError as error:

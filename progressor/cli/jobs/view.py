@@ -101,7 +101,6 @@ def took_text(it: Job | Node) -> str:
 
 
 def _since(node: Node) -> dt.datetime | None:
-    """Return when a node entered its state."""
     began = {NodeState.WAITING: node.created_at, NodeState.READY: node.ready_at}
     began[NodeState.RUNNING] = node.started_at
     return began.get(node.state, node.ended_at)

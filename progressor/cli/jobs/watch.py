@@ -50,7 +50,6 @@ class JobProgress:
         return changed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render facts and drawing in the available width."""
         del console
         yield job_facts(self.job)
         yield ""

@@ -180,7 +180,6 @@ class TargetInput(PayloadInput):
         )
 
     def _check(self, kind: str, constraints: ConstraintsInput) -> None:
-        """Refuse an option that `kind` does not use."""
         payload = any(it is not None for it in (self.args, self.args_file, self.text))
         tasks = ("--start", "--call", "--notify")
         given = {

@@ -78,7 +78,6 @@ class Screen:
     is_cut: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the tables in the available height and width."""
         del console
         head = [*_head(self)]
         for line in head:

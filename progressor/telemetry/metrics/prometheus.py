@@ -143,7 +143,6 @@ def scrape_of(
 
 
 def _buckets(metric: Metric, distribution: Distribution) -> list[tuple[str, float]]:
-    """Return the number of values up to each bound."""
     bounds = (*map(floatToGoString, metric.bounds), "+Inf")
     below = itertools.accumulate(distribution.bucket_counts)
     return list(zip(bounds, map(float, below), strict=True))
