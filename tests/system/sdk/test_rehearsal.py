@@ -117,13 +117,9 @@ async def asked(who: Client | Rehearsal[Any], process_id: str, request: str, dee
         answer = await getattr(who, request)(*where, *args)
     except errors.RejectedError as error:
         return [type(error), error.message, error.code, error.processor_reason, error.metadata]
-    except errors.ProcessFailedError as error:
+    except (errors.ProcessFailedError, errors.RepairFailedError) as error:
         return [type(error), error.detail]
-    except errors.RepairFailedError as error:
-        return [type(error), error.detail]
-    except errors.StateError as error:
-        return type(error)
-    except errors.ProcessNotFoundError as error:
+    except (errors.StateError, errors.ProcessNotFoundError) as error:
         return type(error)
     return answer.response if request in {"start", "call", "repair"} else None
 
@@ -156,31 +152,20 @@ async def seen(client: Client, process_id: str) -> Any:
         got = await client.get(process_id)
     except errors.ProcessNotFoundError:
         return None
-    process = got.process
-    return {
-        "status": process.status,
-        "detail": process.detail,
-        "state": process.state,
-        "metadata": process.metadata,
-        "result": process.result,
-        "events": [it.payload for it in got.history],
-        "timer": got.timer is not None,
-    }
+    return fields_of(got.process, [it.payload for it in got.history], got.timer)
 
 
 def rehearsed(process: Rehearsal[Any]) -> Any:
     """Return the same of a rehearsal."""
     if process.status == "unspecified":
         return None
-    return {
-        "status": process.status,
-        "detail": process.detail,
-        "state": process.state,
-        "metadata": process.metadata,
-        "result": process.result,
-        "events": process.events,
-        "timer": process.timer is not None,
-    }
+    return fields_of(process, process.events, process.timer)
+
+
+def fields_of(process: Any, events: list[Any], timer: object) -> dict[str, Any]:
+    names = ("status", "detail", "state", "metadata", "result")
+    fields = {it: getattr(process, it) for it in names}
+    return fields | {"events": events, "timer": timer is not None}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

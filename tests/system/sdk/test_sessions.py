@@ -1,6 +1,7 @@
 """Sessions over real sockets: by the generated stubs alone, and by our client on whole engines."""
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -66,15 +67,22 @@ class Api:
         return RawSession(grpc.aio.insecure_channel(self.address, options=options))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def api() -> AsyncIterator[Api]:
+@contextlib.asynccontextmanager
+async def serving(**listening: Any) -> AsyncIterator[Api]:
+    """Serve the API on a free port, and drain it at once in the end."""
     requests = MemoryRequests()
-    server = build(Listening(bind=("127.0.0.1:0",)), Memory(requests=requests))
+    server = build(Listening(bind=("127.0.0.1:0",), **listening), Memory(requests=requests))
     (address,) = await server.start()
     api = Api(server, requests, address)
     yield api
     await api.channel.close()
     await server.drain(dt.timedelta(0))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api() -> AsyncIterator[Api]:
+    async with serving() as api:
+        yield api
 
 
 def request(args: bytes = b"", process_id: str = "1") -> pb.CallRequest:
@@ -129,11 +137,6 @@ async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(
 
 
 async def test_a_client_that_does_not_read_is_not_read_from() -> None:
-    listening = Listening(bind=("127.0.0.1:0",), session_calls_max=FEW)
-    requests = MemoryRequests()
-    server = build(listening, Memory(requests=requests))
-    (address,) = await server.start()
-    api = Api(server, requests, address)
     sent = asyncio.Event()
 
     async def send_all(session: RawSession) -> None:
@@ -141,16 +144,18 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
             await session.send(call_of(number, request(bytes(200_000))))
         sent.set()
 
-    async with api.session() as deaf, asyncio.TaskGroup() as group:
+    async with (
+        serving(session_calls_max=FEW) as api,
+        api.session() as deaf,
+        asyncio.TaskGroup() as group,
+    ):
         group.create_task(send_all(deaf))
         async with api.session() as neighbour:
             for number in range(300):
                 await neighbour.send(call_of(number, request(b"n")))
                 await neighbour.answered(number + 1)
-        begun = sum(1 for it in requests.requests if getattr(it, "args", b"") != b"n")
+        begun = sum(1 for it in api.requests.requests if getattr(it, "args", b"") != b"n")
         answers = await deaf.answered(8 * FEW)
-    await api.channel.close()
-    await server.drain(dt.timedelta(0))
 
     # What is refused never begins; what began is bounded by calls in flight and unread answers.
     assert begun < 4 * FEW
@@ -158,28 +163,23 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
     assert all(it.call.response or it.error.code == 8 for it in answers.values())
 
 
-async def test_a_session_that_is_held_open_does_not_hold_up_the_drain() -> None:
-    requests = MemoryRequests()
-    server = build(Listening(bind=("127.0.0.1:0",)), Memory(requests=requests))
-    (address,) = await server.start()
-    api = Api(server, requests, address)
+async def test_a_session_that_is_held_open_does_not_hold_up_the_drain(api: Api) -> None:
     async with api.session() as session:
         await session.send(call_of(1, request(b"hang")))
-        await requests.asked.wait()
-        draining = asyncio.ensure_future(server.drain(dt.timedelta(seconds=30)))
+        await api.requests.asked.wait()
+        draining = asyncio.ensure_future(api.server.drain(dt.timedelta(seconds=30)))
         await session.told_draining()
         await session.send(
             call_of(2, request()),
             call_of(3, pb.GetRequest(namespace="orders", process_id="1")),
         )
         during = await session.answered(2)
-        requests.release.set()
+        api.requests.release.set()
         end = await session.read()
         while end is not None:
             end = await session.read()
         async with asyncio.timeout(10):
             await draining
-    await api.channel.close()
 
     assert info_of(during[2].error).reason == "SHUTTING_DOWN"
     assert during[3].HasField("get")
