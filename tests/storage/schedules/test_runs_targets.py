@@ -1,5 +1,6 @@
 """What schedules start: processes, calls, jobs; through gates, and where there is no way."""
 
+import dataclasses
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from progressor.domain.schedules.schedule import (
     OverlapPolicy,
     ScheduleRunState,
     StartTarget,
+    Target,
 )
 from tests.support.storage.schedules import (
     MINUTE,
@@ -69,101 +71,73 @@ async def test_a_call_that_waits_is_cancelled_for_the_next_one(timetable: Schedu
     await timetable.store.settled(busy)
 
 
-async def test_what_cannot_be_started_is_refused_and_told(timetable: ScheduleStore) -> None:
-    absent = CallTarget(task_type=TaskType.CALL, process_id="absent")
-    call = await timetable.create(a_spec(absent))
-    key = fresh_key()
-    taken = await timetable.create(a_spec(StartTarget(template=key.process_id + "{instant}")))
-    instant = f"{timetable.clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await timetable.store.started(process_key("orders", key.process_id + instant))
-
-    assert await timetable.after(MINUTE) == ["refused", "refused"]
-
-    errors = []
-    for schedule in (call, taken):
-        [run] = await timetable.last(schedule)
-        assert run.state is ScheduleRunState.REFUSED
-        assert run.task_id is None
-        errors.append(run.error)
-        assert (await timetable.schedules.get(schedule.key)).refused_count == 1
-    there = f"process '{key.process_id}{instant}'"
-    assert errors == [
-        refusal("PROCESS_NOT_FOUND", "process 'absent' was not called: it does not exist"),
-        refusal(
-            "PROCESS_ALREADY_EXISTS",
-            f"{there} was not started: a process of this id exists already",
-        ),
-    ]
-
-
-async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
-    timetable: ScheduleStore,
-) -> None:
-    key = fresh_key()
-    await timetable.store.started(key)
-    beyond = HistoryRange(after=1)
-    target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id, history_range=beyond)
-    schedule = await timetable.create(a_spec(target))
-
-    assert await timetable.after(MINUTE) == ["refused"]
-
-    [run] = await timetable.last(schedule)
-    assert run.error == refusal(
-        "EVENT_NOT_FOUND",
-        f"process '{key.process_id}' was not called: its history ends before the event that the "
-        "history range starts after",
-    )
+P = process_key("orders", "p")
+CALL = CallTarget(task_type=TaskType.CALL, process_id=P.process_id)
+NOTIFY = CallTarget(task_type=TaskType.NOTIFY, process_id=P.process_id)
+EXISTS = "a process of this id exists already"
+BEYOND = "its history ends before the event that the history range starts after"
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason", "why"),
+    ("outcome", "target", "reason", "message"),
     [
-        (BROKEN, "PROCESS_FAILED", "it is in error: it broke"),
-        (success(Complete()), "PROCESS_FINISHED", "it is finished"),
+        (None, CALL, "PROCESS_NOT_FOUND", "process 'p' was not called: it does not exist"),
+        (
+            success(),
+            dataclasses.replace(CALL, history_range=HistoryRange(after=1)),
+            "EVENT_NOT_FOUND",
+            f"process 'p' was not called: {BEYOND}",
+        ),
+        (
+            BROKEN,
+            NOTIFY,
+            "PROCESS_FAILED",
+            "process 'p' was not notified: it is in error: it broke",
+        ),
+        (
+            success(Complete()),
+            NOTIFY,
+            "PROCESS_FINISHED",
+            "process 'p' was not notified: it is finished",
+        ),
+        (
+            success(),
+            StartTarget(template="p"),
+            "PROCESS_ALREADY_EXISTS",
+            f"process 'p' was not started: {EXISTS}",
+        ),
+        (
+            success(),
+            JobTarget(template="p", nodes=(NodeSpec(name="a"),)),
+            "PROCESS_ALREADY_EXISTS",
+            f"job 'p' was not submitted: {EXISTS}",
+        ),
     ],
+    ids=["absent", "beyond its history", "broken", "finished", "start of a taken id", "job of one"],
 )
-async def test_a_process_that_takes_no_request_refuses_the_run(
-    timetable: ScheduleStore, outcome: Outcome, reason: str, why: str
+async def test_what_cannot_be_started_is_refused_and_told(
+    timetable: ScheduleStore, outcome: Outcome | None, target: Target, reason: str, message: str
 ) -> None:
-    key = fresh_key()
-    await timetable.store.started(key, outcome)
-    schedule = await timetable.create(
-        a_spec(CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id))
-    )
-
-    assert await timetable.after(MINUTE) == ["refused"]
-
-    [run] = await timetable.last(schedule)
-    assert run.error == refusal(reason, f"process '{key.process_id}' was not notified: {why}")
-
-
-async def test_a_job_of_an_id_that_is_taken_is_refused(timetable: ScheduleStore) -> None:
-    key = fresh_key()
-    target = JobTarget(template=key.process_id + "{instant}", nodes=(NodeSpec(name="a"),))
+    if outcome is not None:
+        await timetable.store.started(P, outcome)
     schedule = await timetable.create(a_spec(target))
-    process_id = f"{key.process_id}{timetable.clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
-    await timetable.store.started(process_key("orders", process_id))
 
     assert await timetable.after(MINUTE) == ["refused"]
 
     [run] = await timetable.last(schedule)
-    assert run.error == refusal(
-        "PROCESS_ALREADY_EXISTS",
-        f"job '{process_id}' was not submitted: a process of this id exists already",
-    )
+    assert (run.state, run.task_id) == (ScheduleRunState.REFUSED, None)
+    assert run.error == refusal(reason, message)
+    assert (await timetable.schedules.get(schedule.key)).refused_count == 1
 
 
 async def test_a_long_detail_of_a_process_is_told_in_part(timetable: ScheduleStore) -> None:
-    key = fresh_key()
-    await timetable.store.started(key)
-    await timetable.store.writes.halt(key, "x" * 1000)
-    schedule = await timetable.create(
-        a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
-    )
+    await timetable.store.started(P)
+    await timetable.store.writes.halt(P, "x" * 1000)
+    schedule = await timetable.create(a_spec(CALL))
     await timetable.after(MINUTE)
 
     [run] = await timetable.last(schedule)
-    told = f"process '{key.process_id}' was not called: it is in error: {'x' * 500}"
+    told = f"process 'p' was not called: it is in error: {'x' * 500}"
     assert run.error == refusal("PROCESS_FAILED", told)
 
 
