@@ -17,7 +17,7 @@ from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import Graph, specs
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore, begun, collecting
-from tests.support.storage.store import NO_TIME, success
+from tests.support.storage.store import NO_TIME, a_request, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,6 +61,19 @@ async def test_the_job_and_all_that_was_not_started_fail_at_once(
     found = await jobs.store.processes.get(leader)
     assert (found.process.status, found.process.detail) == (ProcessStatus.ERROR, f"ZOMBIE: {WHY}")
     assert await jobs.claim() == {}
+
+
+async def test_who_waits_for_a_call_of_the_leader_is_told(
+    jobs: JobStore, clock: ManualClock
+) -> None:
+    leader, tasks = await at_work(jobs)
+    call = await jobs.store.admit(a_request(leader), run=False)
+    jobs.store.told.clear()
+
+    await lose(jobs, clock, tasks["lost"])
+
+    cancelled = [each.task.task_id for told in jobs.store.told for each in told.cancelled]
+    assert cancelled == [call.task_id]
 
 
 async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
