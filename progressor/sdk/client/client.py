@@ -1,4 +1,4 @@
-"""The clients: one for use in one event loop, and one that blocks, over any thread's channel."""
+"""The clients: one for use in one event loop, and a blocking one for any thread."""
 
 import datetime as dt
 import importlib
@@ -31,7 +31,7 @@ class _Resources:
     if not TYPE_CHECKING:  # they are declared by name
 
         def __getattr__(self, name: str) -> object:
-            """Return a resource, the same each time."""
+            """Return a resource, and keep it."""
             if name not in _OTHERS:
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message)
