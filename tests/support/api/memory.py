@@ -7,13 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from progressor import errors
-from progressor.api.calls.ports import Backend
+from progressor.api.calls.ports import Backend, JobControl
+from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Event, HistoryRange
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.process import (
+    Leadership,
+    Process,
+    ProcessKey,
+    ProcessStatus,
+    process_key,
+)
 from progressor.domain.processes.reply import Receipt, Reply
-from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.processes.task import NodeState, TaskStatus, TaskType
 from progressor.domain.views.process import (
     HistoryPage,
     Listed,
@@ -22,11 +29,11 @@ from progressor.domain.views.process import (
     ProcessView,
     TaskTrace,
 )
-from progressor.domain.views.replica import ReplicaView
 from progressor.domain.views.wait import Wait
+from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.replicas.replicas import Replicas
 from progressor.telemetry.logs.level import Level
-from tests.support.api.memory_jobs import MemoryJobs
-from tests.support.builders import make_replica_view
+from tests.support.runtime.stubs import stub
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -200,23 +207,6 @@ class MemoryNamespaces:
         del self.stored[name]
 
 
-class MemoryRoster:
-    """Three replicas; the first one is silent."""
-
-    def __init__(self) -> None:
-        self.raises: Exception | None = None
-
-    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
-        """Return some in order."""
-        if self.raises is not None:
-            raise self.raises
-        views = (
-            make_replica_view(replica_id=number, heartbeat_age=9 * SECOND / number)
-            for number in (1, 2, 3)
-        )
-        return tuple(view for view in views if view.replica_id > after)[:limit]
-
-
 class MemoryLogLevels:
     """Remembers what it was asked; the level was info."""
 
@@ -289,12 +279,58 @@ class Memory:
     requests: MemoryRequests = dataclasses.field(default_factory=MemoryRequests)
     processes: MemoryProcesses = dataclasses.field(default_factory=MemoryProcesses)
     namespaces: MemoryNamespaces = dataclasses.field(default_factory=MemoryNamespaces)
-    jobs: MemoryJobs = dataclasses.field(default_factory=MemoryJobs)
-    roster: MemoryRoster = dataclasses.field(default_factory=MemoryRoster)
+    jobs: Any = dataclasses.field(default_factory=lambda: stub(Jobs))
+    job_control: Any = dataclasses.field(default_factory=lambda: stub(JobControl))
+    roster: Any = dataclasses.field(default_factory=lambda: stub(Replicas))
     log_levels: MemoryLogLevels = dataclasses.field(default_factory=MemoryLogLevels)
 
     def backend(self, **others: Any) -> Backend:
         """Return all of it; what is not here, and not among the others, is not there."""
         parts: dict[str, Any] = dict.fromkeys(it.name for it in dataclasses.fields(Backend))
         parts |= {name: getattr(self, name, None) for name in parts}
-        return Backend(**parts | {"job_control": self.jobs} | others)
+        return Backend(**parts | others)
+
+
+def make_job(job_id: str = "job", **fields: Any) -> Job:
+    """Return a job that runs, or that has ended where its state says so."""
+    is_over = fields.get("state", JobState.RUNNING) is not JobState.RUNNING
+    defaults: dict[str, Any] = {
+        "key": process_key("orders", job_id),
+        "state": JobState.RUNNING,
+        "detail": None,
+        "led_by": Leadership.ENGINE,
+        "counts": NodeCounts(),
+        "created_at": NOW,
+        "updated_at": NOW,
+        "ended_at": NOW if is_over else None,
+        "deadline_at": None,
+        "schedule_id": None,
+        "revision": 1,
+        "retry_count": 0,
+    }
+    return Job(**defaults | fields)
+
+
+def make_node(ordinal: int = 1, **fields: Any) -> Node:
+    """Return a node that waits."""
+    name = fields.get("name", f"n{ordinal}")
+    defaults: dict[str, Any] = {
+        "ordinal": ordinal,
+        "name": name,
+        "state": NodeState.WAITING,
+        "follower": process_key("orders", f"job/{name}"),
+        "predecessors": (),
+        "skipped_because_of": None,
+        "args": b"",
+        "result": b"",
+        "error": None,
+        "target": None,
+        "constraints": None,
+        "created_at": NOW,
+        "ready_at": None,
+        "started_at": None,
+        "ended_at": None,
+        "attempt": 1,
+        "revision": 1,
+    }
+    return Node(**defaults | fields)

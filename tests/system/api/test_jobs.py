@@ -2,25 +2,35 @@
 
 import asyncio
 import datetime as dt
+import operator
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
 from google.protobuf import duration_pb2, struct_pb2
 
+from progressor import job_errors
 from progressor.domain.jobs.graph import decode_graph
-from progressor.domain.jobs.job import JobFilter, JobState, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.job import (
+    JobFilter,
+    JobPage,
+    JobState,
+    NodeCounts,
+    NodeSpec,
+    StartNodes,
+)
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.process import Leadership, process_key
-from progressor.domain.processes.task import NodeState, TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.api.memory import PAYLOAD_MAX, SECOND
-from tests.support.api.memory_jobs import make_job, make_node
+from tests.support.api.memory import NOW, PAYLOAD_MAX, SECOND, make_job, make_node
 from tests.support.api.server import Engine, end_of, failure, running_engine
 
 NAMED: dict[str, Any] = {"namespace": "orders", "job_id": "job"}
+KEY = process_key("orders", "job")
 OVER: dict[str, Any] = {"state": JobState.DONE, "counts": NodeCounts(done=1)}
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -84,72 +94,86 @@ async def test_a_job_in_a_namespace_that_is_not_there_is_refused(api: Engine) ->
     assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
 
 
-async def test_a_job_is_read_with_its_graph_and_without_payloads(api: Engine) -> None:
-    api.jobs.put(make_job(), make_node(1, args=b"x"), make_node(2, predecessors=("n1",)))
+@pytest.mark.parametrize("without_payloads", [False, True])
+async def test_a_job_is_read_with_its_graph(api: Engine, *, without_payloads: bool) -> None:
+    nodes = make_node(1, args=b"x"), make_node(2, predecessors=("n1",))
+    api.jobs.read.return_value = JobPage(job=make_job(), nodes=nodes, payloads_left_out=False)
 
-    whole = await api.job_service.GetJob(pb.GetJobRequest(**NAMED))
-    bare = await api.job_service.GetJob(pb.GetJobRequest(**NAMED, without_payloads=True))
+    found = await api.job_service.GetJob(
+        pb.GetJobRequest(**NAMED, without_payloads=without_payloads)
+    )
 
-    assert (whole.job.job_id, whole.job.state) == ("job", pb.JOB_STATE_RUNNING)
-    assert [(it.name, list(it.predecessors)) for it in whole.nodes] == [("n1", []), ("n2", ["n1"])]
-    assert [whole.nodes[0].args, bare.nodes[0].args] == [b"x", b""]
+    assert (found.job.job_id, found.job.state) == ("job", pb.JOB_STATE_RUNNING)
+    assert [(it.name, list(it.predecessors)) for it in found.nodes] == [("n1", []), ("n2", ["n1"])]
+    api.jobs.read.assert_called_once_with(KEY, payloads=not without_payloads)
 
 
 @pytest.mark.parametrize(
-    ("method", "request_"),
+    ("method", "request_", "asked"),
     [
-        ("GetJob", pb.GetJobRequest(**NAMED)),
-        ("CancelJob", pb.CancelJobRequest(**NAMED)),
-        ("RetryJob", pb.RetryJobRequest(**NAMED)),
+        ("GetJob", pb.GetJobRequest(**NAMED), "jobs.read"),
+        ("CancelJob", pb.CancelJobRequest(**NAMED), "job_control.cancel"),
+        ("RetryJob", pb.RetryJobRequest(**NAMED), "job_control.retry"),
     ],
 )
-async def test_no_such_job_is_told_by_its_id(api: Engine, method: str, request_: Any) -> None:
+async def test_no_such_job_is_told_by_its_id(
+    api: Engine, method: str, request_: Any, asked: str
+) -> None:
+    operator.attrgetter(asked)(api).side_effect = job_errors.JobNotFoundError("orders", "job")
+
     code, info = await end_of(getattr(api.job_service, method)(request_))
 
     assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND")
     assert dict(info.metadata) == {"namespace": "orders", "job_id": "job"}
 
 
-async def test_jobs_are_listed_page_by_page_the_youngest_first(api: Engine) -> None:
-    for number in range(5):
-        state = JobState.FAILED if number == 2 else JobState.RUNNING
-        api.jobs.put(make_job(f"job-{number}", state=state))
+async def test_a_job_is_cancelled_and_retried(api: Engine) -> None:
+    api.job_control.cancel.return_value = make_job(state=JobState.CANCELLED)
+    api.job_control.retry.return_value = make_job(), ("n1", "n2")
+
+    cancelled = await api.job_service.CancelJob(pb.CancelJobRequest(**NAMED, reason="why"))
+    retried = await api.job_service.RetryJob(
+        pb.RetryJobRequest(**NAMED, timeout=duration_pb2.Duration(seconds=5))
+    )
+
+    assert cancelled.job.state == pb.JOB_STATE_CANCELLED
+    assert (retried.job.state, [*retried.nodes]) == (pb.JOB_STATE_RUNNING, ["n1", "n2"])
+    api.job_control.cancel.assert_called_once_with(KEY, "why")
+    api.job_control.retry.assert_called_once_with(KEY, deadline=None, timeout=5 * SECOND)
+
+
+async def test_jobs_are_listed_page_by_page(api: Engine) -> None:
+    api.jobs.list.return_value = make_job("job-2"), make_job("job-1")
     request = pb.ListJobsRequest(
-        namespace="orders", states=[pb.JOB_STATE_RUNNING], schedule_id="nightly", page_size=3
+        namespace="orders", states=[pb.JOB_STATE_RUNNING], schedule_id="nightly", page_size=1
     )
 
     first = await api.job_service.ListJobs(request)
     request.page_token = first.next_page_token
-    second = await api.job_service.ListJobs(request)
+    await api.job_service.ListJobs(request)
 
-    assert [it.job_id for it in first.jobs] == ["job-4", "job-3", "job-1"]
-    assert [it.job_id for it in second.jobs] == ["job-0"]
-    assert second.next_page_token == ""
-    assert api.jobs.asked[0] == JobFilter(states=(JobState.RUNNING,), schedule_id="nightly")
+    wanted = JobFilter(states=(JobState.RUNNING,), schedule_id="nightly")
+    assert [it.job_id for it in first.jobs] == ["job-2"]
+    assert api.jobs.list.call_args_list == [
+        mock.call("orders", wanted, after=None, limit=2),
+        mock.call("orders", wanted, after=(NOW, "job-2"), limit=2),
+    ]
 
 
 async def test_a_watch_tells_a_job_as_it_changes_until_it_is_over(api: Engine) -> None:
-    api.jobs.put(make_job(counts=NodeCounts(running=2)), make_node(1), make_node(2))
-    watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
-    told: list[Any] = [await watch.read()]
-    api.jobs.put(
-        make_job(revision=2, counts=NodeCounts(running=1)),
-        make_node(2, state=NodeState.RUNNING, revision=2),
-    )
-    told.append(await watch.read())
-    # It has been cancelled: its last node ends its step.
-    api.jobs.put(
-        make_job(revision=3, state=JobState.CANCELLED, counts=NodeCounts(running=1)),
-        make_node(1, state=NodeState.CANCELLED, revision=3),
-    )
-    told.append(await watch.read())
-    api.jobs.put(
-        make_job(revision=4, state=JobState.CANCELLED, counts=NodeCounts(cancelled=2)),
-        make_node(2, state=NodeState.CANCELLED, revision=4),
-    )
+    # It is cancelled, and then its last node ends its step.
+    cancelled = make_job(revision=3, state=JobState.CANCELLED, counts=NodeCounts(running=1))
+    over = make_job(revision=4, state=JobState.CANCELLED, counts=NodeCounts(cancelled=2))
+    api.jobs.changes.side_effect = [
+        (make_job(counts=NodeCounts(running=2)), (make_node(1), make_node(2))),
+        (make_job(revision=2, counts=NodeCounts(running=1)), (make_node(2),)),
+        (cancelled, (make_node(1),)),
+        (over, (make_node(2),)),
+    ]
+
     async with asyncio.timeout(10):
-        told.append(await watch.read())
-        assert await watch.read() is grpc.aio.EOF
+        watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
+        told = [it async for it in watch]
 
     assert [(it.job.revision, [node.name for node in it.nodes]) for it in told] == [
         (1, ["n1", "n2"]),
@@ -158,24 +182,21 @@ async def test_a_watch_tells_a_job_as_it_changes_until_it_is_over(api: Engine) -
         (4, ["n2"]),
     ]
     assert await watch.code() is grpc.StatusCode.OK
+    assert api.jobs.changes.call_args_list == [mock.call(KEY, it) for it in range(4)]
 
 
-async def test_a_watch_goes_on_behind_a_revision(api: Engine) -> None:
-    api.jobs.put(make_job(revision=3, **OVER), make_node(1), make_node(2, revision=3))
+async def test_a_watch_goes_on_behind_a_revision_and_says_at_once_how_it_is(api: Engine) -> None:
+    api.jobs.changes.return_value = make_job(revision=3, **OVER), ()
 
-    async def names(after: int) -> list[list[str]]:
-        watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED, after_revision=after))
-        return [[node.name for node in message.nodes] async for message in watch]
+    watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED, after_revision=3))
 
-    assert await names(0) == [["n1", "n2"]]
-    assert await names(1) == [["n2"]]
-    assert await names(3) == [[]]
+    assert [message.job.revision async for message in watch] == [3]
+    api.jobs.changes.assert_called_once_with(KEY, 3)
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, "JOB_NOT_FOUND"),
         ({"namespace": "absent"}, "NAMESPACE_NOT_FOUND"),
         ({"job_id": ""}, "INVALID_REQUEST"),
         ({"after_revision": -1}, "INVALID_REQUEST"),
@@ -192,10 +213,10 @@ async def test_a_watch_that_cannot_be_is_refused(
 
 
 async def test_a_watch_ends_with_its_job(api: Engine) -> None:
-    api.jobs.put(make_job())
+    gone = job_errors.JobNotFoundError("orders", "job")
+    api.jobs.changes.side_effect = [(make_job(), ()), gone]
     watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
     await watch.read()
-    del api.jobs.stored["job"]
 
     code, info = await end_of(watch.read())
 
@@ -203,7 +224,7 @@ async def test_a_watch_ends_with_its_job(api: Engine) -> None:
 
 
 async def test_a_watch_ends_with_its_callers_deadline(api: Engine) -> None:
-    api.jobs.put(make_job())
+    api.jobs.changes.return_value = make_job(), ()
     watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED), timeout=0.2)
     await watch.read()
 
@@ -214,7 +235,7 @@ async def test_a_watch_ends_with_its_callers_deadline(api: Engine) -> None:
 
 
 async def test_a_watch_whose_caller_leaves_is_no_longer_in_flight(api: Engine) -> None:
-    api.jobs.put(make_job())
+    api.jobs.changes.return_value = make_job(), ()
     watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
     await watch.read()
     watch.cancel()
@@ -224,7 +245,7 @@ async def test_a_watch_whose_caller_leaves_is_no_longer_in_flight(api: Engine) -
 
 
 async def test_a_drain_sends_watchers_elsewhere_at_once(api: Engine) -> None:
-    api.jobs.put(make_job())
+    api.jobs.changes.return_value = make_job(), ()
     watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
     await watch.read()
     async with asyncio.timeout(5):
@@ -237,10 +258,8 @@ async def test_a_drain_sends_watchers_elsewhere_at_once(api: Engine) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_bug_in_a_watch_ends_it_without_a_word_of_what_it_was(
-    api: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api.jobs, "changes", None)
+async def test_a_bug_in_a_watch_ends_it_without_a_word_of_what_it_was(api: Engine) -> None:
+    api.jobs.changes.side_effect = KeyError("secret")
     watch = api.job_service.WatchJob(pb.WatchJobRequest(**NAMED))
 
     code, info = await end_of(watch.read())

@@ -1,7 +1,7 @@
 """Refusals over the wire: bad requests, unknown names, rejections, and bugs that tell nothing."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -15,10 +15,6 @@ from progressor.v1 import (
     process_service_pb2,
     types_pb2,
 )
-
-if TYPE_CHECKING:
-    # The generated module has them in its stub alone.
-    pass
 from tests.support.api.memory import PAYLOAD_MAX
 from tests.support.api.server import Engine, end_of, failure, rich, violations_of
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -14,10 +14,6 @@ from progressor.v1 import (
     process_service_pb2,
     types_pb2,
 )
-
-if TYPE_CHECKING:
-    # The generated module has them in its stub alone.
-    pass
 from tests.support.api.memory import namespace
 from tests.support.api.server import Engine, end_of, failure
 

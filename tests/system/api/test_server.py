@@ -6,7 +6,7 @@ import datetime as dt
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -22,10 +22,6 @@ from progressor.v1 import (
     process_service_pb2,
 )
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-
-if TYPE_CHECKING:
-    # The generated module has them in its stub alone.
-    pass
 from tests.support.api.memory import SECOND
 from tests.support.api.server import Engine, build, end_of, failure
 from tests.support.engine.sessions import SessionStub

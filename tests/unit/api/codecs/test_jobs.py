@@ -1,5 +1,6 @@
 """Requests of JobService: violations by field; jobs, pages and changes in answers."""
 
+import dataclasses
 import datetime as dt
 from typing import Any
 
@@ -18,10 +19,11 @@ from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.clock import SystemClock
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import process_key
+from progressor.storage.jobs.jobs import Jobs
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.api.memory import Memory
-from tests.support.api.memory_jobs import MemoryJobs, make_job, make_node
+from tests.support.api.memory import Memory, make_job, make_node
+from tests.support.runtime.stubs import stub
 from tests.unit.api.codecs.test_processes import fields_of
 from tests.unit.api.test_calls import Context
 
@@ -137,46 +139,40 @@ def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> N
 
 
 class Watched:
-    """A servicer whose pauses are noted, each followed by what was planned for it."""
+    """A servicer of a job that is found with one revision after another, and its pauses."""
 
-    def __init__(self) -> None:
-        """Begin with a job that runs."""
-        self.jobs = MemoryJobs()
-        self.jobs.put(make_job())
+    def __init__(self, *revisions: int) -> None:
+        """Take the revisions, the last of which is that of a job that is done."""
+        jobs = [make_job(revision=it) for it in revisions]
+        jobs[-1] = dataclasses.replace(jobs[-1], state=JobState.DONE)
         self.pauses: list[float] = []
-        self.changes = {5: make_job(revision=2), 8: make_job(revision=3, state=JobState.DONE)}
-        backend = Memory(jobs=self.jobs).backend()
+        backend = Memory(jobs=stub(Jobs, changes=[(it, ()) for it in jobs])).backend()
         self.servicer = JobServicer(lambda: backend, clock=SystemClock(), pause=self._pause)
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(round(seconds, 3))
-        if len(self.pauses) in self.changes:
-            self.jobs.put(self.changes[len(self.pauses)])
+
+    async def told(self) -> list[int]:
+        request = pb.WatchJobRequest(**NAMED)
+        return [it.job.revision async for it in self.servicer.watch_job(request, Context())]
 
 
 async def test_a_watch_looks_less_often_while_nothing_changes() -> None:
-    watched = Watched()
-    request = pb.WatchJobRequest(**NAMED)
+    watched = Watched(1, 1, 1, 1, 1, 2, 2, 2, 3)
 
-    told = [it.job.revision async for it in watched.servicer.watch_job(request, Context())]
-
-    assert told == [1, 2, 3]
+    assert await watched.told() == [1, 2, 3]
     assert watched.pauses == [0.05, 0.075, 0.113, 0.169, 0.253, 0.05, 0.075, 0.113]
 
 
 async def test_a_watch_polls_at_least_once_a_second() -> None:
-    watched = Watched()
-    watched.changes = {20: make_job(revision=2, state=JobState.DONE)}
-    request = pb.WatchJobRequest(**NAMED)
+    watched = Watched(*[1] * 20, 2)
 
-    told = [it.job.revision async for it in watched.servicer.watch_job(request, Context())]
-
-    assert told == [1, 2]
+    assert await watched.told() == [1, 2]
     assert (watched.pauses[0], watched.pauses[-1]) == (WATCH_SECONDS_MIN, WATCH_SECONDS_MAX)
 
 
 async def test_the_number_of_watchers_is_bounded() -> None:
-    servicer = Watched().servicer
+    servicer = Watched(*[1] * (WATCHERS_MAX + 2)).servicer
     request = pb.WatchJobRequest(**NAMED)
     watches = [servicer.watch_job(request, Context()) for _ in range(WATCHERS_MAX + 1)]
     for watch in watches[:-1]:

@@ -16,7 +16,7 @@ from progressor.v1 import job_service_pb2 as jobs_pb
 from progressor.v1 import namespace_service_pb2 as namespaces_pb
 from progressor.v1 import replica_service_pb2 as replicas_pb
 from progressor.v1 import schedule_service_pb2 as schedules_pb
-from tests.support.api.memory_jobs import make_job
+from tests.support.api.memory import make_job
 from tests.support.builders import make_replica_view
 from tests.unit.api.codecs.test_processes import fields_of
 from tests.unit.api.codecs.test_schedules import a_schedule
