@@ -1,8 +1,13 @@
-"""The embedded server: its life, its directories and its binaries."""
+"""The embedded server: its life, settings and users; whatever is killed, its data is kept."""
 
+import datetime as dt
 import os
 import signal
+import socket
 import stat
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
@@ -14,14 +19,36 @@ from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.support.postgres.cluster import wait_until_no_server
 from tests.support.postgres.embedded import (
     SYSTEM_BINARIES,
+    on_linux,
     owner,
     pids,
     put_row,
+    python_path,
     read_row,
     setting,
     socket_directory,
     started,
 )
+
+UNPRIVILEGED = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+# Becomes root of a user namespace that allows no further one, then tries to start a server.
+CONFINED = """
+import ctypes, os, pathlib, sys
+from progressor import errors
+from progressor.storage.embedded.server import EmbeddedPostgres
+user, group = os.geteuid(), os.getegid()
+assert ctypes.CDLL(None).unshare(0x10000000) == 0, "no namespace"
+pathlib.Path("/proc/self/setgroups").write_text("deny")
+pathlib.Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+pathlib.Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
+print("confined", flush=True)
+try:
+    EmbeddedPostgres(data_directory=pathlib.Path(sys.argv[1])).start()
+except errors.EmbeddedPostgresError as error:
+    print(error)
+"""
 
 
 @pytest.fixture(scope="module", params=["found", *map(str, SYSTEM_BINARIES)])
@@ -138,3 +165,285 @@ def test_a_socket_directory_that_somebody_else_has_taken_is_left_alone(home: Pat
         assert taken.read_text() == "another program's"
     finally:
         taken.unlink()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fsync": "off"},
+        {"FSYNC": "no"},
+        {"synchronous_commit": "off"},
+        {"synchronous-commit": "local"},
+        {"full_page_writes": "false"},
+    ],
+)
+def test_settings_that_give_up_durability_are_refused(
+    data: Path, settings: Mapping[str, str]
+) -> None:
+    with pytest.raises(errors.EmbeddedPostgresError, match="durable=False"):
+        EmbeddedPostgres(data_directory=data, settings=settings)
+
+
+@pytest.mark.parametrize(
+    "name", ["hba_file", "listen_addresses", "port", "unix-socket_permissions"]
+)
+def test_settings_that_open_the_server_are_refused(data: Path, name: str) -> None:
+    with pytest.raises(errors.EmbeddedPostgresError, match="launcher's own"):
+        EmbeddedPostgres(data_directory=data, settings={name: "x"})
+
+
+def test_a_setting_with_a_malformed_name_is_refused(data: Path) -> None:
+    with pytest.raises(errors.EmbeddedPostgresError, match="not the name"):
+        EmbeddedPostgres(data_directory=data, settings={"jit=on -c fsync": "off"})
+
+
+def test_settings_reach_the_server_and_durability_is_full(made: Path) -> None:
+    settings = {"work_mem": "12MB"}
+    with EmbeddedPostgres(data_directory=made, settings=settings) as server:
+        names = ("work_mem", "fsync", "synchronous_commit", "full_page_writes", "jit")
+        values = [setting(server.conninfo, name) for name in names]
+
+    assert values == ["12MB", "on", "on", "on", "off"]
+
+
+def test_alter_system_cannot_turn_durability_off(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
+    with server, psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+
+    with server:
+        assert setting(server.conninfo, "fsync") == "on"
+
+
+def test_tcp_asks_for_the_password(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with EmbeddedPostgres(data_directory=data, port=port) as server:
+        put_row(server.tcp_conninfo)
+        for wrong in ("password=wrong", "passfile=/dev/null"):
+            stranger = f"host=127.0.0.1 port={port} user=postgres dbname=postgres {wrong}"
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(stranger)
+        mode = (data / "password").stat().st_mode
+
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_without_a_port_there_is_no_tcp(made: Path) -> None:
+    with EmbeddedPostgres(data_directory=made) as server:
+        assert setting(server.conninfo, "listen_addresses") == ""
+        with pytest.raises(errors.EmbeddedPostgresError, match="no TCP port"):
+            _ = server.tcp_conninfo
+
+
+def test_an_outgrown_log_is_cut(data: Path) -> None:
+    data.mkdir()
+    (data / "server.log").write_bytes(b"old news\n" * 1_000_000)
+
+    with EmbeddedPostgres(data_directory=data):
+        assert (data / "server.log").stat().st_size < 100_000
+
+    assert (data / "server.log.1").stat().st_size < 5_000_000
+
+
+@on_linux
+def test_kill_of_the_owner_leaves_no_server_and_keeps_the_data(made: Path) -> None:
+    with owner(made) as process:
+        put_row(started(process))
+        process.kill()
+        process.wait()
+
+        wait_until_no_server(made)
+        with EmbeddedPostgres(data_directory=made) as server:
+            assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_a_start_right_after_kill_of_the_owner_waits_for_the_old_server(made: Path) -> None:
+    with owner(made) as process:
+        put_row(started(process))
+        process.kill()
+        process.wait()
+
+        with EmbeddedPostgres(data_directory=made) as server:
+            assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_kill_of_owner_guard_and_server_keeps_the_data(made: Path) -> None:
+    with owner(made) as process:
+        put_row(started(process))
+        for victim in (process.pid, *reversed(pids(made))):
+            os.kill(victim, signal.SIGKILL)
+        process.wait()
+
+        with EmbeddedPostgres(data_directory=made) as server:
+            assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_kill_of_the_guard_stops_the_server(made: Path) -> None:
+    with owner(made) as process:
+        started(process)
+
+        os.kill(pids(made)[1], signal.SIGKILL)
+
+        wait_until_no_server(made)
+
+
+def test_a_killed_server_can_be_started_again(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
+    put_row(server.start())
+    os.kill(pids(made)[0], signal.SIGKILL)
+    server.stop()
+
+    with server:
+        assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_a_stale_lock_whose_number_lives_on_is_forgotten(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
+    put_row(server.start())
+    lines = (made / "postgres/postmaster.pid").read_text("ascii").splitlines()
+    server.stop()
+    other_pid = str(os.getppid())
+    stale = "\n".join([other_pid, *lines[1:]])
+    (made / "postgres/postmaster.pid").write_text(stale + "\n", "ascii")
+    (made / ".s.PGSQL.5432.lock").write_text(stale + "\n", "ascii")
+
+    with server:
+        assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_an_initdb_killed_half_way_is_made_again(home: Path, data: Path) -> None:
+    real = find_binaries()
+    fake, reached = home / "fake", home / "reached"
+    fake.mkdir()
+    (fake / "postgres").symlink_to(real / "postgres")
+    script = f"#!/bin/sh\necho {major_version(real)} > $2/PG_VERSION\necho > {reached}\n"
+    (fake / "initdb").write_text(script + "exec sleep 600\n", "ascii")
+    (fake / "initdb").chmod(0o755)
+    os.mkfifo(reached)
+    with owner(data, binaries=fake) as process:
+        reached.read_text("ascii")
+        process.kill()
+        process.wait()
+
+        with EmbeddedPostgres(data_directory=data) as server:
+            put_row(server.conninfo)
+            assert read_row(server.conninfo) == 7
+    assert not (home / "data/initdb-new").exists()
+
+
+def test_an_initdb_that_fails_says_why_and_leaves_nothing_running(home: Path, data: Path) -> None:
+    fake = home / "fake"
+    fake.mkdir()
+    (fake / "postgres").symlink_to(find_binaries() / "postgres")
+    (fake / "initdb").write_text("#!/bin/sh\necho the disk is made of cheese\nexit 3\n", "ascii")
+    (fake / "initdb").chmod(0o755)
+
+    with pytest.raises(errors.EmbeddedPostgresError, match="made of cheese"):
+        EmbeddedPostgres(data_directory=data, binaries=fake).start()
+    with EmbeddedPostgres(data_directory=data) as server:
+        put_row(server.conninfo)
+
+
+def test_a_server_that_does_not_come_up_in_time_is_stopped(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
+    with server:
+        put_row(server.conninfo)
+
+    with pytest.raises(errors.EmbeddedPostgresError, match="did not start"):
+        server.start(dt.timedelta(0))
+    wait_until_no_server(made, seconds=0.5)
+    with server:
+        assert read_row(server.conninfo) == 7
+
+
+@on_linux
+def test_a_private_socket_directory_goes_with_a_killed_owner(home: Path) -> None:
+    directory = home / ("l" * 120)
+    with owner(directory) as process:
+        sockets = socket_directory(started(process))
+        process.kill()
+        process.wait()
+
+        with EmbeddedPostgres(data_directory=directory):
+            assert not sockets.exists()
+
+
+@as_root
+def test_root_runs_the_server_as_the_owner_of_the_directory(data: Path) -> None:
+    binaries = reachable_binaries()
+    directory = data
+    directory.mkdir(mode=0o700)
+    os.chown(directory, UNPRIVILEGED, UNPRIVILEGED)
+
+    with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
+        put_row(server.conninfo)
+        running = Path(f"/proc/{pids(directory)[0]}").stat().st_uid
+    with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
+        assert read_row(server.conninfo) == 7
+    assert running == UNPRIVILEGED
+    assert {path.stat().st_uid for path in directory.iterdir()} == {UNPRIVILEGED}
+
+
+@as_root
+def test_an_ordinary_user_can_own_a_server(home: Path, data: Path) -> None:
+    binaries, python = reachable_binaries(), reachable_python()
+    home.chmod(0o777)
+    with owner(data, binaries=binaries, python=python, user=UNPRIVILEGED) as process:
+        conninfo = started(process)
+        put_row(conninfo)
+        process.kill()
+        process.wait()
+
+        wait_until_no_server(data)
+
+
+@on_linux
+def test_root_without_user_namespaces_is_told_what_to_do(data: Path) -> None:
+    command = [sys.executable, "-c", CONFINED, str(data)]
+    environment = {"PYTHONPATH": python_path()}
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if not said.stdout.startswith("confined"):
+        pytest.skip(f"cannot make a namespace without namespaces: {said.stderr[-200:]}")
+
+    assert "user namespaces are not allowed here" in said.stdout
+    assert "as an ordinary user" in said.stdout
+
+
+def reachable_binaries() -> Path:
+    """Return binaries that an unprivileged user may run; skip if a parent directory forbids it."""
+    for candidate in (find_binaries(), *SYSTEM_BINARIES):
+        if runs_as_nobody([str(candidate / "postgres"), "--version"]):
+            return candidate
+    pytest.skip("no PostgreSQL that an ordinary user may run: the checkout is private to root")
+
+
+def reachable_python() -> str:
+    """Return an interpreter that an unprivileged user may run with our packages, or skip."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        if runs_as_nobody([candidate, "-c", "import psycopg, progressor.storage.embedded.server"]):
+            return candidate
+    pytest.skip("no interpreter that an ordinary user may run: it is private to root")
+
+
+def runs_as_nobody(command: list[str]) -> bool:
+    try:
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            cwd="/",
+            env={"PYTHONPATH": python_path()},
+            user=UNPRIVILEGED,
+            group=UNPRIVILEGED,
+            extra_groups=[],
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
