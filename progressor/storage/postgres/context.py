@@ -14,6 +14,8 @@ from progressor.storage.rows import records
 
 R = TypeVar("R")
 
+_NOW = "SELECT coalesce(%(now)s::timestamptz, clock_timestamp())"
+
 STARVATION_TIMEOUT = dt.timedelta(seconds=60)
 """How long a task waits for its gates before it goes first, unless configured."""
 
@@ -54,6 +56,11 @@ class StorageContext:
             asyncio.timeout(self.statement_timeout.total_seconds()),
         ):
             yield connection
+
+    async def now(self) -> dt.datetime:
+        """Return PostgreSQL's time, by which leases end and schedules are due."""
+        [now] = await self.read(dt.datetime, _NOW)
+        return now
 
     async def call(self, function: Function[R], *keys: object, **named: object) -> list[R]:
         """Call a function and return its rows; raises what `connection` and `Function.rows` raise.

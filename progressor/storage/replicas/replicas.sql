@@ -65,9 +65,6 @@ LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC
 LIMIT %(limit)s
 
--- name: read_clock
-SELECT coalesce(%(now)s, clock_timestamp())
-
 -- name: find_zombies
 -- Finds leases whose replica is silent or gone, whose step overran, or which this replica holds and
 -- does not know of (an answer was lost on the way). Reads the whole of running: it holds

@@ -319,7 +319,7 @@ class StoredRuns:
 
     async def now(self) -> dt.datetime:
         """Return PostgreSQL's time."""
-        return await read_now(self._context)
+        return await self._context.now()
 
     async def _read(
         self, key: ScheduleKey, *, instant: dt.datetime | None, limit: int
@@ -327,12 +327,6 @@ class StoredRuns:
         return tuple(
             await self._context.call(self._read_schedule_runs, key, instant=instant, limit=limit)
         )
-
-
-async def read_now(context: StorageContext) -> dt.datetime:
-    """Return PostgreSQL's time."""
-    [now] = await context.read(dt.datetime, _SQL["read_now"])
-    return now
 
 
 def item_of(due: DueSchedule, plan: Plan) -> Item:

@@ -22,7 +22,6 @@ from progressor.domain.schedules.schedule import (
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.documents import target_columns, timing_columns
-from progressor.storage.schedules.runs import read_now
 
 _SQL = statements.load("schedules/schedules")
 _CHANGE_ATTEMPTS_MAX = 10
@@ -62,7 +61,7 @@ class Schedules:
             NamespaceNotFoundError: There is none.
             ScheduleAlreadyExistsError: The id is taken.
         """
-        now = await read_now(self._context)
+        now = await self._context.now()
         upcoming = None if paused else Calendar(key, spec.timing).upcoming(now)
         columns = timing_columns(spec.timing) | target_columns(key, spec.target)
         if await self._context.execute(
@@ -189,7 +188,7 @@ class Schedules:
                 raise job_errors.ScheduleChangedError(
                     key.schedule_id, expected_revision, schedule.revision
                 )
-            now = await read_now(self._context)
+            now = await self._context.now()
             changed = change(schedule, now)
             if await self._context.execute(
                 _SQL[statement], key, now=now, revision=schedule.revision, **changed

@@ -1,7 +1,3 @@
--- name: read_now
--- By which instants to come are counted.
-SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
-
 -- name: create_schedule
 -- Makes a schedule, unless there is one. The namespace cannot be deleted meanwhile.
 INSERT INTO progressor.schedules (
