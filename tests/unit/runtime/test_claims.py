@@ -22,8 +22,7 @@ from tests.support.runtime.harness import (
 from tests.support.runtime.virtual_time import settled
 
 
-async def test_a_timer_is_claimed_the_moment_it_is_due() -> None:
-    harness = Harness()
+async def test_a_timer_is_claimed_the_moment_it_is_due(harness: Harness) -> None:
     harness.make_due(1)
     harness.remember(1, ahead=3)
     async with harness.running(harness.timers.run):
@@ -36,8 +35,7 @@ async def test_a_timer_is_claimed_the_moment_it_is_due() -> None:
     assert harness.observers.counts["timers_claimed"] == 1
 
 
-async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
-    harness = Harness()
+async def test_a_timer_that_is_set_while_all_wait_is_not_overslept(harness: Harness) -> None:
     harness.make_due(1, 2)
     harness.remember(1, ahead=4)
     async with harness.running(harness.timers.run):
@@ -47,8 +45,7 @@ async def test_a_timer_that_is_set_while_all_wait_is_not_overslept() -> None:
         assert harness.carried == [2]
 
 
-async def test_a_timer_does_not_overtake_the_backlog() -> None:
-    harness = Harness()
+async def test_a_timer_does_not_overtake_the_backlog(harness: Harness) -> None:
     harness.slots.reserve(harness.namespaces.known()[0])
     harness.slots.mark_backlog("orders")
     harness.make_due(1)
@@ -60,8 +57,7 @@ async def test_a_timer_does_not_overtake_the_backlog() -> None:
         assert harness.slots.backlogs() == {"orders": 2}
 
 
-async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over() -> None:
-    harness = Harness()
+async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over(harness: Harness) -> None:
     harness.make_due(1)
     harness.remember(1)
     harness.remember(2, namespace="void")
@@ -71,8 +67,7 @@ async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over() -> None:
         assert harness.carried == [1]
 
 
-async def test_an_outage_puts_timers_off_and_loses_none() -> None:
-    harness = Harness()
+async def test_an_outage_puts_timers_off_and_loses_none(harness: Harness) -> None:
     harness.make_due(1, 2)
     harness.remember(1, 2)
     harness.claims.outage.remaining = 2
@@ -164,8 +159,7 @@ async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> N
     assert len(passed) >= 20
 
 
-async def test_what_was_marked_during_a_claim_is_looked_for_again() -> None:
-    harness = Harness()
+async def test_what_was_marked_during_a_claim_is_looked_for_again(harness: Harness) -> None:
     (namespace,) = harness.namespaces.known()
     harness.slots.reserve(namespace)
     marks = [lambda: harness.slots.mark_backlog("orders")]
@@ -189,8 +183,7 @@ async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> N
         assert harness.carried == [1]
 
 
-async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten() -> None:
-    harness = Harness()
+async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten(harness: Harness) -> None:
     harness.slots.reserve(make_namespace("void"))
     async with harness.running(harness.backlog.run):
         harness.slots.mark_backlog("void")
@@ -219,8 +212,9 @@ async def _scan_as_called(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("scanner", ["timers", "backlog", "due", "called"])
-async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> None:
-    harness = Harness()
+async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(
+    harness: Harness, scanner: str
+) -> None:
     harness.claims.hangs = True
     harness.make_due(1)
     harness.remember(1)
@@ -246,8 +240,7 @@ async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> N
     assert harness.slots.busy_count("orders") == 0
 
 
-async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
-    harness = Harness()
+async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) -> None:
     harness.make_due(1)
     async with harness.running():
         await harness.due.scan()
@@ -263,8 +256,7 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time() -> None:
     ]
 
 
-async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
-    harness = Harness()
+async def test_a_crowd_of_timers_is_read_page_by_page(harness: Harness) -> None:
     harness.claims.upcoming = [
         make_due(task_id, due_at=START + seconds(task_id / 100)) for task_id in range(1, 26)
     ]
@@ -276,8 +268,7 @@ async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
     assert len(harness.due_queue.take_due(100)) == 25
 
 
-async def test_one_scan_reads_only_so_many_pages() -> None:
-    harness = Harness()
+async def test_one_scan_reads_only_so_many_pages(harness: Harness) -> None:
     harness.claims.upcoming = [
         make_due(task_id, due_at=START + seconds(task_id / 1000))
         for task_id in range(1, 10 * PAGES_MAX + 11)
@@ -288,8 +279,7 @@ async def test_one_scan_reads_only_so_many_pages() -> None:
     assert harness.claims.asked.count("find_upcoming") == PAGES_MAX
 
 
-async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> None:
-    harness = Harness()
+async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces(harness: Harness) -> None:
     harness.slots.draining = True
 
     await harness.due.scan()
@@ -307,8 +297,7 @@ async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
     assert harness.slots.has_backlog("orders")
 
 
-async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
-    harness = Harness()
+async def test_a_claim_of_the_scan_that_fails_keeps_no_place(harness: Harness) -> None:
     harness.make_due(1)
     harness.claims.fails_at = "claim_due"
 
@@ -318,8 +307,7 @@ async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
     assert harness.slots.busy_count("orders") == 0
 
 
-async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
-    harness = Harness()
+async def test_what_another_replica_leaves_is_taken_over_at_once(harness: Harness) -> None:
     async with harness.running(harness.due.run_called):
         harness.make_due(1)
         harness.replies.work_is_due.set()
@@ -331,8 +319,7 @@ async def test_what_another_replica_leaves_is_taken_over_at_once() -> None:
     assert harness.observers.counts["scan_found"] == 0
 
 
-async def test_an_outage_leaves_what_was_called_for_to_the_scan() -> None:
-    harness = Harness()
+async def test_an_outage_leaves_what_was_called_for_to_the_scan(harness: Harness) -> None:
     harness.claims.outage.remaining = 1
     async with harness.running(harness.due.run_called):
         harness.make_due(1, 2)

@@ -14,8 +14,7 @@ from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted, recorded
 
 
-async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
-    harness = Harness()
+async def test_a_task_is_forgotten_with_its_last_waiter(harness: Harness) -> None:
     first, second = harness.expect(), harness.expect()
 
     harness.replies.forget(7, first)
@@ -26,8 +25,7 @@ async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
     assert (after_first, harness.replies.waiting_count) == (1, 0)
 
 
-async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
-    harness = Harness()
+async def test_a_task_that_ended_before_it_was_expected_is_fetched(harness: Harness) -> None:
     harness.replies.deliver(make_result())
     harness.end_elsewhere(7)
     async with running(harness.replies.run):
@@ -51,8 +49,7 @@ async def test_only_so_many_early_ends_are_remembered(monkeypatch: pytest.Monkey
     assert harness.results.fetches == [(8,)]
 
 
-async def test_a_notification_brings_the_answer_of_another_replica() -> None:
-    harness = Harness()
+async def test_a_notification_brings_the_answer_of_another_replica(harness: Harness) -> None:
     waiter = harness.expect()
     async with running(harness.replies.run):
         harness.end_elsewhere(7)
@@ -64,8 +61,9 @@ async def test_a_notification_brings_the_answer_of_another_replica() -> None:
     assert counted(harness.metrics.replies) == {("remote",): 1}
 
 
-async def test_a_notification_that_comes_before_the_expectation_is_not_lost() -> None:
-    harness = Harness()
+async def test_a_notification_that_comes_before_the_expectation_is_not_lost(
+    harness: Harness,
+) -> None:
     async with running(harness.replies.run):
         harness.end_elsewhere(7)
         harness.listener.notify(7)
@@ -77,8 +75,7 @@ async def test_a_notification_that_comes_before_the_expectation_is_not_lost() ->
     assert asyncio.get_running_loop().time() == 0
 
 
-async def test_a_request_for_help_is_passed_on() -> None:
-    harness = Harness()
+async def test_a_request_for_help_is_passed_on(harness: Harness) -> None:
     async with running(harness.replies.run):
         harness.listener.call()
         await harness.replies.work_is_due.wait()
@@ -86,8 +83,9 @@ async def test_a_request_for_help_is_passed_on() -> None:
     assert harness.results.fetches == []
 
 
-async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() -> None:
-    harness = Harness()
+async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again(
+    harness: Harness,
+) -> None:
     waiter = harness.expect()
     async with running(harness.replies.run):
         harness.listener.cut()
@@ -100,8 +98,7 @@ async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() 
     assert harness.listener.connections == 2
 
 
-async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
-    harness = Harness()
+async def test_what_this_replica_carries_is_not_fetched_on_listening(harness: Harness) -> None:
     harness.leases.take(make_task(task_id=7))
     harness.expect(7)
     harness.expect(8)
@@ -111,8 +108,7 @@ async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
     assert harness.results.fetches == [(8,)]
 
 
-async def test_an_answer_without_a_notification_is_found_by_the_scan() -> None:
-    harness = Harness()
+async def test_an_answer_without_a_notification_is_found_by_the_scan(harness: Harness) -> None:
     async with running(harness.replies.run):
         waiter = harness.expect()
         harness.end_elsewhere(7)
@@ -122,8 +118,7 @@ async def test_an_answer_without_a_notification_is_found_by_the_scan() -> None:
     assert asyncio.get_running_loop().time() <= 2
 
 
-async def test_the_safety_net_leaves_what_is_young() -> None:
-    harness = Harness()
+async def test_the_safety_net_leaves_what_is_young(harness: Harness) -> None:
     async with running(harness.replies.run):
         await asyncio.sleep(0.5)
         harness.expect()
@@ -143,8 +138,7 @@ async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPat
     assert harness.results.fetches == [(1, 2), (3, 1), (2, 3)]
 
 
-async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
-    harness = Harness()
+async def test_nothing_is_fetched_for_callers_who_have_gone(harness: Harness) -> None:
     waiter = harness.expect()
     async with running(harness.replies.run):
         harness.results.fetches.clear()
@@ -158,8 +152,7 @@ async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
     assert harness.results.fetches == []
 
 
-async def test_an_outage_delays_an_answer_and_loses_none() -> None:
-    harness = Harness()
+async def test_an_outage_delays_an_answer_and_loses_none(harness: Harness) -> None:
     waiter = harness.expect()
     harness.results.outage.remaining = 2
     harness.end_elsewhere(7)
@@ -169,8 +162,7 @@ async def test_an_outage_delays_an_answer_and_loses_none() -> None:
     assert len(harness.results.fetches) == 3
 
 
-async def test_the_callers_of_other_replicas_are_notified_in_batches() -> None:
-    harness = Harness()
+async def test_the_callers_of_other_replicas_are_notified_in_batches(harness: Harness) -> None:
     async with running(harness.replies.run):
         harness.replies.deliver(make_result(7), (2, 3))
         harness.replies.deliver(make_result(8), (2,))
@@ -179,8 +171,7 @@ async def test_the_callers_of_other_replicas_are_notified_in_batches() -> None:
     assert harness.results.notified == [{2: [7, 8], 3: [7]}]
 
 
-async def test_a_replica_does_not_notify_itself() -> None:
-    harness = Harness()
+async def test_a_replica_does_not_notify_itself(harness: Harness) -> None:
     async with running(harness.replies.run):
         harness.replies.deliver(make_result(), (1,))
         await settled()
@@ -188,8 +179,7 @@ async def test_a_replica_does_not_notify_itself() -> None:
     assert harness.results.notified == []
 
 
-async def test_a_notification_that_cannot_be_sent_is_counted() -> None:
-    harness = Harness()
+async def test_a_notification_that_cannot_be_sent_is_counted(harness: Harness) -> None:
     harness.results.outage.remaining = 1
     async with running(harness.replies.run):
         harness.replies.deliver(make_result(), (2,))
@@ -218,8 +208,7 @@ async def test_notifications_beyond_the_bound_are_left_to_the_scan(
     assert recorded(harness.metrics.notification) == {("orders", "call"): (2, 0)}
 
 
-async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
-    harness = Harness()
+async def test_a_connection_that_is_closed_in_good_order_is_opened_again(harness: Harness) -> None:
     async with running(harness.replies.run):
         harness.listener.hang_up()
         await settled()

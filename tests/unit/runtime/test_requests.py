@@ -34,8 +34,7 @@ from tests.support.runtime.memory import (
 from tests.support.runtime.virtual_time import settled
 
 
-async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
-    harness = Harness()
+async def test_a_request_that_runs_at_once_is_carried_and_answered(harness: Harness) -> None:
     async with harness.running():
         answer = await harness.ask()
         harness.admissions.answer(LEASED)
@@ -47,8 +46,7 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
     assert harness.carried == [7]
 
 
-async def test_a_place_that_is_not_needed_is_given_back() -> None:
-    harness = Harness()
+async def test_a_place_that_is_not_needed_is_given_back(harness: Harness) -> None:
     await harness.ask()
 
     harness.admissions.answer(WAITING)
@@ -57,8 +55,7 @@ async def test_a_place_that_is_not_needed_is_given_back() -> None:
     assert harness.slots.busy_count("orders") == 0
 
 
-async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
-    harness = Harness()
+async def test_what_is_due_without_a_worker_makes_a_backlog(harness: Harness) -> None:
     await harness.ask()
 
     harness.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
@@ -67,8 +64,7 @@ async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
     assert harness.slots.has_backlog("orders")
 
 
-async def test_a_repeated_request_joins_the_earlier_task() -> None:
-    harness = Harness()
+async def test_a_repeated_request_joins_the_earlier_task(harness: Harness) -> None:
     answer = await harness.ask()
     harness.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
     await settled()
@@ -78,8 +74,7 @@ async def test_a_repeated_request_joins_the_earlier_task() -> None:
     assert (await answer).deduplicated
 
 
-async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
-    harness = Harness()
+async def test_a_repeated_request_gets_the_answer_that_is_there(harness: Harness) -> None:
     answer = await harness.ask()
 
     harness.admissions.answer(
@@ -103,9 +98,8 @@ async def test_a_repeated_request_gets_the_answer_that_is_there() -> None:
     ],
 )
 async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
-    verdict: Verdict, error_class: type[errors.RequestError]
+    harness: Harness, verdict: Verdict, error_class: type[errors.RequestError]
 ) -> None:
-    harness = Harness()
     answer = await harness.ask()
 
     harness.admissions.answer(Admission(verdict=verdict, process=make_process(corrupted_by=5)))
@@ -115,8 +109,7 @@ async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
     assert harness.slots.busy_count("orders") == 0
 
 
-async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
-    harness = Harness()
+async def test_a_refusal_by_a_broken_process_says_what_broke_it(harness: Harness) -> None:
     answer = await harness.ask()
     broken = make_process(detail="zombie detected", corrupted_by=5)
 
@@ -135,8 +128,9 @@ async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
     assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 10, "ZOMBIE")
 
 
-async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> None:
-    harness = Harness()
+async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again(
+    harness: Harness,
+) -> None:
     answer = await harness.ask(make_request(TaskType.INIT))
 
     harness.admissions.answer(Admission(verdict=Verdict.GONE))
@@ -149,8 +143,7 @@ async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again() -> 
     assert len(harness.admissions.entries) == 2
 
 
-async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
-    harness = Harness()
+async def test_a_start_that_cannot_be_admitted_again_says_why(harness: Harness) -> None:
     answer = await harness.ask(make_request(TaskType.INIT))
     harness.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
 
@@ -194,8 +187,7 @@ async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
     assert len(harness.admissions.entries) == 2
 
 
-async def test_a_caller_who_goes_before_the_admission_takes_nothing_back() -> None:
-    harness = Harness()
+async def test_a_caller_who_goes_before_the_admission_takes_nothing_back(harness: Harness) -> None:
     async with harness.running():
         answer = await harness.ask()
         answer.cancel()
@@ -236,9 +228,8 @@ async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
     ids=["refused", "ended", "away"],
 )
 async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
-    admission: Admission | Exception,
+    harness: Harness, admission: Admission | Exception
 ) -> None:
-    harness = Harness()
     answer = await harness.ask()
     answer.cancel()
     await settled()
@@ -249,8 +240,7 @@ async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
     assert harness.slots.busy_count("orders") == 0
 
 
-async def test_a_deadline_names_the_task_that_goes_on() -> None:
-    harness = Harness()
+async def test_a_deadline_names_the_task_that_goes_on(harness: Harness) -> None:
     answer = await harness.ask(timeout=3)
     harness.admissions.answer(WAITING)
 
@@ -262,17 +252,16 @@ async def test_a_deadline_names_the_task_that_goes_on() -> None:
     assert harness.replies.waiting_count == 0
 
 
-async def test_a_request_in_an_unknown_namespace_is_refused_before_admission() -> None:
-    harness = Harness()
-
+async def test_a_request_in_an_unknown_namespace_is_refused_before_admission(
+    harness: Harness,
+) -> None:
     with pytest.raises(errors.NamespaceNotFoundError):
         await harness.requests.ask(make_request(key=make_key(namespace="void")), timeout=None)
 
     assert harness.admissions.entries == []
 
 
-async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
-    harness = Harness()
+async def test_a_task_that_has_ended_is_answered_from_its_record(harness: Harness) -> None:
     harness.results.awaited = make_result(response=b"old")
 
     answer = await harness.requests.await_task(KEY, "key", timeout=None)
@@ -280,8 +269,7 @@ async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
     assert (answer.response, answer.deduplicated) == (b"old", True)
 
 
-async def test_a_task_that_has_not_ended_is_waited_for() -> None:
-    harness = Harness()
+async def test_a_task_that_has_not_ended_is_waited_for(harness: Harness) -> None:
     answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
 
     harness.replies.deliver(make_result())
@@ -290,9 +278,7 @@ async def test_a_task_that_has_not_ended_is_waited_for() -> None:
     assert harness.replies.waiting_count == 0
 
 
-async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
-    harness = Harness()
-
+async def test_waiting_for_a_task_ends_with_the_deadline(harness: Harness) -> None:
     with pytest.raises(errors.DeadlineExceededError) as caught:
         await harness.requests.await_task(KEY, "key", timeout=3)
 
@@ -317,8 +303,7 @@ def ended(*task_ids: int, removed: bool) -> Effects:
     )
 
 
-async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
-    harness = Harness()
+async def test_a_receipt_comes_as_soon_as_the_task_is_durable(harness: Harness) -> None:
     receipt = await harness.accept()
 
     harness.admissions.answer(WAITING)
@@ -328,8 +313,9 @@ async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
     assert harness.replies.waiting_count == 0
 
 
-async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
-    harness = Harness()
+async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back(
+    harness: Harness,
+) -> None:
     receipt = await harness.accept()
     receipt.cancel()
     await settled()
@@ -340,8 +326,7 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -
     assert harness.observers.counts["admitted"] == 1
 
 
-async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
-    harness = Harness()
+async def test_the_timer_of_a_simple_repair_is_due_at_once(harness: Harness) -> None:
     repaired = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
     harness.processes.simple_repair.return_value = repaired, Effects(due=((KEY, 9),))
 
@@ -354,16 +339,16 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
 @pytest.mark.parametrize(
     ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
 )
-async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
-    harness = Harness()
+async def test_an_import_gives_a_receipt(
+    harness: Harness, verdict: Verdict, deduplicated: bool
+) -> None:
     harness.processes.put.return_value = Put(verdict=verdict, task_id=1), NO_EFFECTS
 
     assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
     assert harness.due_queue.wait_seconds() is None
 
 
-async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
-    harness = Harness()
+async def test_the_timer_of_an_import_is_put_in_the_due_queue(harness: Harness) -> None:
     put = Put(verdict=Verdict.ACCEPTED, task_id=1)
     harness.processes.put.return_value = put, Effects(upcoming=(Later(KEY, 7, 2.0),))
 
@@ -372,8 +357,7 @@ async def test_the_timer_of_an_import_is_put_in_the_due_queue() -> None:
     assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
 
 
-async def test_an_import_of_an_existing_process_is_refused() -> None:
-    harness = Harness()
+async def test_an_import_of_an_existing_process_is_refused(harness: Harness) -> None:
     put = Put(verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None)
     harness.processes.put.return_value = put, NO_EFFECTS
 
@@ -381,8 +365,7 @@ async def test_an_import_of_an_existing_process_is_refused() -> None:
         await harness.requests.put(IMPORT)
 
 
-async def test_those_who_wait_for_a_removed_process_are_told() -> None:
-    harness = Harness()
+async def test_those_who_wait_for_a_removed_process_are_told(harness: Harness) -> None:
     answer = await begun(harness.requests.await_task(KEY, 8, timeout=None))
     harness.results.awaited = 8
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
@@ -401,9 +384,8 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     [(False, errors.TaskCancelledError), (True, errors.ProcessRemovedError)],
 )
 async def test_those_who_wait_for_a_cancelled_task_are_told(
-    *, removed: bool, kind: type[errors.RequestError]
+    harness: Harness, *, removed: bool, kind: type[errors.RequestError]
 ) -> None:
-    harness = Harness()
     answer = await begun(harness.requests.await_task(KEY, 7, timeout=None))
     harness.results.awaited = 7
     harness.processes.cancel.return_value = 7, ended(7, removed=removed)
@@ -413,8 +395,7 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
         await answer
 
 
-async def test_an_accepting_verdict_is_not_reported_as_a_refusal() -> None:
-    harness = Harness()
+async def test_an_accepting_verdict_is_not_reported_as_a_refusal(harness: Harness) -> None:
     gone = SimpleRepair(verdict=Verdict.GONE, task_id=None)
     harness.processes.simple_repair.return_value = gone, NO_EFFECTS
 

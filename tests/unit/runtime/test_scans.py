@@ -118,18 +118,14 @@ def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlem
 LIMIT = 10
 
 
-async def test_old_answers_and_dead_replicas_go_everywhere() -> None:
-    harness = Harness()
-
+async def test_old_answers_and_dead_replicas_go_everywhere(harness: Harness) -> None:
     await harness.retaining.scan()
 
     assert harness.results.replies_deleted == [REPLIES_AGE]
     assert harness.replicas.dead_deleted == [REPLICAS_AGE]
 
 
-async def test_a_namespace_without_retention_keeps_everything() -> None:
-    harness = Harness()
-
+async def test_a_namespace_without_retention_keeps_everything(harness: Harness) -> None:
     await harness.retaining.scan()
 
     harness.retention.delete_finished.assert_not_awaited()

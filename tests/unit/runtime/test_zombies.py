@@ -40,8 +40,9 @@ STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
 
 
 @pytest.mark.parametrize("cause", [ZombieCause.SILENT, ZombieCause.OVERRUN])
-async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause) -> None:
-    harness = Harness()
+async def test_a_lost_lease_is_retried_and_the_attempt_counts(
+    harness: Harness, cause: ZombieCause
+) -> None:
     zombie = make_zombie(cause=cause, attempt=2)
     harness.replicas.zombies = (zombie,)
 
@@ -63,8 +64,7 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause
     )
 
 
-async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
-    harness = Harness()
+async def test_the_caller_of_a_zombie_that_is_given_up_is_told(harness: Harness) -> None:
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
     harness.replicas.zombies = (make_zombie(),)
     waiter = harness.expect()
@@ -78,8 +78,7 @@ async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
     assert recorded(harness.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
 
 
-async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
-    harness = Harness()
+async def test_a_zombie_that_is_given_up_ends_its_node(harness: Harness) -> None:
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
     leader = dataclasses.replace(make_key(), namespace="rollouts")
     harness.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
@@ -89,8 +88,7 @@ async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
     assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
 
 
-async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
-    harness = Harness()
+async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over(harness: Harness) -> None:
     gone = make_zombie(key=make_key(namespace="void"), task_id=1)
     harness.replicas.zombies = (gone, make_zombie(task_id=2))
 
@@ -99,8 +97,7 @@ async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
     assert [entry.task_id for entry in harness.settlements.entries] == [2]
 
 
-async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
-    harness = Harness()
+async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice(harness: Harness) -> None:
     harness.replicas.zombies = (STRAY,)
 
     await harness.zombies.scan()
@@ -112,8 +109,7 @@ async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
 
 
-async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
-    harness = Harness()
+async def test_a_lease_whose_answer_was_only_late_is_no_stray(harness: Harness) -> None:
     harness.replicas.zombies = (STRAY,)
     await harness.zombies.scan()
 
@@ -124,8 +120,9 @@ async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
 
 
 @pytest.mark.parametrize("writes", ["admissions", "settlements"])
-async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes: str) -> None:
-    harness = Harness()
+async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(
+    harness: Harness, writes: str
+) -> None:
     harness.replicas.zombies = (STRAY,)
     writing: set[ProcessKey] = getattr(harness, writes).writing
     writing.add(STRAY.key)
@@ -140,8 +137,7 @@ async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes
     assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
-async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> None:
-    harness = Harness()
+async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet(harness: Harness) -> None:
     harness.replicas.zombies = (STRAY,)
     harness.claims.begun_count, harness.claims.answered_count = 5, 3
     for _ in range(3):
@@ -154,8 +150,7 @@ async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> N
     assert (meanwhile, len(harness.settlements.entries)) == (0, 1)
 
 
-async def test_a_suspect_that_disappears_is_cleared() -> None:
-    harness = Harness()
+async def test_a_suspect_that_disappears_is_cleared(harness: Harness) -> None:
     for zombies in ((STRAY,), (), (STRAY,)):
         harness.replicas.zombies = zombies
         await harness.zombies.scan()
@@ -163,8 +158,7 @@ async def test_a_suspect_that_disappears_is_cleared() -> None:
     assert harness.settlements.entries == []
 
 
-async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
-    harness = Harness()
+async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly(harness: Harness) -> None:
     harness.replicas.zombies = (make_zombie(),)
     harness.settlements.script.append(away())
 
@@ -174,8 +168,9 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
     assert caught.group_contains(errors.StorageUnavailableError)
 
 
-async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found_later() -> None:
-    harness = Harness()
+async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found_later(
+    harness: Harness,
+) -> None:
     locked, later = make_zombie(task_id=1, token=11), make_zombie(task_id=2, token=12)
     held: list[asyncio.Future[Outcome]] = []
     harness.settlements.held = held
@@ -198,8 +193,9 @@ async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found
     assert [entry.task_id for entry in harness.settlements.entries] == [1, 2, 1]
 
 
-async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled() -> None:
-    harness = Harness()
+async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled(
+    harness: Harness,
+) -> None:
     held: list[asyncio.Future[Outcome]] = []
     harness.settlements.held = held
     harness.replicas.zombies = (make_zombie(),)
@@ -226,8 +222,7 @@ async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture
     assert [told[name] for name in names] == [7, 2, "silent", "retry", 3]
 
 
-async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
-    harness = Harness()
+async def test_one_that_cannot_be_settled_does_not_hold_up_the_others(harness: Harness) -> None:
     harness.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
     harness.settlements.script.append(errors.StorageRefusedError("its page is broken"))
 
@@ -286,8 +281,7 @@ async def test_nothing_is_collected_for_a_lease_timeout_after_the_clock_has_jump
     assert line.__dict__["ahead_seconds"] == JUMP.total_seconds()
 
 
-async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
-    harness = Harness()
+async def test_a_step_from_before_the_jump_may_take_longer_by_as_much(harness: Harness) -> None:
     await harness.zombies.scan()
     harness.replicas.ahead = JUMP
 
@@ -301,8 +295,9 @@ async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-60.0, 0.0, 0.4])
-async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(ahead: float) -> None:
-    harness = Harness()
+async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(
+    harness: Harness, ahead: float
+) -> None:
     await harness.zombies.scan()
     harness.replicas.ahead, harness.replicas.zombies = seconds(ahead), (make_zombie(),)
 
