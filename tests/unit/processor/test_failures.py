@@ -35,14 +35,27 @@ ERROR_INFO = error_details_pb2.ErrorInfo(reason="QUOTA", domain="shop")
 NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
-@pytest.mark.parametrize("code", NOT_OK)
-def test_only_what_may_pass_by_itself_is_retryable(code: grpc.StatusCode) -> None:
-    patient = {
-        "UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "CANCELLED",
-        "UNIMPLEMENTED", "UNAUTHENTICATED",
-    }  # fmt: skip
+PATIENT = {"RESOURCE_EXHAUSTED", "ABORTED"}
+ENGINES = {
+    "CANCELLED": "PROCESSOR_UNAVAILABLE",
+    "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
+    "UNIMPLEMENTED": "PROCESSOR_UNAVAILABLE",
+    "UNAUTHENTICATED": "PROCESSOR_UNAVAILABLE",
+}
+"""Reasons of the engine, whatever the processor says."""
 
-    assert failures.failure_of(status(code)).retryable == (code.name in patient)
+
+@pytest.mark.parametrize("code", NOT_OK)
+def test_reason_and_retry_follow_from_the_code_and_the_processor_may_give_its_own_reason(
+    code: grpc.StatusCode,
+) -> None:
+    plain = failures.failure_of(status(code))
+    explained = failures.failure_of(status(code, details=(ERROR_INFO,)))
+
+    own = {"UNAVAILABLE": "PROCESSOR_UNAVAILABLE"} | ENGINES
+    assert plain.reason == own.get(code.name, code.name)
+    assert explained.reason == ENGINES.get(code.name, "QUOTA")
+    assert plain.retryable == explained.retryable == (code.name in own.keys() | PATIENT)
 
 
 SECOND = dt.timedelta(seconds=1)
@@ -84,33 +97,6 @@ def test_a_step_that_ran_past_its_timeout_names_it(
     timed = failures.out_of_time(failed, SECOND, elapsed)
 
     assert timed == dataclasses.replace(failed, message=message)
-
-
-@pytest.mark.parametrize("code", NOT_OK)
-def test_the_reason_follows_from_the_code(code: grpc.StatusCode) -> None:
-    special = {
-        "UNAVAILABLE": "PROCESSOR_UNAVAILABLE",
-        "CANCELLED": "PROCESSOR_UNAVAILABLE",
-        "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
-        "UNIMPLEMENTED": "PROCESSOR_UNAVAILABLE",
-        "UNAUTHENTICATED": "PROCESSOR_UNAVAILABLE",
-    }
-
-    assert failures.failure_of(status(code)).reason == special.get(code.name, code.name)
-
-
-@pytest.mark.parametrize("code", NOT_OK)
-def test_the_processor_may_give_its_own_reason(code: grpc.StatusCode) -> None:
-    engines = {
-        "CANCELLED": "PROCESSOR_UNAVAILABLE",
-        "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
-        "UNIMPLEMENTED": "PROCESSOR_UNAVAILABLE",
-        "UNAUTHENTICATED": "PROCESSOR_UNAVAILABLE",
-    }
-
-    failed = failures.failure_of(status(code, details=(ERROR_INFO,)))
-
-    assert failed.reason == engines.get(code.name, "QUOTA")
 
 
 @pytest.mark.parametrize(
