@@ -34,8 +34,7 @@ from tests.support.engine.replica import (
     refusal,
     running_replica,
 )
-from tests.support.processor.script import Step
-from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
+from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor, Step
 
 Wire = types_pb2.Constraints
 

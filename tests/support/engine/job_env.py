@@ -21,8 +21,7 @@ from progressor.v1.processor_service_pb2 import Complete, ProcessResponse
 from tests.support.engine.points import PATIENCE_SECONDS, eventually
 from tests.support.engine.replica import NOW_AND_THEN, Env, Replica, open_env, response
 from tests.support.models.jobs.graphs import Graph
-from tests.support.processor.script import Step
-from tests.support.processor.scripted import Hang, fail
+from tests.support.processor.scripted import Hang, Step, fail
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.

@@ -10,40 +10,12 @@ from progressor.clock import SystemClock
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeeded
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import Process, ProcessStatus, process_key
-from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.processes.task import RunningTask
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
+from tests.support.builders import make_key, make_process, make_task
 
-NOW = dt.datetime(2026, 5, 4, tzinfo=dt.UTC)
-TASK = RunningTask(
-    process=Process(
-        key=process_key("orders", "order-1"),
-        status=ProcessStatus.RUNNING,
-        previous_status=ProcessStatus.INIT,
-        detail=None,
-        aux_state=b"",
-        metadata=None,
-        corrupted_by=None,
-        created_at=NOW,
-        status_changed_at=NOW,
-        last_event_id=0,
-        init_task_id=1,
-        result=None,
-    ),
-    task_id=2,
-    task_type=TaskType.CALL,
-    attempt=1,
-    token=1,
-    args=b"args",
-    caller_context={},
-    trace_context={},
-    history_range=None,
-    step_timeout=None,
-    scheduled_at=NOW,
-    started_at=NOW,
-    first_started_at=NOW,
-)
+TASK = make_task(process=make_process(key=make_key("order-1")), task_id=2, token=1)
 ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args"))
 
 

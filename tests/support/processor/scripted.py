@@ -8,7 +8,8 @@ would, without a word of HTTP/2.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Self, assert_never
 
 import grpc
@@ -17,39 +18,9 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
+from progressor.internal.v1 import frames_pb2
 from progressor.v1 import processor_service_pb2, types_pb2
 from tests.support.postgres.relay import Relay
-from tests.support.processor.script import (
-    GARBAGE,
-    Answer,
-    Drop,
-    EndStream,
-    Garble,
-    GarbleFrame,
-    Hang,
-    Late,
-    Refuse,
-    Step,
-    Twice,
-)
-from tests.support.processor.stream import ScriptedStreams
-
-__all__ = [
-    "GARBAGE",
-    "Answer",
-    "Drop",
-    "EndStream",
-    "Garble",
-    "GarbleFrame",
-    "Hang",
-    "Late",
-    "Refuse",
-    "ScriptedProcessor",
-    "Step",
-    "Twice",
-    "fail",
-    "reject",
-]
 
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX = 64 * 1024 * 1024
@@ -57,6 +28,76 @@ _DEFAULT_BYTES_MAX = 4 * 1024 * 1024
 # How long a request that was given up on may still be in here when the next one comes: the news
 # of a cancellation travels beside the next request, not before it.
 _OVERLAP_GRACE_SECONDS = 0.1
+
+GARBAGE = b"\xff\xfe this is not a ProcessResponse"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer with this; None: one event, and the args as the response."""
+
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refuse:
+    """End the call with a gRPC status, with rich details (ErrorInfo, RetryInfo) if any."""
+
+    code: grpc.StatusCode
+    text: str = ""
+    details: tuple[Message, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hang:
+    """Answer only once `released` is set, if ever."""
+
+    released: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Late:
+    """Answer after so many seconds."""
+
+    seconds: float
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drop:
+    """Cut every connection in the middle of the call."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Garble:
+    """Answer with bytes that are not a ProcessResponse."""
+
+    answer: bytes = GARBAGE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Twice:
+    """Answer as by default, and again in a frame that follows; a call can only answer once."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GarbleFrame:
+    """Write a frame of the stream that is none; by a call: as `Answer`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndStream:
+    """End the stream with a status, whatever else is on it; by a call: as `Answer`."""
+
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    text: str = ""
+
+
+Step = Answer | Refuse | Hang | Late | Drop | Garble | Twice | GarbleFrame | EndStream
+
+Context = aio.ServicerContext[bytes, bytes]
+CarryOut = Callable[[processor_service_pb2.ProcessRequest, Context], Awaitable[tuple[Step, bytes]]]
 
 
 def fail(code: int, *, reason: str = "", message: str = "") -> Answer:
@@ -299,3 +340,113 @@ def _trailer(
         packed.Pack(detail)
         status.details.append(packed)
     return ((_STATUS_DETAILS_KEY, status.SerializeToString()),)
+
+
+class ScriptedStreams:
+    """Takes steps from streams, answers each in a frame of its own, and counts what it saw."""
+
+    def __init__(self, carry_out: CarryOut) -> None:
+        self.opened_count = 0
+        self.frame_sizes: list[int] = []
+        """How many steps each frame had."""
+        self.cancelled: list[int] = []
+        """The step ids that the engine gave up."""
+        self.draining = False
+        """Whether to say so, first thing, on each stream that is opened."""
+        self._carry_out = carry_out
+        self._open: set[_Stream] = set()
+        self._changed = asyncio.Condition()
+
+    @property
+    def open_count(self) -> int:
+        """How many streams are open."""
+        return len(self._open)
+
+    async def serve(self, _frames: object, context: Context) -> None:
+        """Answer one stream; called by the gRPC server."""
+        self.opened_count += 1
+        stream = _Stream(self, context)
+        self._open.add(stream)
+        try:
+            if self.draining:
+                await stream.write(frames_pb2.StepAnswersFrame(draining=True))
+            end = await stream.run(self._carry_out)
+        finally:
+            self._open.discard(stream)
+            await self.note()
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.text)
+
+    async def write(self, frame: frames_pb2.StepAnswersFrame) -> None:
+        """Write a frame on every open stream."""
+        for stream in tuple(self._open):
+            await stream.write(frame)
+
+    async def until(self, reached: Callable[["ScriptedStreams"], bool]) -> None:
+        """Wait until a condition on what was counted holds, 10 s at most."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: reached(self))
+
+    async def note(self) -> None:
+        """Have those who wait look again."""
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class _Stream:
+    def __init__(self, streams: ScriptedStreams, context: Context) -> None:
+        self._streams, self._context = streams, context
+        self._writing = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._end: asyncio.Future[EndStream] = asyncio.get_running_loop().create_future()
+
+    async def run(self, carry_out: CarryOut) -> EndStream:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(group, carry_out))
+            end = await self._end
+            reading.cancel()
+            for task in self._tasks.values():
+                task.cancel()
+        return end
+
+    async def write(self, frame: frames_pb2.StepAnswersFrame) -> None:
+        await self._write(frame.SerializeToString())
+
+    async def _read(self, group: asyncio.TaskGroup, carry_out: CarryOut) -> None:
+        while isinstance(packed := await self._context.read(), bytes):
+            frame = processor_service_pb2.ProcessStreamRequest.FromString(packed)
+            self._streams.frame_sizes.append(len(frame.steps))
+            for step in frame.steps:
+                self._tasks[step.step_id] = group.create_task(self._answer(step, carry_out))
+            for step_id in frame.cancelled:
+                self._streams.cancelled.append(step_id)
+                if step_id in self._tasks:
+                    self._tasks[step_id].cancel()
+            await self._streams.note()
+        self._finish(EndStream())
+
+    async def _answer(self, asked: processor_service_pb2.StreamedStep, carry_out: CarryOut) -> None:
+        step, packed = await carry_out(asked.request, self._context)
+        if isinstance(step, GarbleFrame):
+            await self._write(GARBAGE)
+        elif isinstance(step, EndStream):
+            self._finish(step)
+        else:
+            raw = frames_pb2.RawStepAnswer(step_id=asked.step_id, response=packed)
+            for _ in range(2 if isinstance(step, Twice) else 1):
+                await self.write(frames_pb2.StepAnswersFrame(answers=[raw]))
+
+    async def _write(self, packed: bytes) -> None:
+        async with self._writing:
+            # Cancelled in the midst of it, gRPC would have two writes at once with the next one,
+            # and the stream would end without a word.
+            writing = asyncio.ensure_future(self._context.write(packed))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait({writing})
+                raise
+
+    def _finish(self, end: EndStream) -> None:
+        if not self._end.done():
+            self._end.set_result(end)
