@@ -1,0 +1,356 @@
+"""Calls over the wire: what reaches the engine, how long a caller waits, and its answer."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import field_mask_pb2
+from google.rpc import error_details_pb2
+
+from progressor import errors
+from progressor.api.calls import interceptors
+from progressor.domain.processes.admission import Request
+from progressor.domain.processes.process import ProcessStatus, process_key
+from progressor.v1 import namespace_service_pb2, replica_service_pb2, types_pb2
+from progressor.v1 import process_service_pb2 as pb
+from tests.support.api.memory import PAYLOAD_MAX, SECOND, namespace
+from tests.support.api.server import Engine, end_of, failure, rich, violations_of
+from tests.support.builders import make_replica_view
+
+
+async def test_each_method_reaches_its_collaborator(api: Engine) -> None:
+    stub = api.process_service
+    key: dict[str, Any] = {"namespace": "orders", "process_id": "1"}
+
+    for name in ("Start", "Call", "Repair"):
+        request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+        call = getattr(stub, name)
+        assert await call(request(**key, args=b"a")) == response(task_id=1, response=b"a")
+        accepted = await call(request(**key, accept_only=True))
+        assert accepted == response(task_id=2, deduplicated=True)
+    notified = await stub.Notify(pb.NotifyRequest(**key))
+    assert notified == pb.NotifyResponse(task_id=2, deduplicated=True)
+    assert (await stub.SimpleRepair(pb.SimpleRepairRequest(**key))).task_id == 4
+    plain = pb.SimpleRepairRequest(namespace="orders", process_id="plain")
+    assert not (await stub.SimpleRepair(plain)).HasField("task_id")
+    put = await stub.Put(pb.PutRequest(**key, status=types_pb2.PROCESS_STATUS_RUNNING))
+    assert put.task_id == 5
+    assert await stub.Remove(pb.RemoveRequest(**key)) == pb.RemoveResponse()
+    awaited = await stub.AwaitTask(pb.AwaitTaskRequest(**key, idempotency_key="k"))
+    assert awaited == pb.AwaitTaskResponse(task_id=3, type=2, response=b"k")  # type: ignore[arg-type]
+    kinds = [r.task_type for r in api.requests.requests if isinstance(r, Request)]
+    assert kinds == ["init", "init", "call", "call", "repair", "repair", "notify"]
+
+
+async def test_the_trace_of_the_caller_goes_with_the_request(api: Engine) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    request = pb.NotifyRequest(namespace="orders", process_id="1")
+    await api.process_service.Notify(request, metadata=(("traceparent", parent),))
+
+    (seen,) = api.requests.requests
+    assert isinstance(seen, Request)
+    assert seen.trace_context == {"traceparent": parent}
+
+
+async def test_namespaces_live_a_whole_life(api: Engine) -> None:
+    stub = api.namespace_service
+    wire = namespace_service_pb2
+    new = wire.Namespace(name="new", processor_targets=["b:2"])
+    created = await stub.CreateNamespace(wire.CreateNamespaceRequest(namespace=new))
+    taken = await end_of(stub.CreateNamespace(wire.CreateNamespaceRequest(namespace=new)))
+    new.worker_count_max = 5
+    updated = await stub.UpdateNamespace(
+        wire.UpdateNamespaceRequest(
+            namespace=new,
+            update_mask=field_mask_pb2.FieldMask(paths=["worker_count_max"]),
+            expected_revision=1,
+        )
+    )
+    late = await end_of(
+        stub.UpdateNamespace(wire.UpdateNamespaceRequest(namespace=new, expected_revision=1))
+    )
+    got = await stub.GetNamespace(wire.GetNamespaceRequest(name="new"))
+    page = await stub.ListNamespaces(wire.ListNamespacesRequest(page_size=1))
+    rest = await stub.ListNamespaces(
+        wire.ListNamespacesRequest(page_size=1, page_token=page.next_page_token)
+    )
+    await stub.DeleteNamespace(wire.DeleteNamespaceRequest(name="new"))
+    gone = await end_of(stub.GetNamespace(wire.GetNamespaceRequest(name="new")))
+    full = await end_of(stub.DeleteNamespace(wire.DeleteNamespaceRequest(name="orders")))
+
+    assert (created.namespace.revision, created.namespace.worker_count_max) == (1, 1000)
+    assert (taken[0], taken[1].reason) == (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "NAMESPACE_ALREADY_EXISTS",
+    )
+    assert (updated.namespace.revision, got.namespace.worker_count_max) == (2, 5)
+    assert late[0] is grpc.StatusCode.ABORTED
+    assert dict(late[1].metadata) == {"namespace": "new", "expected": "1", "actual": "2"}
+    assert [n.name for n in (*page.namespaces, *rest.namespaces)] == ["new", "orders"]
+    assert rest.next_page_token == ""
+    assert (gone[0], gone[1].reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+    assert full[1].reason == "NAMESPACE_NOT_EMPTY"
+
+
+async def test_the_largest_payload_of_all_gets_through(api: Engine) -> None:
+    api.namespaces.stored["big"] = dataclasses.replace(
+        namespace("big"), payload_bytes_max=16 * 1024**2
+    )
+    request = pb.NotifyRequest(namespace="big", process_id="1", args=b"x" * 16 * 1024**2)
+
+    assert (await api.process_service.Notify(request)).task_id == 2
+
+
+async def test_the_deadline_answer_names_the_task_that_goes_on(api: Engine) -> None:
+    request = pb.CallRequest(namespace="orders", process_id="1", args=b"hang")
+    code, info = await end_of(api.process_service.Call(request, timeout=1.0))
+
+    assert (code, info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+    assert info.metadata["task_id"] == "77"
+
+
+async def test_a_deadline_that_has_passed_asks_for_nothing(api: Engine) -> None:
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    error = await failure(api.process_service.Call(request, timeout=0.0001))
+
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    # A request that comes through says that the first, if it got that far, is done with.
+    await api.process_service.Notify(pb.NotifyRequest(namespace="orders", process_id="1"))
+    assert len(api.requests.requests) == 1
+
+
+async def test_a_caller_that_hangs_up_is_let_go(api: Engine) -> None:
+    request = pb.CallRequest(namespace="orders", process_id="1", args=b"hang")
+    call = api.process_service.Call(request)
+    waiting = asyncio.ensure_future(failure_or_cancel(call))
+    await api.requests.asked.wait()
+    call.cancel()
+    await waiting
+
+    async with asyncio.timeout(5):
+        await api.requests.cancelled.wait()
+
+
+async def failure_or_cancel(call: Any) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_no_history_is_not_read(api: Engine) -> None:
+    request = pb.GetRequest(
+        namespace="orders", process_id="1", history_range=types_pb2.HistoryRange(limit=0)
+    )
+    response = await api.process_service.Get(request)
+
+    assert response.process.last_event_id == 10
+    assert api.processes.ranges == []
+
+
+@pytest.mark.parametrize("end", [None, errors.ProcessFailedError("1", "why", task_id=1)])
+async def test_get_waits_until_a_process_is_made(api: Engine, end: Exception | None) -> None:
+    api.processes.status, api.requests.raises = ProcessStatus.INIT, end
+    request = pb.GetRequest(namespace="orders", process_id="1", await_init=True)
+    response = await api.process_service.Get(request)
+
+    assert response.process.status == 2
+    assert api.requests.requests == [process_key("orders", "1")]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (errors.DeadlineExceededError(1), grpc.StatusCode.DEADLINE_EXCEEDED),
+        (errors.OverloadedError("callers", SECOND), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_a_wait_that_ends_before_init_is_told(
+    api: Engine, end: Exception, code: grpc.StatusCode
+) -> None:
+    api.processes.status, api.requests.raises = ProcessStatus.INIT, end
+    request = pb.GetRequest(namespace="orders", process_id="1", await_init=True)
+
+    assert (await end_of(api.process_service.Get(request)))[0] is code
+
+
+async def test_a_process_in_init_is_returned_as_such(api: Engine) -> None:
+    api.processes.status = ProcessStatus.INIT
+    request = pb.GetRequest(namespace="orders", process_id="1")
+
+    assert (await api.process_service.Get(request)).process.status == 1
+
+
+async def test_a_trace_too_large_for_a_message_comes_in_pages(api: Engine) -> None:
+    request = pb.TraceRequest(namespace="orders", process_id="1")
+    first = await api.process_service.Trace(request)
+    request.page_token = first.next_page_token
+    second = await api.process_service.Trace(request)
+
+    assert [t.task_id for t in first.tasks] == [1, 2, 3]
+    assert [t.task_id for t in second.tasks] == [4, 5]
+    assert second.next_page_token == ""
+
+
+async def test_a_list_comes_in_pages_without_states(api: Engine) -> None:
+    seen: list[str] = []
+    request = pb.ListRequest(namespace="orders", page_size=2)
+    while True:
+        response = await api.process_service.List(request)
+        seen.extend(p.process_id for p in response.processes)
+        assert not any(p.aux_state for p in response.processes)
+        if not (token := response.next_page_token):
+            break
+        request.page_token = token
+
+    assert seen == ["0", "1", "2", "3", "4"]
+
+
+async def test_replicas_are_listed_page_by_page(api: Engine) -> None:
+    wire = replica_service_pb2
+    silent = make_replica_view(replica_id=1, heartbeat_age=9 * SECOND)
+    api.roster.list.return_value = (silent, make_replica_view(replica_id=2))
+
+    page = await api.replica_service.ListReplicas(wire.ListReplicasRequest(page_size=1))
+
+    assert [(it.replica_id, it.state) for it in page.replicas] == [(1, wire.REPLICA_STATE_SILENT)]
+    assert page.next_page_token
+    api.roster.list.assert_called_once_with(after=0, limit=2)
+
+
+async def test_replicas_that_cannot_be_read_are_unavailable_storage(api: Engine) -> None:
+    api.roster.list.side_effect = errors.StorageUnavailableError("away")
+
+    request = replica_service_pb2.ListReplicasRequest()
+    code, info = await end_of(api.replica_service.ListReplicas(request))
+
+    assert (code, info.reason) == (grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+
+
+async def test_all_violations_are_told_before_anything_is_written(api: Engine) -> None:
+    request = pb.CallRequest(
+        namespace="orders", args=b"x" * (PAYLOAD_MAX + 1), idempotency_key="\0"
+    )
+    error = await failure(api.process_service.Call(request))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert violations_of(error) == {
+        "process_id": "must not be empty",
+        "args": f"must be at most {PAYLOAD_MAX} bytes, got {PAYLOAD_MAX + 1}",
+        "idempotency_key": "must not contain the control character U+0000",
+    }
+    assert api.requests.requests == []
+
+
+@pytest.mark.parametrize("name", ["!", "unknown"])
+async def test_a_bad_request_to_no_namespace_is_told_as_bad(api: Engine, name: str) -> None:
+    request = pb.CallRequest(namespace=name, args=b"x" * (16 * 1024**2 + 1))
+    error = await failure(api.process_service.Call(request))
+
+    assert {"process_id", "args"} <= set(violations_of(error))
+
+
+async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> None:
+    key: dict[str, Any] = {"namespace": "unknown", "process_id": "1"}
+    stub = api.process_service
+    calls: list[Any] = [
+        stub.Start(pb.StartRequest(**key)),
+        stub.Call(pb.CallRequest(**key)),
+        stub.Notify(pb.NotifyRequest(**key)),
+        stub.Repair(pb.RepairRequest(**key)),
+        stub.SimpleRepair(pb.SimpleRepairRequest(**key)),
+        stub.Get(pb.GetRequest(**key)),
+        stub.Put(pb.PutRequest(**key, status=types_pb2.PROCESS_STATUS_RUNNING)),
+        stub.Remove(pb.RemoveRequest(**key)),
+        stub.Trace(pb.TraceRequest(**key)),
+        stub.List(pb.ListRequest(namespace="unknown")),
+        stub.AwaitTask(pb.AwaitTaskRequest(**key, task_id=1)),
+    ]
+    for call in calls:
+        code, info = await end_of(call)
+        assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+        assert info.metadata["namespace"] == "unknown"
+    assert api.requests.requests == []
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (b"\x0a\x06orders\x12\x02\xff\xfe", "process_id"),
+        (b"\x0a\x02\xff\xfe", "namespace"),
+        (b"\x0a\x7fshort", "request"),
+    ],
+)
+async def test_bytes_that_are_no_message_are_an_invalid_argument(
+    api: Engine, data: bytes, field: str
+) -> None:
+    call: Any = api.channel.unary_unary("/progressor.v1.ProcessService/Call")
+    error = await failure(call(data))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert list(violations_of(error)) == [field]
+
+
+async def test_a_bug_tells_nothing_of_itself(api: Engine) -> None:
+    api.requests.raises = ValueError("password=hunter2")
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    error = await failure(api.process_service.Call(request))
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert (error.details() or "").startswith("internal error [")
+    assert "hunter2" not in str(error)
+
+
+async def test_a_rejection_arrives_as_the_processor_put_it(api: Engine) -> None:
+    api.requests.raises = errors.RejectedError(
+        "残高不足\n50 %", code=13, processor_reason="NO_MONEY", metadata={"left": "3"}
+    )
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    error = await failure(api.process_service.Call(request))
+    info = error_details_pb2.ErrorInfo()
+    rich(error).details[0].Unpack(info)
+
+    assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "残高不足\n50 %")
+    assert (info.domain, info.reason, dict(info.metadata)) == (
+        "processor",
+        "NO_MONEY",
+        {"left": "3"},
+    )
+
+
+@pytest.mark.parametrize("letter", ["x", "残"])
+async def test_an_error_with_a_huge_text_still_arrives(api: Engine, letter: str) -> None:
+    api.requests.raises = errors.ProcessFailedError("1", letter * 100_000, task_id=9)
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    code, info = await end_of(api.process_service.Call(request))
+
+    assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "PROCESS_FAILED")
+    assert info.metadata["task_id"] == "9"
+
+
+async def test_large_requests_in_flight_are_bounded_by_their_bytes_together(
+    api: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interceptors, "LARGE_REQUEST_BYTES", 4)
+    monkeypatch.setattr(interceptors, "REQUEST_BYTES_MAX", 1_000_000)
+    stub = api.process_service
+    first = asyncio.ensure_future(
+        ended_with(stub.Call(pb.CallRequest(namespace="orders", process_id="1", args=b"hang")))
+    )
+    await api.requests.asked.wait()
+    large = pb.CallRequest(namespace="orders", process_id="1", args=b"x" * 1_000_000)
+    refused = await ended_with(stub.Call(large))
+    api.requests.release.set()
+    await first
+    answered = await ended_with(stub.Call(large))
+
+    assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answered is grpc.StatusCode.OK
+
+
+async def ended_with(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
