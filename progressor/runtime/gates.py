@@ -17,7 +17,7 @@ from progressor import errors
 from progressor.domain.gates.gate import Gate
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.storage.gates.gates import BEFORE_ALL, Gates, GaveWay, IdleUntil
+from progressor.storage.gates.gates import BEFORE_ALL, Evicted, Gates, IdleUntil
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.rows.effects import Again, Effects
 
@@ -174,17 +174,17 @@ class LoweredGates:
             del queue.lowered[gate]
             began = clock.monotonic()
             try:
-                gave_way, effects = await self.gates.evict_holders(gate)
+                evicted, effects = await self.gates.evict_holders(gate)
                 self.effects.apply(effects)
             except errors.StorageError as error:
                 _log.info(
                     "could not send back the holders of a gate; retrying",
                     extra={"namespace": gate.namespace, "gate": gate.gate, "why": str(error)},
                 )
-                gave_way = GaveWay(0, is_done=False)
-            if not gave_way.is_done:
+                evicted = Evicted(0, is_done=False)
+            if not evicted.is_done:
                 queue.lowered[gate] = None
-            if gave_way.count or gave_way.is_done:
+            if evicted.count or evicted.is_done:
                 backoff.reset()
                 await asyncio.sleep(REST * (clock.monotonic() - began))
             else:

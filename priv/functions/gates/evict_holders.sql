@@ -1,13 +1,11 @@
--- Sends back holders of a gate whose capacity was lowered below what is held, until it fits, p_count at
--- most: those who do not run yet; first who has reserved it, then available tasks, the youngest first. What
--- runs, and what a process holds, keeps it. The gate remembers how far this has come, so that any replica can
--- go on.
---
--- It looks at the p_window holders that came last and have not been looked at (and at all that came
--- together with the last of these), by index: so what a call costs does not grow with the holders. Whose
--- process is locked is left to the next call.
--- Locks: processes of those who give way, in key order, SKIP LOCKED; then as settle_gates.
--- Returns: how many were sent back, whether that is all, and what settle_gates returns.
+-- Evicts holders of a gate that holds more than its lowered capacity, at most p_count, that do not run yet:
+-- reservations first, then available tasks, the youngest first. Running tasks, and gates that a process holds,
+-- stay. The gate records the progress, so any replica can continue.
+-- It looks at the p_window latest holders that were not looked at (and at all that came at the same instant as
+-- the last of them), by index, so that the cost does not grow with the holders. Holders whose process is locked
+-- are left to the next call.
+-- Locks: processes of evicted holders, in key order, SKIP LOCKED; then as settle_gates.
+-- Returns: how many were evicted, whether that is all, and what settle_gates returns.
 CREATE FUNCTION evict_holders(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -27,18 +25,18 @@ DECLARE
     v_gate        gates%ROWTYPE;
     v_count       integer;
     v_window      record;      -- how many were looked at, since when the last one holds the gate, and
-                               -- who of them may give way, in the order in which they do
+                               -- who of them may be evicted, in that order
     v_task        record;
     v_slots       smallint[];  -- processes that are locked
     v_process_ids text[];
     v_orders      text[];
     v_gates       text[];
-    v_alone_slots smallint[];  -- who gives way, of processes that have nothing else
+    v_alone_slots smallint[];  -- evicted, of processes that have nothing else
     v_alone_ids   text[];
     v_alone_tasks bigint[];
     v_queues      text[];      -- into which these have come
     v_left        text[] := ARRAY[p_gate];
-    v_left_slots  smallint[];  -- processes of which a task gives way
+    v_left_slots  smallint[];  -- processes of evicted tasks
     v_left_ids    text[];
 BEGIN
     sent_count := 0;
@@ -240,8 +238,8 @@ BEGIN
     SET lowered_at = CASE WHEN NOT is_done THEN v_now END,
         lowered_before = CASE WHEN NOT is_done THEN v_gate.lowered_before END
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
-    -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
-    -- promotion as those who waited for what was left: in one of their own they would go before these.
+    -- Evicted tasks wait for their gates again. They take part in the same promotion as the tasks that waited for
+    -- the released gates: in a promotion of their own they would pass before these.
     effects := settle_gates(
         v_now, p_replica_id, p_starvation_timeout, p_limit, v_left_slots,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,

@@ -1,11 +1,10 @@
--- Sets the capacity of a gate, which is made where it is not there. Where that is more, who waits for it
--- is promoted. Where it is less than what is held, it is in force at once, and holders who do not run
--- yet give way in transactions of their own (evict_holders): to send one back takes the locks of its process
--- and of all its gates, and there may be thousands.
--- p_revision: only if the gate is at that one; 0: whatever it is at, or makes it.
+-- Sets the capacity of a gate, which is created if it is missing. With a higher capacity, waiting tasks are
+-- promoted. A capacity below the number of holders takes effect at once; holders that do not run yet are evicted
+-- in transactions of their own (evict_holders), since each needs the locks of its process and of all its gates.
+-- p_revision: only if the gate is at this revision; 0: at any, and also if it is missing.
 -- Locks: the gate; then as settle_gates.
 -- Returns: the verdict changed, or not_found or revision_changed, which change nothing; the revision of the
--- gate; whether holders have to give way; and what settle_gates returns.
+-- gate; whether holders have to be evicted; and what settle_gates returns.
 CREATE FUNCTION set_gate(
     p_now                timestamptz,
     p_replica_id         bigint,

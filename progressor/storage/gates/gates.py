@@ -31,10 +31,10 @@ R = TypeVar("R")
 
 _SQL = statements.load("gates/gates")
 
-GIVE_WAY_MAX = 100
+EVICTED_MAX = 100
 """Holders that one transaction sends back: some 20 ms, for which it keeps their gates locked."""
 
-GIVE_WAY_WINDOW = 500
+EVICTION_WINDOW = 500
 """Holders of a gate that it looks at to find them: those that run keep the gate."""
 
 LEFT_ALONE = dt.timedelta(seconds=2)
@@ -59,8 +59,8 @@ BEFORE_ALL: Final = IdleUntil()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GaveWay:
-    """How many holders of a gate were sent back; ``is_done``: no other holder has to give way."""
+class Evicted:
+    """How many holders of a gate were sent back; ``is_done``: no other holder has to be evicted."""
 
     count: int
     is_done: bool
@@ -77,7 +77,7 @@ class _DeletedRow(NamedTuple):
     verdict: str
 
 
-class _GaveWayRow(NamedTuple):
+class _EvictedRow(NamedTuple):
     sent_count: int
     is_done: bool
     effects: builtins.list[Any] | None
@@ -106,7 +106,7 @@ class Gates:
         self._promote_again = functions.call("promote_again", _PromotedRow)
         self._promote_due = functions.call("promote_due", _PromotedRow)
         self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
-        self._give_way = functions.call("evict_holders", _GaveWayRow)
+        self._evict_holders = functions.call("evict_holders", _EvictedRow)
         self._set_gate = functions.call("set_gate", _SetRow)
         self._delete_gate = functions.call("delete_gate", _DeletedRow)
 
@@ -156,7 +156,7 @@ class Gates:
     ) -> Effects:
         """Set the capacity of a gate, creating it if there is none.
 
-        It takes effect at once. Surplus holders that do not run yet give way afterwards
+        It takes effect at once. Surplus holders that do not run yet are evicted afterwards
         (`evict_holders`).
 
         Raises:
@@ -207,7 +207,7 @@ class Gates:
         )
         return gate_effects(found.effects)
 
-    async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
+    async def evict_holders(self, lowered: LoweredGate) -> tuple[Evicted, Effects]:
         """Send back some surplus holders of a gate that do not run yet.
 
         Safe to repeat, to cancel, and to do from several replicas at once.
@@ -216,14 +216,14 @@ class Gates:
             StorageLockedError: Another transaction keeps one of their gates locked.
         """
         [found] = await self._context.call(
-            self._give_way,
+            self._evict_holders,
             limit=BATCH_MAX,
-            count=GIVE_WAY_MAX,
-            window=GIVE_WAY_WINDOW,
+            count=EVICTED_MAX,
+            window=EVICTION_WINDOW,
             namespace=lowered.namespace,
             gate=lowered.gate,
         )
-        return GaveWay(found.sent_count, found.is_done), gate_effects(found.effects)
+        return Evicted(found.sent_count, found.is_done), gate_effects(found.effects)
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
         """Find gates with holders that have to give way, and that no replica is at."""

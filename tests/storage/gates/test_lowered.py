@@ -11,7 +11,7 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.gates import gates as gates_module
-from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
+from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, Evicted
 from progressor.storage.rows.effects import Effects, LoweredGate
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.store import (
@@ -32,8 +32,8 @@ Observer = psycopg.Connection[Any]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send three back at once, of five that are looked at."""
-    monkeypatch.setattr(gates_module, "GIVE_WAY_MAX", 3)
-    monkeypatch.setattr(gates_module, "GIVE_WAY_WINDOW", 5)
+    monkeypatch.setattr(gates_module, "EVICTED_MAX", 3)
+    monkeypatch.setattr(gates_module, "EVICTION_WINDOW", 5)
 
 
 async def holders(store: Store, count: int, *others: str) -> list[ProcessKey]:
@@ -60,9 +60,9 @@ async def sent_back(store: Store) -> list[int]:
     """Send back all who have to go, and return how many went in each transaction."""
     counts = []
     while True:
-        gave_way = await store.writes.evict_holders(GATE)
-        counts.append(gave_way.count)
-        if gave_way.is_done:
+        evicted = await store.writes.evict_holders(GATE)
+        counts.append(evicted.count)
+        if evicted.is_done:
             return counts
 
 
@@ -108,10 +108,10 @@ async def test_to_lower_a_capacity_waits_for_no_holder(store: Store, database: s
         )
 
         await lower(store, 0)
-        gave_way = await store.writes.evict_holders(GATE)
+        evicted = await store.writes.evict_holders(GATE)
         other.rollback()
 
-    assert gave_way == GaveWay(0, is_done=False)
+    assert evicted == Evicted(0, is_done=False)
     assert await sent_back(store) == [3]
 
 
@@ -194,8 +194,8 @@ async def test_no_holder_gives_way_once_the_capacity_suffices_again(store: Store
     await store.settled(first)
 
     assert await sent_back(store) == [0]
-    assert await store.writes.evict_holders(GATE) == GaveWay(0, is_done=True)
-    assert await store.writes.evict_holders(LoweredGate("orders", "nowhere")) == GaveWay(
+    assert await store.writes.evict_holders(GATE) == Evicted(0, is_done=True)
+    assert await store.writes.evict_holders(LoweredGate("orders", "nowhere")) == Evicted(
         0, is_done=True
     )
     assert await held_by(store) == ids(keys[1:])

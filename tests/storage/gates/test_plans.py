@@ -12,7 +12,7 @@ import pytest_asyncio
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
-from progressor.storage.gates.gates import IDLE_WINDOW, GaveWay
+from progressor.storage.gates.gates import IDLE_WINDOW, Evicted
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
@@ -125,8 +125,8 @@ async def lower_a_capacity(store: Store) -> None:
     await raise_a_capacity(store)
     found = await _set_capacity(store, 1)
     assert (found.verdict, found.is_lowered) == ("changed", True)
-    gave_way = await store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate(1)))
-    assert gave_way == GaveWay(ROOM, is_done=True)
+    evicted = await store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate(1)))
+    assert evicted == Evicted(ROOM, is_done=True)
 
 
 async def _set_capacity(store: Store, capacity: int) -> Any:

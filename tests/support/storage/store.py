@@ -21,7 +21,7 @@ from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskError, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
 from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
-from progressor.storage.gates.gates import Gates, GaveWay
+from progressor.storage.gates.gates import Evicted, Gates
 from progressor.storage.namespaces.namespaces import Namespaces, _config
 from progressor.storage.postgres.context import STARVATION_TIMEOUT, StorageContext
 from progressor.storage.postgres.functions import Functions
@@ -191,11 +191,11 @@ class Writes:
             )
         )
 
-    async def evict_holders(self, lowered: LoweredGate) -> GaveWay:
+    async def evict_holders(self, lowered: LoweredGate) -> Evicted:
         """Send back some surplus holders of a gate."""
-        gave_way, effects = await self.gates.evict_holders(lowered)
+        evicted, effects = await self.gates.evict_holders(lowered)
         self.effects.apply(effects)
-        return gave_way
+        return evicted
 
     def _ended(self, effects: Effects) -> tuple[Cancelled, ...]:
         self.effects.apply(effects)

@@ -13,7 +13,7 @@ from progressor.domain.processes.process import process_key
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import GateQueue
 from progressor.runtime.gates import REST, GateScan, GateWakeUps, LoweredGates
-from progressor.storage.gates.gates import BEFORE_ALL, GaveWay, IdleUntil
+from progressor.storage.gates.gates import BEFORE_ALL, Evicted, IdleUntil
 from progressor.storage.rows.effects import NO_EFFECTS, Again, Effects, Later, LoweredGate
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.runtime.harness import (
@@ -106,7 +106,7 @@ class RoundsOfGates:
         self.fails = 0
         self.locked = 0
 
-    async def evict_holders(self, lowered: LoweredGate) -> tuple[GaveWay, Effects]:
+    async def evict_holders(self, lowered: LoweredGate) -> tuple[Evicted, Effects]:
         self.at.append((round(asyncio.get_running_loop().time(), 6), lowered.gate))
         await asyncio.sleep(TAKES)
         if self.fails:
@@ -114,9 +114,9 @@ class RoundsOfGates:
             raise errors.StorageUnavailableError("away")
         if self.locked:
             self.locked -= 1
-            return GaveWay(0, is_done=False), NO_EFFECTS
+            return Evicted(0, is_done=False), NO_EFFECTS
         self.rounds[lowered.gate] -= 1
-        return GaveWay(100, is_done=not self.rounds[lowered.gate]), NO_EFFECTS
+        return Evicted(100, is_done=not self.rounds[lowered.gate]), NO_EFFECTS
 
 
 @contextlib.asynccontextmanager
