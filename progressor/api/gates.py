@@ -28,8 +28,6 @@ class GateKey:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(GateKey):
-    """A SetGate."""
-
     capacity: Annotated[int, Field(given=True, check=between(0, CAPACITY_MAX))]
     expected_revision: Revision
 

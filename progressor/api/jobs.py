@@ -111,8 +111,6 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A GetJob."""
-
     key: JobKey
     without_payloads: bool
 
@@ -129,8 +127,6 @@ class JobListing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """A CancelJob."""
-
     key: JobKey
     reason: Annotated[str, text_of(REASON_BYTES_MAX)]
 

@@ -147,7 +147,6 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
 
 
 def name_from_wire(message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest) -> str:
-    """Return the name that a Get or Delete is about."""
     check_namespace_name(message.name, "name")
     return message.name
 

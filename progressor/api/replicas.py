@@ -64,7 +64,6 @@ replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field()).message
 
 
 def log_level_to_wire(level: Level) -> pb.LogLevel.ValueType:
-    """Return a level of the log as its number."""
     return _LEVEL_TO_WIRE[level]
 
 

@@ -93,13 +93,11 @@ class Call:
         self.timer: asyncio.TimerHandle | None = None
 
     def time_remaining(self) -> float | None:
-        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
         if self._ends_at is None:
             return None
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """Return the caller's trace context."""
         return self._trace
 
     def when_sent(self, callback: Callable[[], None]) -> None:

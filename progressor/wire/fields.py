@@ -58,12 +58,10 @@ NUL = "must not contain a NUL character"
 
 
 def too_large(size: int, bytes_max: int) -> str:
-    """Return what is wrong with something of so many bytes."""
     return f"must be at most {bytes_max} bytes, got {size}"
 
 
 def too_many(count: int, count_max: int) -> str:
-    """Return what is wrong with so many items."""
     return f"must have at most {count_max} items, got {count}"
 
 

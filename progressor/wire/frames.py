@@ -47,7 +47,6 @@ class Outbox(Generic[Item]):
         self._closed = False
 
     def __len__(self) -> int:
-        """Return how many items wait."""
         return len(self._items)
 
     def put(self, item: Item) -> None:

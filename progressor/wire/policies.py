@@ -29,7 +29,6 @@ def _check_coefficient(value: float, field: str) -> None:
 
 
 def check_not_negative(value: dt.timedelta, field: str) -> None:
-    """Refuse a negative duration."""
     if value < dt.timedelta(0):
         wire.refuse(field, f"must not be negative, got {wire.duration_text(value)}")
 

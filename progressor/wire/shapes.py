@@ -140,13 +140,11 @@ class Shape(Generic[V, M]):
         self._exceptions = exceptions
 
     def message(self, value: V, context: object = None) -> M:
-        """Return a value as a message."""
         message = self._message_type()
         self.write(value, message, context)
         return message
 
     def write(self, value: V, message: M, context: object = None) -> None:
-        """Write a value into an empty message."""
         self._write(message, value, context)
 
     def read(self, message: M, path: str = "", context: object = None) -> V:
@@ -310,7 +308,6 @@ def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
 
 
 def _required(hint: Any) -> Any:  # noqa: ANN401
-    """Return a hint without None."""
     return next(it for it in _members(hint) if it is not type(None))
 
 

@@ -68,7 +68,6 @@ class StreamCall(Generic[Request, Response]):
         await self._call.done_writing()
 
     def cancel(self) -> bool:
-        """Hang up."""
         return self._call.cancel()
 
     def _note_end(self, call: Any) -> None:  # noqa: ANN401  # grpc's stubs name another class here

@@ -356,7 +356,6 @@ class Interceptor:
 
 
 def request_type(method: MethodDescriptor) -> type[Message]:
-    """Return what a method takes."""
     return message_factory.GetMessageClass(method.input_type)
 
 

@@ -28,7 +28,6 @@ class Malformed:
     violation: errors.FieldViolation
 
     def refuse(self) -> NoReturn:
-        """Raise `errors.InvalidRequestError`."""
         raise errors.InvalidRequestError(self.violation)
 
 

@@ -58,7 +58,6 @@ class PageTokens(Generic[Key]):
     key_of: Callable[[str], Key]
 
     def write(self, key: Key) -> str:
-        """Return the token of the page after the item with this key."""
         return encode(self.letter, self.text_of(key))
 
     def read(self, token: str, field: str = _FIELD) -> Key:
@@ -80,7 +79,6 @@ class PageTokens(Generic[Key]):
         return Field(read=lambda message, path, _: self.read(message.page_token, path + _FIELD))
 
     def listing(self, message_type: type[M]) -> Shape[Listing[Key], M]:
-        """Return how the request for such a list is read."""
         has_namespace = "namespace" in message_type.DESCRIPTOR.fields_by_name
         return Shape(
             Listing,
@@ -154,7 +152,6 @@ JOBS: PageTokens[Any] = PageTokens(letter="j", first=None, text_of=_job_text, ke
 
 
 def encode(letter: str, text: str) -> str:
-    """Return a token."""
     return base64.urlsafe_b64encode(f"{letter}{text}".encode()).decode().rstrip("=")
 
 

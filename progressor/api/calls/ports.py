@@ -32,8 +32,7 @@ class Requests(Protocol):
     DeadlineExceededError with the task that continues.
     """
 
-    async def ask(self, request: Request, *, timeout: float | None) -> Reply:
-        """Return the answer."""
+    async def ask(self, request: Request, *, timeout: float | None) -> Reply: ...
 
     async def accept(self, request: Request) -> Receipt:
         """Return once the task is durable."""
@@ -44,14 +43,12 @@ class Requests(Protocol):
     async def simple_repair(self, key: ProcessKey) -> int | None:
         """Bring a broken process back; the timer that runs again, None where there is none."""
 
-    async def put(self, process: Import) -> Receipt:
-        """Import a process."""
+    async def put(self, process: Import) -> Receipt: ...
 
     async def remove(self, key: ProcessKey) -> None:
         """Delete a process with all its rows."""
 
-    async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a task that waits, and return its id."""
+    async def cancel(self, key: ProcessKey, task: int | str) -> int: ...
 
 
 class GateCapacities(Protocol):
@@ -66,8 +63,7 @@ class GateCapacities(Protocol):
 class JobControl(Protocol):
     """Ends and retries jobs."""
 
-    async def cancel(self, key: ProcessKey, reason: str) -> Job:
-        """End a job."""
+    async def cancel(self, key: ProcessKey, reason: str) -> Job: ...
 
     async def retry(
         self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None

@@ -30,7 +30,6 @@ class Servicer:
         self._backend = backend
 
     def method(self, rpc: str) -> Any:  # noqa: ANN401  # each has a message type of its own
-        """Return the method that serves an RPC."""
         return getattr(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower())
 
 

@@ -66,16 +66,14 @@ class Known:
         self.trace = trace
 
     def time_remaining(self) -> float | None:
-        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
         return self.inner.time_remaining()
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return the metadata of the call."""
         return self.inner.invocation_metadata() or ()
 
 
 def grpc_context_of(context: object) -> object:
-    """Return the trace context of a call, from gRPC metadata or its session."""
+    """Return the context of a call as gRPC, or its session, gave it."""
     while isinstance(context, Known):
         context = context.inner
     return context

@@ -43,7 +43,6 @@ class Violations:
             return None
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
         return bool(self._found)
 
     def raise_any(self) -> None:
@@ -57,7 +56,6 @@ class Violations:
 
 
 def check_namespace_name(name: str, field: str) -> None:
-    """Refuse a name that no namespace could have."""
     if not is_namespace_name(name):
         wire.refuse(field, f"must be 1 to 64 characters of [a-z0-9._-], got {shown(name)}")
 
@@ -90,7 +88,6 @@ def read_key(id_field: str = "process_id") -> Callable[[Any, str, Any], ProcessK
 
 
 def at_least_0(value: int, field: str) -> None:
-    """Refuse a negative number."""
     if value < 0:
         wire.refuse(field, f"must not be negative, got {value}")
 

@@ -95,7 +95,6 @@ def request_from_wire(
 
 
 def key_of_request(message: Keyed) -> ProcessKey:
-    """Return the process that a SimpleRepair or a Remove is about."""
     return _KEY(message, "", None)
 
 
@@ -149,7 +148,6 @@ _NAMED_TASK: Shape[NamedTask, NamesTask] = Shape(NamedTask, pb.AwaitTaskRequest)
 
 
 def task_from_wire(message: NamesTask) -> NamedTask:
-    """Return the task that an AwaitTask or a Cancel is about."""
     return _NAMED_TASK.read(message)
 
 

@@ -69,7 +69,6 @@ class ProcessServicer(Servicer):
         return responses.get_to_wire(view, page, without_state=message.without_state)
 
     async def put(self, message: pb.PutRequest, context: CallContext) -> pb.PutResponse:
-        """Import a process."""
         seconds_left(context)
 
         def decode(limit: int) -> Import:

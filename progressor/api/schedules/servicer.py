@@ -92,8 +92,6 @@ class Creation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """An UpdateSchedule."""
-
     key: Key
     spec: Spec
     expected_revision: Revision
@@ -110,8 +108,6 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """A DeleteSchedule."""
-
     key: Key
     expected_revision: Revision
 
@@ -180,12 +176,10 @@ run_to_wire = Shape(ScheduleRun, pb.ScheduleRun, error=TASK_ERROR).message
 
 
 def create_from_wire(message: pb.CreateScheduleRequest, *, payload_bytes_max: int) -> Creation:
-    """Return a CreateSchedule."""
     return _CREATION.read(message, context=payload_bytes_max)
 
 
 def update_from_wire(message: pb.UpdateScheduleRequest, *, payload_bytes_max: int) -> Update:
-    """Return an UpdateSchedule."""
     return _UPDATE.read(message, context=payload_bytes_max)
 
 
@@ -195,7 +189,6 @@ def backfill_from_wire(message: pb.BackfillScheduleRequest, *, now: dt.datetime)
 
 
 def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> pb.Schedule:
-    """Return a schedule as a message."""
     return _SCHEDULE.message(schedule, with_payloads)
 
 
@@ -312,7 +305,6 @@ class ScheduleServicer(Servicer):
     async def backfill_schedule(
         self, message: pb.BackfillScheduleRequest, context: CallContext
     ) -> pb.BackfillScheduleResponse:
-        """Run what is past."""
         seconds_left(context)
         asked = backfill_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(asked.key.namespace)

@@ -25,13 +25,11 @@ class Health(health_pb2_grpc.HealthServicer):
         self._changed = asyncio.Event()
 
     def set_serving(self, *, serving: bool) -> None:
-        """Change the health; without effect once leaving."""
         self._serving = serving and not self._leaving
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def leave(self) -> None:
-        """Say NOT_SERVING from now on."""
         self._leaving = True
         self.set_serving(serving=False)
 

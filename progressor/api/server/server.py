@@ -89,7 +89,6 @@ class Listening:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        """Check the addresses and the message limit."""
         if not self.bind:
             raise errors.ConfigError(BIND_KEY, _NO_ADDRESS)
         if self.message_bytes_max <= PAYLOAD_BYTES_CEILING:
