@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Never
+from typing import Any
 
 import grpc
 import pytest
@@ -26,19 +26,16 @@ from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import process_service_pb2 as pb
 from tests.support.engine.sessions import call_of
 from tests.support.telemetry.measured import counted
-from tests.unit.api.test_calls import PARENT
+from tests.unit.api.test_calls import PARENT, Context, EndError
 
 PATIENCE_SECONDS = 10
 
 
-class EndError(Exception):
-    """Stands for grpc.aio's AbortError."""
-
-
-class Stream:
+class Stream(Context):
     """A stream as gRPC would show it: frames go in by `send`, and come out to `answers`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.incoming: asyncio.Queue[Any] = asyncio.Queue()
         self.answers: dict[int, list[pb.SessionAnswer]] = {}
         self.frames: list[pb.SessionResponse] = []
@@ -47,7 +44,6 @@ class Stream:
         self.news = asyncio.Event()
         self.read_count = 0
         self.breaks: Exception | None = None
-        self.end: tuple[grpc.StatusCode, str] | None = None
 
     def send(self, *calls: pb.SessionCall, cancelled: Sequence[int] = ()) -> None:
         frame = pb.SessionRequest(calls=calls, cancelled=cancelled)
@@ -74,18 +70,6 @@ class Stream:
         for answer in frame.answers:
             self.answers.setdefault(answer.call_id, []).append(answer)
         self.news.set()
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", _trailing_metadata: object = ()
-    ) -> Never:
-        self.end = (code, details)
-        raise EndError
-
-    def time_remaining(self) -> float | None:
-        return None
-
-    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        return ()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -247,8 +231,7 @@ async def test_an_invalid_frame_ends_the_session_and_its_calls() -> None:
         run.stream.send_bytes(b"\x0a\x7fshort")
         await run.ended()
 
-    assert run.stream.end is not None
-    assert run.stream.end[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert run.stream.code is grpc.StatusCode.INVALID_ARGUMENT
     assert (run.methods.begun, run.methods.let_go) in {(1, 1), (0, 0)}
     assert run.stream.answers == {}
 
@@ -354,7 +337,7 @@ async def test_a_client_that_disconnects_ends_its_calls(caplog: pytest.LogCaptur
         await run.ended()
 
     assert run.methods.let_go == 1
-    assert run.stream.end is None
+    assert run.stream.code is None
     assert caplog.records == []
 
 
@@ -366,9 +349,8 @@ async def test_a_bug_of_the_session_itself_is_reported_as_internal(
         run.stream.send(call(2))
         await run.ended()
 
-    assert run.stream.end is not None
-    assert run.stream.end[0] is grpc.StatusCode.INTERNAL
-    assert "secret" not in run.stream.end[1]
+    assert run.stream.code is grpc.StatusCode.INTERNAL
+    assert "secret" not in run.stream.details
     assert len(caplog.records) == 1
 
 
@@ -392,7 +374,7 @@ async def test_a_draining_session_refuses_work_and_serves_reads() -> None:
     assert reason(answers[2]) == "SHUTTING_DOWN"
     assert answers[3].HasField("get")
     assert last[1].HasField("call")
-    assert run.stream.end is None
+    assert run.stream.code is None
 
 
 async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() -> None:
@@ -407,7 +389,7 @@ async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() ->
         await run.ended()
 
     assert reason(run.stream.answers[1][0]) == "REPLICA_STOPPED"
-    assert run.stream.end is None
+    assert run.stream.code is None
 
 
 async def test_a_session_opened_while_draining_is_told_so_at_once() -> None:
@@ -422,8 +404,7 @@ async def test_a_session_opened_while_draining_is_told_so_at_once() -> None:
             await run.serve(None, too_late)
 
     assert late.frames[0].draining
-    assert too_late.end is not None
-    assert too_late.end[0] is grpc.StatusCode.UNAVAILABLE
+    assert too_late.code is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,10 +415,8 @@ async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.Mon
         run.stream.send(call(1, b"finished"), call(2, b"finished"), call(3, b"hang"))
         await run.ended()
 
-    assert run.stream.end is not None
-    code, details = run.stream.end
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "has read no answers" in details
+    assert run.stream.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "has read no answers" in run.stream.details
     assert (run.methods.begun, run.methods.let_go) == (3, 1)
     assert run.sessions.unsent_bytes == 0
 
@@ -457,7 +436,7 @@ async def test_a_client_that_reads_its_answers_is_not_cut_off(
         run.stream.close()
         await run.ended()
 
-    assert run.stream.end is None
+    assert run.stream.code is None
 
 
 async def test_the_session_with_the_most_unread_bytes_is_cut_off(
@@ -477,10 +456,9 @@ async def test_the_session_with_the_most_unread_bytes_is_cut_off(
         other.close()
         await second
 
-    assert run.stream.end is not None
-    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert run.stream.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert answers.keys() == {1, 2}
-    assert other.end is None
+    assert other.code is None
 
 
 async def test_nothing_more_is_read_while_too_many_bytes_wait(
