@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine asks of a clock; injected, so that tests own time."""
+    """The clock of the engine; injected, so that tests control time."""
 
     def now(self) -> dt.datetime:
         """Return this replica's idea of the instant, aware, UTC."""

@@ -323,7 +323,7 @@ class JobServicer(Servicer):
         watching = watch_from_wire(message)
         await self._backend().namespaces.lookup(watching.key.namespace)
         if self._watcher_count >= WATCHERS_MAX:
-            raise errors.OverloadedError(f"{WATCHERS_MAX} watch jobs", _RETRY_AFTER)
+            raise errors.OverloadedError(f"{WATCHERS_MAX} watches of jobs are open", _RETRY_AFTER)
         self._watcher_count += 1
         try:
             async with contextlib.aclosing(self._changes(watching)) as responses:

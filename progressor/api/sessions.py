@@ -272,7 +272,7 @@ class Session:
     def _checked(self, raw: frames_pb2.RawCall) -> float | None:
         """Return the seconds that a call has, None for no end, if it may begin at all."""
         if raw.call_id in self._calls:
-            raise _invalid("call_id", f"{raw.call_id} is in flight already")
+            raise _invalid("call_id", f"call {raw.call_id} is already in flight")
         if len(self._calls) + len(self._outbox) >= self._calls_max:
             what = f"{self._calls_max} calls are in flight on this session"
             raise errors.OverloadedError(what, RETRY_AFTER)
@@ -437,7 +437,7 @@ class Sessions:
                 return  # all of it is being written
 
     def notify_draining(self) -> None:
-        """Tell every session, and each that comes, to send no more calls."""
+        """Ask the clients of all sessions, present and future, to send no more calls."""
         self._draining = True
         for session in self._open:
             session.notify_draining()
@@ -479,7 +479,8 @@ def _is_not_departure(error: BaseException) -> bool:
 def _timeout_of(raw: frames_pb2.RawCall) -> float:
     seconds = raw.timeout.seconds + raw.timeout.nanos * _NANOS
     if not 0 < seconds <= TIMEOUT_SECONDS_MAX:
-        raise _invalid("timeout", f"{seconds:g} s is not above 0 and up to {TIMEOUT_SECONDS_MAX} s")
+        wanted = f"must be greater than 0 and at most {TIMEOUT_SECONDS_MAX} s"
+        raise _invalid("timeout", f"{wanted}, got {seconds:g} s")
     return seconds
 
 

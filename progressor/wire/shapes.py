@@ -77,7 +77,7 @@ _Put = Callable[[Any, Any, Any], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """How a field differs from the rule.
+    """How a field deviates from the mapping by name.
 
     Attributes:
         name: The message's field, where its name is another.

@@ -339,7 +339,7 @@ class Interceptor:
     ) -> status.RichStatus:
         error_id = secrets.token_hex(8)
         facts = {"method": name, "error_id": error_id, **_trace_of(context)}
-        _log.error("request broke", exc_info=error, extra=facts)
+        _log.error("request failed unexpectedly", exc_info=error, extra=facts)
         errors.forget_frames(error)
         self._count.broke(name, request)
         return status.internal_status(error_id)

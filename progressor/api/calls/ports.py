@@ -1,4 +1,4 @@
-"""What servicers call: what storage has, and what ``runtime`` has, as protocols.
+"""Protocols of what servicers call in storage and in ``runtime``.
 
 ``engine`` provides all of it. Everything here raises `errors.RequestError` and
 `errors.StorageUnavailableError`; cancelling a caller never cancels a task.

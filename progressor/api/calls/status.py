@@ -141,7 +141,7 @@ def code_of(error: errors.ProgressorError) -> grpc.StatusCode:
 
 
 def is_internal(error: errors.ProgressorError) -> bool:
-    """Tell whether an error is a fault of ours, of which a client gets only an id."""
+    """Return whether an error is a bug of the engine, of which a client gets only an id."""
     is_rejected = isinstance(error, errors.RejectedError)
     return not is_rejected and code_of(error) is grpc.StatusCode.INTERNAL
 

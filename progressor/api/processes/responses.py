@@ -164,7 +164,7 @@ def get_to_wire(
 
 
 def _fitting(events: Sequence[types_pb2.Event], excess: int) -> int:
-    """Return how many of the events are left, one at least, if `excess` bytes are to go."""
+    """Return how many events, at least one, remain without the last `excess` bytes."""
     kept = len(events)
     while excess > 0 and kept > 1:
         kept -= 1

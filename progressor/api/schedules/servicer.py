@@ -195,7 +195,7 @@ def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> pb.Sc
 def view_to_wire(
     schedule: Schedule, following: Sequence[Upcoming], last: tuple[ScheduleRun, ...]
 ) -> pb.GetScheduleResponse:
-    """Return a schedule with its runs to come, and of the past."""
+    """Return a schedule with its next and last runs."""
     return pb.GetScheduleResponse(
         schedule=schedule_to_wire(schedule),
         next_runs=map(_NEXT.message, following),

@@ -44,7 +44,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Watch(  # noqa: N802  the service's name
         self, request: _Request, context: "grpc.aio.ServicerContext[_Request, _Response]"
     ) -> None:
-        """Tell the health of a service, and each change; ends only when the watcher leaves.
+        """Send the health of a service and each change; ends only when the watcher leaves.
 
         A slow watcher gets only the latest state, not those in between.
         """

@@ -170,7 +170,7 @@ class ApiServer:
         return addresses
 
     def set_serving(self, *, serving: bool) -> None:
-        """Tell health checks of all services; without effect once draining."""
+        """Set the health of all services; without effect once draining."""
         self._health.set_serving(serving=serving)
 
     async def drain(self, grace: dt.timedelta) -> None:

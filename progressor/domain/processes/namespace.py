@@ -27,7 +27,7 @@ class HistoryMode(enum.StrEnum):
 
 
 def is_namespace_name(name: str) -> bool:
-    """Tell whether a namespace could have this name."""
+    """Return whether this is a valid name of a namespace."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -136,7 +136,7 @@ class CronClock:
         return offset
 
     def _comes_again(self, instant: dt.datetime) -> bool:
-        """Tell whether the wall shows for the second time what it shows then."""
+        """Return whether the local time of an instant occurs for the second time."""
         return instant.astimezone(self._zone).fold == 1
 
     def _match_after(self, shown: dt.datetime) -> dt.datetime | None:
@@ -148,7 +148,7 @@ class CronClock:
     def _change_between(
         self, at: dt.datetime, until: dt.datetime, offset: dt.timedelta
     ) -> dt.datetime | None:
-        """Return the first instant after `at`, up to `until`, of another offset.
+        """Return the first instant after `at`, up to `until`, with another offset.
 
         Two changes within one day would be overlooked: no zone has them.
         """

@@ -176,7 +176,7 @@ class Timing:
     catch_up_window: dt.timedelta = CATCH_UP_DEFAULT
 
     def has_instants_of(self, other: "Timing") -> bool:
-        """Tell whether both run at the same instants, with the same jitter."""
+        """Return whether both run at the same instants, with the same jitter."""
         return (self.times, self.jitter, self.start_at, self.end_at) == (
             other.times,
             other.jitter,

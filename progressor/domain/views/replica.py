@@ -106,7 +106,7 @@ class Facts:
     collecting: dt.timedelta
 
     def is_silent(self, replica: ReplicaFacts) -> bool:
-        """Tell whether a replica is presumed dead, by the same rule as the scan for zombies."""
+        """Return whether a replica is presumed dead, by the same rule as the scan for zombies."""
         return replica.heartbeat_at < self.read_at - replica.lease_timeout
 
     def state_of(self, replica: ReplicaFacts) -> ReplicaState:

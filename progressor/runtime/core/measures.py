@@ -194,7 +194,7 @@ def count_ends(
 
 
 def _ends_well(settlement: Settlement) -> bool | None:
-    """Tell how a process has ended; None: it goes on, or is in error as it was."""
+    """Return whether a process has ended well; None: it goes on, or was in error before."""
     match settlement:
         case Finish(intent):
             return True if isinstance(intent.action, Complete) else None

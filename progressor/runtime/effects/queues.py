@@ -108,7 +108,7 @@ class GateQueue:
             self.lowered_changed.set()
 
     def take_again(self) -> dict[Again, None]:
-        """Take everything that is to be looked at again."""
+        """Take everything that is queued for another look."""
         taken, self.again = self.again, {}
         return taken
 
@@ -123,7 +123,7 @@ class GateQueue:
         return list(names)
 
     def delay(self, namespace: str, seconds: float = 0.0) -> None:
-        """Have `take_due` return a namespace again after so many seconds."""
+        """Have `take_due` return a namespace again after `seconds`."""
         at = self._clock.monotonic() + seconds
         self._push(at, Later(process_key(namespace, ""), 0, 0.0))
 

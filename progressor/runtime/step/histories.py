@@ -54,7 +54,7 @@ class _Snapshot:
         self.size += _size_of(new)
 
     def trim(self, keep: int) -> None:
-        """Drop the oldest events, but only if these are as many as stay: so it is rare."""
+        """Drop the oldest events; only once they are as many as those kept, so that it is rare."""
         if len(self.events) >= 2 * keep + _SLACK:
             self.size -= _size_of(self.events[:-keep])
             del self.events[:-keep]

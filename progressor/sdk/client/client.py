@@ -108,7 +108,7 @@ class Client(_Resources, Processes):
 
     @property
     def processes(self) -> Processes:
-        """The requests about processes, which are those of the client."""
+        """The requests about processes; the client itself has the same methods."""
         return self
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class SyncClient(_Resources, SyncProcesses):
 
     @property
     def processes(self) -> SyncProcesses:
-        """The requests about processes, which are those of the client."""
+        """The requests about processes; the client itself has the same methods."""
         return self
 
     def close(self) -> None:

@@ -610,7 +610,7 @@ class Schedules(Resource[Connection]):
 
 
 def _reader(codec: Codec) -> Callable[[Any], Schedule]:
-    """Return what reads the schedule of a response."""
+    """Return a function that reads the schedule of a response."""
     return lambda message: read_schedule(message.schedule, codec)
 
 

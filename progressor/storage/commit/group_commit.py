@@ -190,7 +190,7 @@ class GroupCommit(Generic[Item, Result]):
         )
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether any item of a process is queued or in flight."""
+        """Return whether any item of a process is queued or in flight."""
         return self._shards[key.slot % len(self._shards)].is_waiting(key)
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
@@ -577,7 +577,7 @@ class GroupCommits(Generic[Item, Result]):
         return [group.waiting for group in self._groups]
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether any item of a process is queued or in flight."""
+        """Return whether any item of a process is queued or in flight."""
         return any(group.is_waiting(key) for group in self._groups)
 
     async def run(self) -> None:

@@ -122,7 +122,7 @@ class Shard(Generic[Item, Result]):
         return len(self.entries) + len(self.parked)
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether any entry of a process is queued, parked or in flight."""
+        """Return whether any entry of a process is queued, parked or in flight."""
         in_flight = (entry for batch in self.in_flight for entry in batch.entries)
         everything = itertools.chain(in_flight, self.parked, self.entries)
         return any(entry.key == key for entry in everything)

@@ -350,7 +350,7 @@ class EmbeddedPostgres:
             return False
 
     def _find_socket_directory(self) -> tuple[Path, str]:
-        """Return where the socket goes, and that directory again if the guard is to remove it."""
+        """Return the socket directory, and it again (or "") for the guard to remove."""
         path = f"{self._directory}/.s.PGSQL.{self._port or 5432}"
         plain = re.fullmatch(r"[\w./@+=-]+", path)  # libpq splits hosts at commas
         if plain and len(os.fsencode(path)) <= _SOCKET_BYTES_MAX:

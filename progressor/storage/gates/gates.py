@@ -47,7 +47,7 @@ IDLE_WINDOW = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IdleUntil:
-    """Up to where queues and orders were looked at, in the order of their keys."""
+    """The last keys up to which queues and orders were checked, in order."""
 
     queue_namespace: str = ""
     queue: str = ""

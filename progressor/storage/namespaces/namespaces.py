@@ -170,7 +170,7 @@ def namespace_of(*, config: Mapping[str, Any], **apart: object) -> Namespace:
 
 
 def _age(namespace: Namespace) -> tuple[dt.datetime, int]:
-    """Return what grows with each change, also where one of that name was deleted in between."""
+    """Return a key that grows with each change, even if the name was deleted in between."""
     assert namespace.created_at is not None, "it was read from the table"
     return namespace.created_at, namespace.revision
 

@@ -255,7 +255,7 @@ class _Pipeline:
             answer.set_result(result)
 
     def _break(self, error: psycopg.Error) -> None:
-        """Close the connection: what becomes of the commands under way is unknown."""
+        """Close the connection; the outcome of the commands in progress is unknown."""
         if self._answers:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._descriptor)

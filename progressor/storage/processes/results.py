@@ -84,7 +84,7 @@ class Results:
         return list(found)
 
     async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
-        """Tell replicas of tasks that have ended, by replica id."""
+        """Notify replicas of tasks that have ended, by replica id."""
         pieces = [
             (replica_id, ",".join(map(str, task_ids[start : start + NOTIFY_IDS_MAX])))
             for replica_id, task_ids in ended.items()
@@ -97,7 +97,7 @@ class Results:
         )
 
     async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
-        """Tell all other living replicas that there are due tasks which this one leaves to them."""
+        """Notify all other living replicas of due tasks that this one leaves to them."""
         await self._context.execute(_SQL["call_others"], lease_timeout=lease_timeout, payload=_DUE)
 
     async def delete_old_replies(self, *, age: dt.timedelta) -> int:

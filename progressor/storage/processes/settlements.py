@@ -238,7 +238,7 @@ class Settlements(GroupCommits[Entry, Outcome]):
     async def _recall(
         self, connection: Connection, batch: Sequence[Entry], results: list[Outcome]
     ) -> None:
-        """Tell a lease that is lost from one that the first, unanswered try has settled."""
+        """Distinguish a lost lease from one that the first, unanswered attempt has settled."""
         for position, entry in enumerate(batch):
             if not isinstance(results[position], LeaseLost):
                 continue

@@ -73,7 +73,7 @@ def reader(
     is_json: bool = False,
     whole: bool = False,
 ) -> Callable[..., R]:
-    """Return a function that makes a value of a row, and of the values of the `given` fields.
+    """Return a function that builds a value from a row and the `given` fields.
 
     Args:
         value_type: A dataclass, a NamedTuple or a Struct; or the type of the only column.
@@ -199,7 +199,7 @@ _NAMES_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "_fields")
 
 
 def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:  # noqa: ANN401
-    """Return what makes a value of one type of what the driver returns; None: it is that."""
+    """Return the conversion of the driver's values to a type; None: none is needed."""
     if hint in _CONVERTERS:
         return _CONVERTERS[hint]
     if hint is dt.datetime and is_json:

@@ -53,7 +53,7 @@ def see_replicas(doctor_run: DoctorRun) -> Seen:
 
 
 def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell who serves, and who has fallen silent."""
+    """Report which replicas serve, and which are silent."""
     seen = see_replicas(doctor_run)
     silent = [f"{_name(row)}: silent for {span_of(row['silent_for'])}" for row in seen.silent]
     words = (
@@ -75,7 +75,7 @@ def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def versions_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell which releases run side by side."""
+    """Report the releases that run side by side."""
     living = see_replicas(doctor_run).living
     builds = {(row["version"], row["functions"]) for row in living}
     if len(builds) > 1:
@@ -124,7 +124,7 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def due_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell what is due and not taken, and why, as far as the database knows."""
+    """Report due tasks that no replica has claimed, and why, as far as the database shows."""
     serving = len(see_replicas(doctor_run).serving)
     backlog = _read_backlog(doctor_run)
     late = [row for row in backlog if (row["overdue_for"] or 0) > OVERDUE.total_seconds()]
@@ -162,7 +162,7 @@ def due_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def long_steps_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell which steps keep others of their process waiting."""
+    """Report steps that keep other tasks of their process waiting."""
     rows = doctor_run.rows(_SQL["read_long_steps"], long_step=LONG_STEP, limit=OFFENDERS_MAX)
     if not rows:
         return findings.ok(f"nothing waits behind a step of more than {_whole(LONG_STEP)}")
@@ -179,7 +179,7 @@ def long_steps_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def lost_leases_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell which leases are lost and not collected."""
+    """Report lost leases that have not been collected."""
     rows = doctor_run.rows(
         _SQL["read_lost_leases"],
         lease_timeout=doctor_run.replica.lease_timeout,
@@ -217,7 +217,7 @@ def broken_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def retries_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell which tasks are far in their attempts."""
+    """Report tasks that have used most of their attempts."""
     rows = doctor_run.rows(
         _SQL["read_retries"],
         share=ATTEMPTS_SHARE,
