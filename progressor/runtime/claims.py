@@ -169,7 +169,7 @@ class Timers:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Fills free slots with what is due, by turns: see ``core/slots.py``."""
+    """Fills free slots with due tasks, in turns: see ``core/slots.py``."""
 
     claimer: Claimer
     pool: Pool

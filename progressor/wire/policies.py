@@ -1,4 +1,4 @@
-"""Policies on the wire, for both codecs: with the bounds and defaults of their proto comments."""
+"""Policies on the wire, with the limits and defaults documented in the protos."""
 
 import datetime as dt
 import math

@@ -1,7 +1,7 @@
--- Claims tasks that have been due for at least p_overdue seconds, up to p_room of each namespace: in
--- turns the oldest of all and the oldest request, p_requests_first or the other way round. So a
--- request waits for requests before it and not for a crowd of timers; and half of the places go by
--- age alone, so that nothing waits for ever.
+-- Claims tasks that have been due for at least p_overdue seconds, up to p_room of each namespace:
+-- alternately the oldest task and the oldest request, which comes first if p_requests_first. So a
+-- request waits for earlier requests but not for many timers, and half of the slots are assigned by
+-- age alone, so that nothing starves.
 -- With p_wait, the function waits for locked processes, because no later scan looks for their tasks.
 -- Without it, locked processes are skipped and left to the next scan. Skipped tasks do not count
 -- against the limit: the search continues behind them, past at most 1,000 tasks of a namespace.

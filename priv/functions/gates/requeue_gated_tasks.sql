@@ -1,6 +1,6 @@
--- Puts tasks that wait for their constraints back into the queues of their processes, because they are
--- about to be cancelled there, together with all others: of processes that a step completes or breaks,
--- or brings back from an error, all; of those whose step says something about the timer, the timer.
+-- Puts tasks that wait for their constraints back into the queues of their processes, where they are about to
+-- be cancelled with the others: all tasks of a process that a step completes, breaks or repairs; the timer
+-- of a process whose step sets or unsets it.
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: nothing.
 CREATE FUNCTION requeue_gated_tasks(

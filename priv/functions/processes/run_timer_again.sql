@@ -1,4 +1,4 @@
--- Runs a timer again, now, as a new task: one that broke its process.
+-- Runs a timer that broke its process again, now, as a new task.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: nothing.
 CREATE FUNCTION run_timer_again(

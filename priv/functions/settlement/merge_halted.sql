@@ -1,6 +1,6 @@
--- Puts together what two calls have left to the replica.
+-- Merges the effects that two calls leave to the replica.
 -- Locks: none.
--- Returns: both.
+-- Returns: the effects of both calls.
 CREATE FUNCTION merge_halted(p_first halted, p_second halted)
 RETURNS halted
 LANGUAGE sql

@@ -32,7 +32,7 @@ class Malformed:
 
 
 def deserializer(kind: type[Message]) -> Callable[[bytes], Message | Malformed]:
-    """Return a function from bytes to a message of `kind`, or to what is wrong with them."""
+    """Return a function from bytes to a message of `kind`, or to its violation."""
     parse, descriptor = kind.FromString, kind.DESCRIPTOR
     assert isinstance(descriptor, Descriptor), "generated messages have a descriptor"
 

@@ -15,7 +15,7 @@ from progressor.domain.processes.task import RunningTask
 
 
 class Ending(enum.Enum):
-    """How a replica lets go of a lease before its step is done."""
+    """How a replica gives up a lease before its step is done."""
 
     RELEASED = enum.auto()
     ABANDONED = enum.auto()

@@ -342,7 +342,7 @@ def item_of(due: DueSchedule, plan: Plan) -> Item:
 
 
 def schedule_target(schedule: Schedule) -> ScheduleTarget:
-    """Return what the runs of a schedule need of it."""
+    """Return the fields of a schedule that its runs need."""
     target = schedule.spec.target
     match target:
         case CallTarget():

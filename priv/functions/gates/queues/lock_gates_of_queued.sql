@@ -1,4 +1,4 @@
--- Takes the locks of the gates that are held by who is in the queue of a process, because one of these may
+-- Takes the locks of the gates held by the tasks in the queue of a process, because one of these tasks may
 -- have to give them back (release_overtaken_tasks).
 -- Locks: these gates, with SKIP LOCKED; the caller has locked the process.
 -- Returns: whether all of them are locked now.

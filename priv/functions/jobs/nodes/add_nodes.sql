@@ -1,9 +1,8 @@
--- Adds nodes to the jobs of leaders, whose rows are made where they are missing. What the nodes are was
--- checked by domain/jobs/graph.py; here is decided which of them are ready, and which are skipped since a
--- predecessor of an earlier step has failed.
+-- Adds nodes to the jobs of leaders, and creates missing jobs. domain/jobs/graph.py has checked the nodes; this
+-- function decides which are ready, and which are skipped because a predecessor of an earlier step has failed.
 --
 -- l_*: a place per leader; l_adds: whether it does, or has lost its lease. g_*: a place per node; g_leader is the place of its leader in l_*.
--- a_*: successors to append to nodes that were there before.
+-- a_*: successors to append to existing nodes.
 -- Locks: none of its own; the caller has locked the leaders.
 -- Returns: nothing.
 CREATE FUNCTION add_nodes(

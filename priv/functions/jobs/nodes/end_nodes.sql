@@ -1,6 +1,6 @@
--- Ends nodes of jobs: lowers what their successors wait for, so that some are ready; skips whatever
--- depends on one that was not done; and where nothing of a job is left to do, tells its leader by a
--- join. Nodes that have ended already stay as they are.
+-- Ends nodes of jobs: decrements the counts that their successors wait for, so that some become ready; skips
+-- all nodes that depend on one that was not done; and adds a join for the leader when the last node of a
+-- job has ended. Nodes that have already ended are left unchanged.
 -- Locks: none of its own; the caller has locked the leaders.
 -- Returns: nothing.
 CREATE FUNCTION end_nodes(

@@ -1,5 +1,5 @@
--- Fails the node of a follower that something else than a step has ended, and goes on with its job.
--- p_follower: as it was; it may be gone.
+-- Fails the node of a follower that was ended by something other than a step, and continues its job.
+-- p_follower: the follower before that; it may have been deleted.
 -- Locks: none of its own; the caller has locked the leader. Then as start_nodes.
 -- Returns: the tasks that are due now because of it, as settle_gates returns them; null: none.
 CREATE FUNCTION fail_node(

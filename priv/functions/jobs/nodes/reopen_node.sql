@@ -1,8 +1,8 @@
--- Takes a failed node, or one that a retry has left to maintain_job, for one that runs again, since its follower
--- was brought back: what was skipped because of it waits again, where nothing else keeps it; a join that
--- would have told of it is taken back; and a leader that broke goes on with its job.
+-- Sets a node to running again because its follower was repaired; the node has failed, or a retry has left it to
+-- maintain_job. Nodes that were skipped because of it wait again, unless another node still blocks them; a
+-- pending join is cancelled; and a leader that broke resumes its job.
 -- Locks: none of its own; the caller has locked leader and follower.
--- Returns: nothing. A job that is done, or cancelled, stays so, and its node as it is.
+-- Returns: nothing. A job that is done or cancelled stays unchanged, and so does its node.
 CREATE FUNCTION reopen_node(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -1,7 +1,7 @@
--- Tells whether a job does not go on by itself: its join is missing, a node is not ended whose follower has,
--- or ready nodes are not started although there is room.
+-- Checks whether a job has stalled: its join is missing, a node has not ended although its follower has, or ready
+-- nodes have not started although there is room.
 -- Locks: none.
--- Returns: whether that is so.
+-- Returns: whether it has stalled.
 CREATE FUNCTION is_stuck(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
 STABLE

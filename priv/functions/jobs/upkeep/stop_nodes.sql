@@ -1,10 +1,10 @@
--- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has queued is
--- cancelled, and so is its node. One with a step in hand ends that first; its settlement calls this again.
--- A follower that leads a job itself fails that. The process tells JOB_CANCELLED and why in its detail; the node
--- has the one as its reason, and the other as its message. Of a job that failed as a whole (fail_jobs) the node
--- fails, as do those of the jobs below, and the reason is JOB_FAILED.
+-- Stops followers of jobs that have ended. A follower without a running step breaks, and its queued tasks and
+-- its node are cancelled. One with a running step ends that first; its settlement calls this again. A follower
+-- that leads a job itself fails that job. The detail of the process is JOB_CANCELLED and the cause; the node has
+-- them as its reason and its message. If the job failed as a whole (fail_jobs), the node fails with the reason
+-- JOB_FAILED, and so do the nodes of the jobs below.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
--- Returns: what was cancelled, the jobs of followers that maintain_job has to look at, and the effects.
+-- Returns: the cancelled tasks, the jobs of followers that maintain_job must check, and the effects.
 CREATE FUNCTION stop_nodes(
     p_now                timestamptz,
     p_replica_id         bigint,
