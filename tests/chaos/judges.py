@@ -8,9 +8,10 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
 from progressor.cli.doctor import examine
 from progressor.settings import config
@@ -53,9 +54,10 @@ _DOCTOR_TIMEOUT = dt.timedelta(minutes=2)
 
 # A node with constraints that has just become ready is in no other table before the upkeep.
 _LEFT = """
-    SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule),
-        (SELECT count(*) FROM progressor.gated),
-        (SELECT count(*) FROM progressor.jobs WHERE state = 'running')"""
+    SELECT (SELECT count(*) FROM progressor.running) AS running,
+        (SELECT count(*) FROM progressor.schedule) AS waiting,
+        (SELECT count(*) FROM progressor.gated) AS gated,
+        (SELECT count(*) FROM progressor.jobs WHERE state = 'running') AS jobs"""
 _LEFT_GATED = """
     SELECT process_id, task_id, state::text, gates, order_key, order_version
     FROM progressor.gated ORDER BY task_id LIMIT 10"""
@@ -70,24 +72,6 @@ _STUCK = """
         format('%%s in hand since %%s', r.task_type, now() - r.leased_at)
     FROM progressor.running r
     WHERE r.leased_at < now() - make_interval(secs => %(overrun)s)"""
-
-
-class Left(NamedTuple):
-    """How much has not ended: rows of each table. False where nothing is left."""
-
-    running: int
-    waiting: int
-    gated: int
-    jobs: int
-
-    def __bool__(self) -> bool:
-        return any(self)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.running} tasks running, {self.waiting} waiting, {self.gated} with"
-            f" constraints, {self.jobs} jobs running"
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,23 +98,20 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
         "overrun": STEP_SECONDS + LATE_SECONDS + _SLACK_SECONDS,
     }
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        counts = connection.cursor(row_factory=dict_row)
         while True:  # ends by the clock at the latest
             waited = time.monotonic() - begun_at
-            left = await count_left(connection)
-            if not left:
+            left = await (await counts.execute(_LEFT)).fetchone()
+            assert left is not None
+            if not any(left.values()):
                 return waited, []
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
             if waited > _DONE_SECONDS_MAX:
                 gated = await (await connection.execute(_LEFT_GATED)).fetchall()
-                return waited, [f"after {waited:.0f} s: {left}: {gated}"]
+                return waited, [f"after {waited:.0f} s there are {left}: {gated}"]
             await asyncio.sleep(_POLL_SECONDS)
-
-
-async def count_left(connection: psycopg.AsyncConnection[Any]) -> Left:
-    [row] = await (await connection.execute(_LEFT)).fetchall()
-    return Left(*row)
 
 
 def judge(
