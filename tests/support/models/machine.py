@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Coroutine, Iterator
 from typing import Any, LiteralString, TypeVar
 
@@ -25,24 +26,18 @@ _TASKS: LiteralString = """
     ORDER BY t.task_id"""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Machinery:
     """Two replicas, their clock, and a connection to look at the tables with."""
 
-    def __init__(
-        self,
-        runner: asyncio.Runner,
-        observer: psycopg.Connection[Any],
-        stores: tuple[Store, ...],
-        clock: ManualClock,
-    ) -> None:
-        self._runner = runner
-        self.observer = observer
-        self.stores = stores
-        self.clock = clock
+    runner: asyncio.Runner
+    observer: psycopg.Connection[Any]
+    stores: tuple[Store, ...]
+    clock: ManualClock
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to its end; what the replicas do in the background goes on meanwhile."""
-        return self._runner.run(work)
+        return self.runner.run(work)
 
     def processes(self) -> list[tuple[Any, ...]]:
         return self.observer.execute(_PROCESSES).fetchall()

@@ -195,7 +195,7 @@ class Model:
         if process.broken_by is not None and process.broken_by.task_type in TIMER_TYPES:
             process.timer = self._again(process, process.broken_by, now)
         else:
-            self._mend(process)
+            self._resume(process)
         return Verdict.ACCEPTED
 
     def remove(self, process_id: str) -> ModelProcess | None:
@@ -245,7 +245,7 @@ class Model:
         task.response = intent.response
         process.event_count += len(intent.events)
         process.aux_state = process.aux_state if intent.aux_state is None else intent.aux_state
-        self._mend(process)
+        self._resume(process)
         if isinstance(intent.action, Complete):
             self._cancel(process, "PROCESS_FINISHED")
             process.status = ProcessStatus.FINISHED
@@ -308,7 +308,7 @@ class Model:
         return task
 
     @staticmethod
-    def _mend(process: ModelProcess) -> None:
+    def _resume(process: ModelProcess) -> None:
         process.status, process.detail, process.broken_by = ProcessStatus.RUNNING, None, None
 
     @staticmethod
