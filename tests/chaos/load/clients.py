@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 from progressor.sdk import NewTimer
 from tests.chaos.load.connections import Connection, Connections, Notes
@@ -31,6 +32,9 @@ _RUNNING = {"call": 60.0, "notify": 9.0, "look": 12.0, "trace": 2.0, "list": 2.0
             "start": 0.5, "cancel": 2.0, "set_gate": 0.5}  # fmt: skip
 _BROKEN = {"repair": 40.0, "fix": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
 _BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "fix": 2.0, "list": 5.0}
+
+
+Send = Callable[[Connection, Request], Awaitable[Outcome]]
 
 
 class Caller:
@@ -116,16 +120,14 @@ class Caller:
             case _:
                 pass
 
-    async def _insist(self, request: Request) -> Outcome:
+    async def _insist(self, request: Request, send: Send = Connection.send) -> Outcome:
         """Ask until it is known what became of it, elsewhere each time; or not for ever."""
-        is_start = request.kind is Kind.START
+        is_start = request.kind in {Kind.START, Kind.PUT}
         request.subject.starting += is_start
         outcome: Outcome = Unknown()
         for attempt in range(_REPEATS_MAX):
             awaits = attempt > 0 and not is_start and self._random.random() < 0.5
-            outcome = await (
-                self._connection.wait_for(request) if awaits else self._connection.send(request)
-            )
+            outcome = await (Connection.wait_for if awaits else send)(self._connection, request)
             if not isinstance(outcome, Unknown):
                 break
             self._move()
@@ -139,15 +141,9 @@ class Caller:
         if self._random.random() < 0.5:
             args = {**self._requester.timer(), "by": request.element}
             timer = NewTimer(after=args["after"], args=args)
-        request.subject.starting += 1
-        outcome: Outcome = Unknown()
-        for _ in range(_REPEATS_MAX):
-            outcome = await self._connection.put(request, imported, timer)
-            if not isinstance(outcome, Unknown):
-                break
-            self._move()
-        request.subject.starting -= 1
-        return outcome
+        return await self._insist(
+            request, lambda connection, put: connection.put(put, imported, timer)
+        )
 
     async def _again(self, subject: Subject, choice: str) -> None:
         """Ask once more for what is known: the same request, or by its key."""
