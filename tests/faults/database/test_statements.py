@@ -271,7 +271,7 @@ async def claim_of_a_backlog(env: FaultEnv) -> None:
 def settlement_of(
     *steps: Step,
     events: list[bytes],
-    response: bytes = b"1",
+    response: bytes | None = b"1",
     status: str | None = "running",
     text: str = SETTLE,
 ) -> Play:
@@ -436,7 +436,7 @@ OPERATIONS: Mapping[str, Play] = {
     "step that sets a timer": settlement_of(
         answering(b"set", set_timer=timer(SOON)),
         answering(b"fired"),
-        response=b"",
+        response=None,
         events=[b"set", b"fired"],
     ),
     "step that is rejected": step_that_is_rejected,
