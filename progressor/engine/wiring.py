@@ -47,9 +47,8 @@ from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.histories import Histories
-from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
-from progressor.storage.processes.retention import Retention
 from progressor.storage.processes.settlements import Settlements
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas

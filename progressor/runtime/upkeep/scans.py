@@ -10,8 +10,8 @@ from progressor.domain.views.activity import QUEUES_MAX, Queue
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.processes import Retention
 from progressor.storage.processes.results import Results
-from progressor.storage.processes.retention import Retention
 from progressor.storage.replicas.queues import QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.telemetry.instruments import Labels

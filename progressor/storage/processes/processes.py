@@ -1,4 +1,4 @@
-"""Processes as people see them, and the rare writes: put, remove, simple repair."""
+"""Processes as people see them, and the rare writes: put, remove, repair, retention."""
 
 import dataclasses
 import datetime as dt
@@ -21,7 +21,8 @@ from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.postgres.pools import Connection
+from progressor.storage.postgres.functions import Function
+from progressor.storage.postgres.pools import Connection, connection_of
 from progressor.storage.processes.histories import Histories, Traces
 from progressor.storage.processes.listings import Listings, task_of
 from progressor.storage.replicas.status import Watch
@@ -331,6 +332,33 @@ class Processes:
             # It has no constraints, and is due now.
             effects |= Effects(due=((key, found.task_id),))
         return SimpleRepair(verdict=Verdict(found.verdict), task_id=found.task_id), effects
+
+
+class Retention:
+    """Deletes finished processes and records of ended tasks, a small batch at a time."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._delete_finished = context.functions.call("delete_finished", int)
+        self._delete_old_tasks = context.functions.call("delete_old_tasks", int)
+
+    async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
+        """Delete at most `limit` processes that finished longer ago than `age`; return how many."""
+        return await self._count(self._delete_finished, namespace=namespace, age=age, limit=limit)
+
+    async def delete_old_tasks(
+        self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
+    ) -> int:
+        """Delete at most `limit` tasks of one slot that ended longer ago than `age`."""
+        return await self._count(
+            self._delete_old_tasks, slot=slot, namespace=namespace, age=age, limit=limit
+        )
+
+    async def _count(self, function: Function[int], **named: object) -> int:
+        async with connection_of(self._context.pool) as connection:
+            now = self._context.clock.pinned()
+            [count] = await function.rows(connection, now=now, **named)
+        return count
 
 
 def _import_arguments(process: Import) -> dict[str, Any]:

@@ -29,8 +29,7 @@ from progressor.runtime.upkeep.scans import RetentionScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.jobs.jobs import Jobs
-from progressor.storage.processes.processes import Processes
-from progressor.storage.processes.retention import Retention
+from progressor.storage.processes.processes import Processes, Retention
 from tests.support.builders import (
     make_claimed,
     make_due,

@@ -29,9 +29,8 @@ from progressor.storage.postgres.pools import Connection, Pool, open_pools
 from progressor.storage.processes import admissions, claims
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claimed, Claims, Room
-from progressor.storage.processes.processes import Processes, Put
+from progressor.storage.processes.processes import Processes, Put, Retention
 from progressor.storage.processes.results import Results
-from progressor.storage.processes.retention import Retention
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome

@@ -21,8 +21,7 @@ from progressor.domain.processes.process import Leadership, Part, process_key
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import Claim, RunningTask, TaskType
 from progressor.runtime.core.measures import count_ends
-from progressor.storage.processes.payloads import Payloads
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.processes.settlements import LeaseLost, Payloads
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_error,
