@@ -1,6 +1,6 @@
 """The one place where the effects of writes are applied.
 
-A write returns ``(result, effects)``; whoever awaits it passes the effects on at once, without
+A write returns ``(result, effects)``; its awaiter passes the effects on at once, without
 awaiting anything in between. An effect is a hint that saves a scan: losing one delays work and
 loses none of it. So this holds when a caller is cancelled:
 
@@ -13,7 +13,7 @@ loses none of it. So this holds when a caller is cancelled:
   transaction, each with its own effects, and what has to be read afterwards is read after they
   were applied.
 - *A settlement or an admission.* It is written even if its caller is gone, and its effects are
-  applied: a request's admission by a callback of its future, which nobody cancels; a zombie's
+  applied: a request's admission by a callback of its future, which is never cancelled; a zombie's
   settlement likewise; a step's by its worker, which is cancelled only while it asks the processor,
   or when the replica gives up (`Wiring.cancel`) and its queues end with it. The effects of a batch
   come with one of its results, so they are applied once.

@@ -211,7 +211,7 @@ class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     and a failover would lose it. So the connection is closed; PostgreSQL goes on with the
     statement, and shows nothing of it before the standby has it. What became of it is unknown.
 
-    A read is cancelled, so that PostgreSQL does not go on in vain. The driver asks for that for
+    A read is cancelled, so that PostgreSQL does no useless work. The driver asks for that for
     five seconds, and waits for five more. Without an answer, that is how long a drain would take
     for each.
     """

@@ -1,7 +1,7 @@
 -- name: recall_settlement
 -- Finds what a settlement did whose answer was lost: the task has ended under this token, in just this
--- way, and the lease that continued from it, if this replica still holds one. Whoever collected the
--- lease as a zombie has ended it under the same token, but in another way: that is a lease lost.
+-- way, and the lease that continued from it, if this replica still holds one. A replica that collected
+-- the lease as a zombie has ended it under the same token but in another way: that lease is lost.
 -- Locks: none. No row: it was not settled like this under this token, or is gone with its process.
 SELECT
     coalesce(t.finished_at, t.started_at) AS settled_at,

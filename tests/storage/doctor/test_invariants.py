@@ -220,7 +220,7 @@ async def test_what_stays_broken_waits_for_a_replica_where_none_serves(
     found = find(own_database, "gate_queues_wait_for_full_gates")
 
     assert found.state is State.NOT_DONE
-    assert found.words.startswith("1 row to be seen to by a replica, and none is serving")
+    assert found.words.startswith("1 row waiting for upkeep, and no replica is serving")
     assert found.advice == "Start a replica, and ask again."
 
 

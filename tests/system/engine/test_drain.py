@@ -19,11 +19,9 @@ from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import (
-    SERVICES,
     Env,
     Replica,
     health_becomes,
-    health_of,
     open_env,
     refusal,
     running_replica,
@@ -32,7 +30,6 @@ from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 CROWD = 100
 IMPATIENT = {"server.drain_timeout_seconds": "0.3"}
@@ -231,25 +228,3 @@ class TestWhileDraining:
 
                 assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
                 assert status.retry_after is not None
-
-    async def test_reads_are_served(self, draining: Replica, env: Env) -> None:
-        async with env.client_at(draining.address) as there:
-            snapshot = await there.get("p")
-
-        assert snapshot.process.process_id == "p"
-
-    async def test_every_service_is_not_serving(self, draining: Replica) -> None:
-        assert await health_of(draining.address) == dict.fromkeys(SERVICES, NOT_SERVING)
-
-
-async def test_a_replica_that_runs_says_of_every_service_that_it_serves(
-    second_replica: Replica,
-) -> None:
-    assert await health_of(second_replica.address) == dict.fromkeys(SERVICES, SERVING)
-
-
-async def test_a_service_that_there_is_not_has_no_health(second_replica: Replica) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await health_of(second_replica.address, ["no.such.Service"])
-
-    assert caught.value.code() is StatusCode.NOT_FOUND

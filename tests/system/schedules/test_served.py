@@ -91,10 +91,3 @@ async def test_a_job_is_submitted_for_each_instant_of_a_backfill(
     assert filled.document == {"instant_count": 3, "queued_count": 3}
     assert again.document["instant_count"] == 3
     assert listed.document["schedules"][0]["spec"]["interval"]["every_seconds"] == 3600
-
-
-async def test_what_is_wrong_with_an_expression_is_told(run: Run) -> None:
-    ended = await run("create", "s", "--cron", "61 * * * *", "--start")
-
-    assert ended.code == 2
-    assert "61" in ended.err

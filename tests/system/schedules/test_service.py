@@ -119,30 +119,6 @@ async def test_a_schedule_tells_what_comes_and_what_was(timetable: Timetable) ->
     assert not (await timetable.get(next_count=0, last_count=0)).next_runs
 
 
-@pytest.mark.parametrize(
-    ("fields", "state"),
-    [
-        ({"complete": Complete()}, messages.SCHEDULE_RUN_STATE_DONE),
-        ({"failure": {"code": 13, "message": "broke"}}, messages.SCHEDULE_RUN_STATE_FAILED),
-        ({"remove": {}}, messages.SCHEDULE_RUN_STATE_GONE),
-        ({}, messages.SCHEDULE_RUN_STATE_RUNNING),
-    ],
-    ids=["done", "failed", "gone", "running"],
-)
-async def test_a_run_tells_how_what_it_started_ended(
-    timetable: Timetable, fields: dict[str, Any], state: int
-) -> None:
-    env = timetable.env
-    env.processor.on_type(TASK_TYPE_INIT, answering(**fields))
-    await timetable.create()
-
-    run = await timetable.trigger()
-    await env.settled(run.process_id)
-
-    [last] = (await timetable.get()).last_runs
-    assert (last.state, last.task_id) == (state, run.task_id)
-
-
 async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: Timetable) -> None:
     env = timetable.env
     hang = Hang()
@@ -162,19 +138,6 @@ async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: 
     assert cancelled.process.detail == "SCHEDULE_CANCELLED"
 
 
-async def test_a_call_of_a_schedule_reaches_its_process(timetable: Timetable) -> None:
-    env = timetable.env
-    await env.running("order-1", answering())
-    call = messages.ScheduledCall(process_id="order-1", args=b"tick", caller_context={"a": "b"})
-    await timetable.create(start=None, call=call)
-
-    await timetable.trigger()
-    await env.asked("order-1", 2)
-
-    task = env.asked_for("order-1")[1].task
-    assert task.args == b"tick"
-
-
 async def test_a_job_of_a_schedule_is_done_node_by_node(timetable: Timetable) -> None:
     env = timetable.env
     env.processor.on_type(TASK_TYPE_INIT, answering(complete=Complete(result=b"x")))
@@ -187,20 +150,6 @@ async def test_a_job_of_a_schedule_is_done_node_by_node(timetable: Timetable) ->
     await env.points.wait("settled", key=env.key(run.process_id), task_type=TaskType.JOIN)
     [last] = (await timetable.get()).last_runs
     assert last.state == messages.SCHEDULE_RUN_STATE_DONE
-
-
-async def test_all_that_is_wrong_with_a_schedule_is_told(timetable: Timetable) -> None:
-    bad = messages.CronTimes(expression="0 25 * * *", time_zone="Mars")
-    error = await failure(timetable.create(cron=bad, jitter=duration(-1)))
-
-    assert error.code() is Code.INVALID_ARGUMENT
-    assert violations_of(error) == {
-        "spec.cron.expression": "'25' is not a valid hour, in '0 25 * * *'",
-        "spec.cron.time_zone": (
-            "'Mars' is not a time zone of the IANA database, as Europe/Berlin is"
-        ),
-        "spec.jitter": "must be 0 s to 86400 s, got -1 s",
-    }
 
 
 async def test_a_job_whose_node_has_no_place_is_refused(timetable: Timetable) -> None:
@@ -248,16 +197,3 @@ async def test_a_schedule_is_changed_paused_resumed_and_deleted(timetable: Timet
     assert not paused.schedule.HasField("next_at")
     assert (resumed.schedule.paused, resumed.schedule.revision) == (False, 4)
     assert (await failure(timetable.get())).code() is Code.NOT_FOUND
-
-
-async def test_schedules_are_listed_page_by_page(timetable: Timetable) -> None:
-    for name in ("c", "a", "b"):
-        await timetable.create(name)
-    request = messages.ListSchedulesRequest(namespace=timetable.env.namespace, page_size=2)
-
-    first = await timetable.stub.ListSchedules(request)
-    request.page_token = first.next_page_token
-    rest = await timetable.stub.ListSchedules(request)
-
-    assert [each.schedule_id for each in (*first.schedules, *rest.schedules)] == ["a", "b", "c"]
-    assert not rest.next_page_token

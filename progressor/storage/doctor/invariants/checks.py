@@ -89,8 +89,8 @@ class Invariant:
             return findings.ok(self.says)
         if not see_replicas(doctor_run).serving:
             return findings.not_done(
-                f"{findings.count_of(len(suspects), 'row')} to be seen to by a replica, and none "
-                f"is serving: {self.says}",
+                f"{findings.count_of(len(suspects), 'row')} waiting for upkeep, and no replica is "
+                f"serving: {self.says}",
                 advice="Start a replica, and ask again.",
             )
         return self._broken(
