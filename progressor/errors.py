@@ -107,7 +107,7 @@ class GateNotFoundError(NotFoundError):
 
 
 class StateError(RequestError):
-    """The request does not fit the state that the process, task or namespace is in."""
+    """The state of the process, task or namespace does not allow the request."""
 
 
 class ProcessAlreadyExistsError(StateError):

@@ -216,7 +216,7 @@ class Requests:
         reserved: bool,  # noqa: FBT001  bound by partial
         future: asyncio.Future[Admitted],
     ) -> None:
-        """Carry on from an admission, whether or not its caller is still there."""
+        """Continue after an admission, even if its caller is gone."""
         error, admission = future.exception(), None
         if error is None:
             admission, effects = future.result()

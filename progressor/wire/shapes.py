@@ -297,7 +297,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401
 
 
 def _unannotated(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return a hint, and what it is annotated with."""
+    """Return a type hint, and its annotations."""
     is_annotated = typing.get_origin(hint) is typing.Annotated
     return typing.get_args(hint) if is_annotated else (hint,)
 

@@ -1,4 +1,4 @@
--- A process by its key. PostgreSQL puts the query in place of the call; OFFSET 0 keeps it a look-up by the key
+-- A process by its key. PostgreSQL inlines the query; OFFSET 0 keeps it an index lookup
 -- for each row of the caller, whatever the planner believes of the table's size.
 -- Locks: none.
 -- Returns: a row or none.

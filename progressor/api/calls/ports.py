@@ -68,7 +68,7 @@ class JobControl(Protocol):
     async def retry(
         self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None
     ) -> tuple[Job, tuple[str, ...]]:
-        """Go on with a failed job; return it and the names of the nodes that begin again."""
+        """Retry a failed job; return it and the names of the nodes that start again."""
 
 
 class LogLevels(Protocol):

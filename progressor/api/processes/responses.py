@@ -173,7 +173,7 @@ def _fitting(events: Sequence[types_pb2.Event], excess: int) -> int:
 
 
 def size_of_get(view: ProcessView, page: HistoryPage) -> int:
-    """Return about how many bytes `get_to_wire` makes of this, without making them."""
+    """Estimate the size in bytes of what `get_to_wire` makes of this."""
     process = view.process
     return _ITEM_BYTES + len(process.aux_state) + len(process.result or b"") + _size_of(page.events)
 

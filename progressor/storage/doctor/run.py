@@ -82,7 +82,7 @@ class DoctorRun:
 
     @contextlib.contextmanager
     def _cut_when_silent(self) -> Iterator[None]:
-        """Cut the connection if PostgreSQL says nothing at all: frozen, it never will."""
+        """Close the connection if PostgreSQL does not answer at all, as when it is frozen."""
         patience = (self.timeout + _GRACE).total_seconds()
         with socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
             watch = threading.Timer(patience, _shut, [wire])

@@ -124,7 +124,7 @@ class Namespaces(Protocol):
 
 
 class QueueWatch:
-    """What waits. All callers share a count that is not too old.
+    """The queues of all namespaces; callers share a recent count.
 
     Where much waits a count is long. So no caller waits long for one, and there is a rest after it
     that grows with what it took; what a scan counts in its own time is remembered too.

@@ -1,7 +1,7 @@
--- Ends jobs that run: their nodes that have not been started are cancelled, or fail, where p_fails says so;
--- those that have are left to maintain_job, and to the settlement of whatever step they are in.
+-- Ends running jobs. Nodes that have not started are cancelled, or fail if p_fails; nodes that have started
+-- are left to maintain_job and to the settlements of their running steps.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: [[slot, namespace, process_id], ...] of the jobs that maintain_job has to look at; null: none.
+-- Returns: [[slot, namespace, process_id], ...] of the jobs that maintain_job must check; null: none.
 CREATE FUNCTION end_jobs(
     p_now        timestamptz,
     p_slot       smallint[],

@@ -1,8 +1,8 @@
--- One portion of a round of recovery: looks at jobs that run, from a key on, and does what should have been
--- done a while ago: a join where all nodes have ended; the end of nodes whose followers have ended, or are
--- gone; the start of ready nodes that have room. In a healthy engine there is nothing.
--- The round is the caller's as long as the round is: it is renewed here, and locked until the commit.
--- Of jobs in which something has happened lately nothing is looked at: what is stuck is quiet.
+-- Does a part of a round of recovery: checks running jobs, from a key on, and does what should have been done
+-- earlier: adds a join if all nodes have ended, ends nodes whose followers have ended or are gone, and
+-- starts ready nodes if there is room. In a healthy engine it finds nothing.
+-- The caller owns the round; this call renews it, and locks it until the commit. Jobs that have changed recently
+-- are skipped, because a stalled job does not change.
 -- p_taken_at: when the caller took the round (take_upkeep_round in jobs.sql).
 -- Locks: the round; then leaders and followers, in key order; then as start_nodes.
 -- Returns: a verdict: lost, the round; more, from the key on; whole. What was found, as [kind, slot, namespace,

@@ -1,4 +1,4 @@
-"""Our schema as it is in the database: is it that of this release, whole, and in good shape?"""
+"""The schema in the database: is it that of this release, complete, and in good condition?"""
 
 import re
 
@@ -77,7 +77,7 @@ def index_names() -> list[str]:
 
 
 def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Compare the indexes that are there with those that must be."""
+    """Compare the existing indexes with the required ones."""
     there = {row["name"]: row for row in doctor_run.rows(_SQL["read_indexes"])}
     names = index_names()
     missing = [f"{name} is missing" for name in names if name not in there]
