@@ -166,7 +166,8 @@ class Interceptor:
 
         async def write_all(request: Message, context: CallContext) -> Message:
             call: Any = grpc_context_of(context)
-            task = _current_task()
+            task = asyncio.current_task()
+            assert task is not None, "each call runs in a task"
             self._watches.add(task)
             try:
                 async with contextlib.aclosing(watch(request, context)) as responses:
@@ -220,7 +221,8 @@ class Interceptor:
         async def serve(
             request: Message | Malformed, context: CallContext
         ) -> Message | status.RichStatus:
-            task = _current_task()
+            task = asyncio.current_task()
+            assert task is not None, "each call runs in a task"
             self._in_flight[task] = is_read
             size = self._sizes.pop(task, 0)
             self._request_bytes += size
@@ -357,12 +359,6 @@ class Interceptor:
 
 def request_type(method: MethodDescriptor) -> type[Message]:
     return message_factory.GetMessageClass(method.input_type)
-
-
-def _current_task() -> asyncio.Task[object]:
-    task = asyncio.current_task()
-    assert task is not None, "each call runs in a task"
-    return task
 
 
 def _serialize(message: Message) -> bytes:
