@@ -29,7 +29,7 @@ from progressor.sdk import (
 FAN_IN = 32
 """Results that one reduce adds up."""
 
-_SENTENCE = "the engine carries every step and no step is lost or done twice"
+_SENTENCE = "the engine runs every step and no step is lost or done twice"
 _WORDS_PER_PAGE = 40
 
 Counts = dict[str, int]

@@ -117,7 +117,7 @@ class RichStatus:
 
     @property
     def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return what carries the details of a unary call."""
+        """Return the trailing metadata with the details of a unary call."""
         return ((DETAILS_KEY, self.details),)
 
 

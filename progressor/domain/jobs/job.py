@@ -137,7 +137,7 @@ class Job:
 class Node:
     """A node as it stands. ``follower`` names its process, whether or not that was started.
 
-    ``replica_id`` is the replica that carries a step of it, or has carried its last one; None: none
+    ``replica_id`` is the replica that runs a step of it, or ran its last one; None: none
     has, or it is not known.
     """
 

@@ -40,7 +40,7 @@ def process_key(namespace: str, process_id: str) -> ProcessKey:
 
 
 class Leadership(enum.StrEnum):
-    """Who carries the tasks of a leader."""
+    """Who runs the tasks of a leader."""
 
     ENGINE = "engine"
     PROCESSOR = "processor"

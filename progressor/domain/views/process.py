@@ -70,7 +70,7 @@ class TaskTrace:
 
     ``spent``: where the time of a task with constraints went, once it has ended.
     ``replica_id`` is the replica that had its latest lease; None: it never had one, or an earlier
-    release carried it.
+    release ran it.
     """
 
     task_id: int

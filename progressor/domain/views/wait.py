@@ -115,7 +115,7 @@ class UnfinishedTask:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """It does not wait: a replica carries it.
+    """It does not wait: a replica is running it.
 
     ``silent_since`` is set where a heartbeat of that replica is missing. If no other follows, the
     task is collected at ``collected_at``, at the latest.
@@ -132,7 +132,7 @@ class Running:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PresumedDead:
-    """The replica that carried it has been silent for its lease timeout.
+    """The replica that was running it has been silent for its lease timeout.
 
     ``silent_since`` is None if its row has been deleted, ``collected_at`` if there is no replica to
     collect the task.
@@ -148,7 +148,7 @@ class PresumedDead:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Overrun:
-    """The replica that carries it lives, but has not ended the step in time.
+    """Its replica is alive, but its step has exceeded its timeout.
 
     ``collected_at`` is None where no replica lives that would collect.
     """
@@ -226,7 +226,7 @@ class GatesFull:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoFreeWorker:
-    """It has been due ``since`` then, and no worker has taken it.
+    """It has been due ``since`` then, but no worker has taken it.
 
     So many workers of its namespace are busy, of all, in the replicas that serve, as their last
     heartbeats reported.
@@ -242,7 +242,7 @@ class NoFreeWorker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoReplica:
-    """It has been due ``since`` then, and all replicas drain or are silent."""
+    """It has been due ``since`` then, but all replicas are draining or silent."""
 
     NAME: ClassVar = "no_replica"
 

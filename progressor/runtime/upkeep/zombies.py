@@ -104,11 +104,11 @@ class ZombieScan:
         process that is in flight or repeated, or of a claim that had been begun by then. If the
         event loop is late, an answer may also have arrived without having been read.
         """
-        carried = set(self.leases.tokens())
+        running = set(self.leases.tokens())
         suspects: dict[int, int] = {}
         confirmed: set[int] = set()
         for each in zombies:
-            if each.cause is not ZombieCause.UNKNOWN or each.token in carried:
+            if each.cause is not ZombieCause.UNKNOWN or each.token in running:
                 continue
             begun_count = self._suspects.get(each.token)
             if begun_count is None:

@@ -428,7 +428,7 @@ def _count(name: str) -> Field:
 
 
 def _behind(name: str, enum: type[WireEnum] | None = None) -> Field:
-    """Describe a field of the task before; a task with constraints has it with every cause."""
+    """Describe a field of the task that this one is behind, which any cause may come with."""
 
     def read(message: types.Wait, _path: str, _context: object) -> Any:  # noqa: ANN401  # as the field
         if not message.HasField("behind_task_id"):

@@ -40,7 +40,7 @@ _SQL = statements.load("processes/processes")
 
 WAITS_MAX = 100
 
-# What one item of a batch may carry. More, and it is read alone: its neighbours would wait for it,
+# The largest item of a batch. A larger one is read alone: its neighbours would wait for it,
 # and sixty-four of them have to fit in memory.
 STATE_BYTES_MAX = 64 * 1024
 BATCH_EVENTS_MAX = 100
@@ -182,7 +182,7 @@ class Processes:
         """Read what `get` does, and a range of the history as of the same instant.
 
         A history is empty where the range begins behind it. What is larger than a batch should
-        carry is read by statements of its own: the history as `history` does it.
+        hold is read by statements of its own: the history as `history` does it.
 
         Raises:
             ProcessNotFoundError: There is none.

@@ -1,4 +1,4 @@
-"""Results: how tasks ended, for callers who wait in a replica that did not carry them."""
+"""Results: how tasks ended, for callers who wait in a replica that did not run them."""
 
 import asyncio
 import dataclasses

@@ -91,7 +91,7 @@ class Replicas:
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        ``known`` are the tokens that this replica carries: its other leases older than STRAY_AGE
+        ``known`` are the tokens that this replica holds: its other leases older than STRAY_AGE
         may be strays, whose answer was lost, or is still on its way. A step leased before
         ``jumped_at`` may take ``jump`` longer: PostgreSQL's clock has gone ahead by that.
         """
