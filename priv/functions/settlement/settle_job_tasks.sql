@@ -20,7 +20,7 @@
 --   effects      as in settle_tasks; without an item
 --   job_effects  without an item; each key null where there is nothing:
 --                "due"        [[slot, namespace, process_id, task_id], ...] tasks that are due at once
---                "upkeep"   [[slot, namespace, process_id], ...] jobs that maintain_job has to look at
+--                "upkeep"     [[slot, namespace, process_id], ...] jobs that maintain_job has to look at
 --                "cancelled"  [[slot, namespace, process_id, tasks], ...] of followers and leaders that were
 --                             stopped, with their cancelled tasks
 --                "failed"     [[slot, namespace, process_id], ...] jobs that were failed as a whole

@@ -270,11 +270,7 @@ class Settlements(GroupCommits[Entry, Outcome]):
             assert row.item is not None, "a follower is started for the worker of an item"
             results[row.item - 1] = self._with_next_node(results[row.item - 1], row)
         if effects is not NO_EFFECTS:
-            # Without any settlement written there are none.
-            place, first = next(
-                (place, it) for place, it in enumerate(results) if isinstance(it, Written)
-            )
-            results[place] = dataclasses.replace(first, effects=effects)
+            _give_effects(results, effects)
         return results
 
     def _arguments(self, function: Direct[_Row], batch: Sequence[Entry]) -> list[Any]:
@@ -354,6 +350,17 @@ class Settlements(GroupCommits[Entry, Outcome]):
             reply_to=written.reply_to,
             cancelled=written.cancelled,
         )
+
+
+def _give_effects(results: list[Outcome], effects: Effects) -> None:
+    """Give the effects of a batch to its first written settlement.
+
+    If all leases were lost, the effects are left to the scans.
+    """
+    for place, result in enumerate(results):
+        if isinstance(result, Written):
+            results[place] = dataclasses.replace(result, effects=effects)
+            return
 
 
 def _bytes_of(entry: Entry) -> int:

@@ -3,7 +3,7 @@
 -- orders whose smallest version still waits for a smaller one.
 -- Of the queues and of the orders it looks at p_window each, by index, from where the last call has ended to
 -- where the next one is to begin; so all of them are seen in turn, and a call costs the same whatever
--- waits. Lines that wait for nothing are looked at each time: there are none. Finds at most p_limit of
+-- waits. Queues that wait for nothing are looked at each time: there are none. Finds at most p_limit of
 -- these in each namespace.
 -- What comes up to p_queue_namespace and p_queue, and up to p_order_namespace and p_order_key, was looked at.
 -- Locks: none.
