@@ -258,10 +258,11 @@ class ScheduleScan:
                 if await self.run_due() < BATCH_MAX:
                     await self._next()
                 backoff.reset()
-            except errors.StorageError as error:
-                refused = isinstance(error, errors.StorageRefusedError)
-                level = logging.ERROR if refused else logging.WARNING
-                _log.log(level, "schedules not run", extra={"why": str(error)})
+            except (errors.StorageUnavailableError, errors.StorageRefusedError) as error:
+                if isinstance(error, errors.StorageUnavailableError):
+                    _log.warning("schedules not run", extra={"why": error.why})
+                else:
+                    _log.error("schedules not run", extra={"why": str(error)})
                 self.context.metrics.scans_failed.add(1, ("schedules",))
                 await asyncio.sleep(backoff.pause())
 

@@ -345,9 +345,6 @@ def test_a_schedule_is_run_as_its_columns_say(
     assert (found.target, found.target_id, found.kind) == expected
 
 
-AWAY = errors.StorageUnavailableError("gone")
-
-
 def target(name: str = "s", **fields: Any) -> ScheduleTarget:
     chosen: dict[str, Any] = {
         "key": schedule_key("clocks", name),
@@ -565,8 +562,17 @@ async def test_it_wakes_for_a_change() -> None:
     assert harness.batches == [["a"]]
 
 
-@pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
-async def test_an_error_is_counted_and_the_loop_goes_on(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "level", "why"),
+    [
+        (errors.StorageUnavailableError("away"), "WARNING", "away"),
+        (errors.StorageRefusedError("a bug"), "ERROR", "a bug"),
+    ],
+    ids=["unavailable", "refused"],
+)
+async def test_an_error_is_counted_and_logged_and_the_loop_goes_on(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: str, why: str
+) -> None:
     harness = Scanning()
     harness.due = [error, [due("a")]]
     async with running(harness.scan.run):
@@ -574,3 +580,7 @@ async def test_an_error_is_counted_and_the_loop_goes_on(error: Exception) -> Non
 
     assert harness.batches == [["a"]]
     assert harness.metrics.scans_failed.value(("schedules",)) == 1
+    [record] = caplog.records
+    facts = vars(record)
+    assert (facts["levelname"], record.message) == (level, "schedules not run")
+    assert facts["why"] == why
