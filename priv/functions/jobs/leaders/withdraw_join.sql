@@ -1,5 +1,7 @@
 -- Takes a join back that has not ended, since nodes of its job are at work again: out of the queue, or
--- from the worker that carries it, whose settlement then finds its lease gone.
+-- from the worker that carries it, whose settlement then finds its lease gone. If the leader is itself a node of
+-- another job, that job may have ended and count on the settlement to stop the leader: this is left to
+-- maintain_job, since the lock of the other leader is not known here.
 -- Locks: none of its own; the caller has locked the leader.
 -- Returns: nothing.
 CREATE FUNCTION withdraw_join(
@@ -35,6 +37,13 @@ BEGIN
     DELETE FROM running r
     WHERE (r.slot, r.namespace, r.process_id) = (p_slot, p_namespace, p_process_id)
         AND r.task_id = v_task_id;
+    IF FOUND THEN
+        UPDATE jobs j
+        SET upkeep_due_at = coalesce(j.upkeep_due_at, p_now)
+        FROM find_process(p_slot, p_namespace, p_process_id) p
+        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+            AND p.leader_id IS NOT NULL;
+    END IF;
     DELETE FROM schedule s
     WHERE (s.slot, s.namespace, s.process_id, s.task_id)
         = (p_slot, p_namespace, p_process_id, v_task_id);

@@ -1,7 +1,8 @@
 -- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once
 -- the job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
--- reopens that node after a repair of this job, or fails the outer job if this job failed as a whole. When no
--- such work is left, the verdict is done.
+-- reopens that node after a repair of this job, stops the leader if the outer job has ended while the leader lost
+-- its step (withdraw_join), or fails the outer job if this job failed as a whole. When no such work is left, the
+-- verdict is done.
 -- Keys are looked up without locks; the rows are read again once they are locked.
 -- p_after: the ordinal up to which nodes have been looked at.
 -- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are
@@ -101,7 +102,17 @@ BEGIN
         JOIN LATERAL find_node(p.leader_slot, p.leader_namespace, p.leader_id, p.node) n
             ON (n.follower_slot, n.follower_namespace, n.follower_id)
                 = (p.slot, p.namespace, p.process_id);
-        SELECT g.effects, g.started
+        SELECT p.*
+        INTO v_leader
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        IF is_node_of(v_leader) THEN
+            v_halted := stop_nodes(
+                v_now, p_replica_id, ARRAY[v_leader.leader_slot], ARRAY[v_leader.leader_namespace],
+                ARRAY[v_leader.leader_id], ARRAY[v_leader.node], p_starvation_timeout);
+        END IF;
+        upkeep := v_halted.jobs;
+        SELECT merge_json(v_halted.effects, g.effects), g.started
         INTO v_halted.effects, started
         FROM start_gated_nodes(
             v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_ordinals) g;

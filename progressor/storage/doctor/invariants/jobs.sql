@@ -301,7 +301,8 @@ FROM (
 -- says: a job that has ended has nothing left to begin, and counts its nodes as they are
 -- deep
 -- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
--- by maintain_job, which is noted.
+-- by maintain_job, which is noted: with this job, or with that which the follower leads, if a node below took
+-- back the join that it had in hand.
 SELECT j.namespace, j.process_id,
     concat('the job, ', j.state, ', counts ', j.node_count, ' nodes, ', j.waiting, ' waiting, ', j.ready,
         ' ready, ', j.running, ' running, ', j.failed, ' failed, ', j.skipped, ' skipped, ', j.cancelled,
@@ -314,13 +315,17 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE n.state = 'waiting') AS waiting,
         count(*) FILTER (WHERE n.state = 'ready') AS ready,
         count(*) FILTER (WHERE n.state = 'running') AS running,
-        count(*) FILTER (WHERE n.state = 'running' AND r.task_id IS NULL) AS idle,
+        count(*) FILTER (
+            WHERE n.state = 'running' AND r.task_id IS NULL AND u.upkeep_due_at IS NULL) AS idle,
         count(*) FILTER (WHERE n.state = 'failed') AS failed,
         count(*) FILTER (WHERE n.state = 'skipped') AS skipped,
         count(*) FILTER (WHERE n.state = 'cancelled') AS cancelled
     FROM progressor.job_nodes n
     LEFT JOIN progressor.running r
         ON (r.slot, r.namespace, r.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+    LEFT JOIN progressor.jobs u
+        ON (u.slot, u.namespace, u.process_id)
             = (n.follower_slot, n.follower_namespace, n.follower_id)
     WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
     OFFSET 0

@@ -218,6 +218,26 @@ class TestNested:
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 
+    async def test_a_repair_below_stops_a_leader_whose_own_job_has_ended(
+        self, jobs: JobStore
+    ) -> None:
+        inner = await self.nested(jobs)
+        await jobs.settled((await jobs.claim())["x"], BROKEN)
+        [join] = (await jobs.claim()).values()
+        await jobs.control.cancel(LEADER, "enough")
+        await jobs.maintain(LEADER)
+        assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled"}
+
+        await jobs.store.writes.simple_repair(follower("x", inner))
+        for _ in range(2):
+            for leader in await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10):
+                await jobs.maintain(leader)
+
+        assert isinstance(await jobs.settle(join), LeaseLost)
+        assert await jobs.states(LEADER) == {"a": "cancelled", "b": "cancelled"}
+        assert await jobs.job_state(inner) == "failed"
+        assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
+
 
 class TestLeader:
     async def test_that_adds_nodes_in_its_join_is_joined_again(self, jobs: JobStore) -> None:
