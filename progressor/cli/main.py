@@ -87,7 +87,7 @@ _COMMANDS = {
     "Engine": (
         ("serve", "engine.serve:serve", "Run an engine."),
         ("dev", "dev:dev", "Run an engine and an example on it."),
-        ("migrate", "engine.serve:migrate", "Migrate a database to this release's schema."),
+        ("migrate", "engine.migrate:migrate", "Migrate a database to this release's schema."),
         ("doctor", "doctor:doctor", "Check a database, and advise on what is wrong."),
         ("config", "engine.settings:show_config", "Print the configuration in force."),
         ("health", "engine.remote:health", "Check the health of an engine."),

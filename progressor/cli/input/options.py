@@ -5,17 +5,19 @@ import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import grpc
 from cyclopts import Group, Parameter
 
 from progressor import errors
 from progressor.cli.input.inputs import bad_input, check_range, pairs
-from progressor.sdk.client.client import Client
 from progressor.sdk.codec.codecs import BYTES
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
+
+if TYPE_CHECKING:  # loaded by the commands that make one
+    from progressor.sdk.client.client import Client
 
 TIMEOUT_MIN = 0.001
 """Seconds."""
@@ -88,8 +90,10 @@ IN_DEFAULT_NAMESPACE = NamespaceOptions()
 
 
 @contextlib.asynccontextmanager
-async def client_of(engine: EngineOptions) -> AsyncIterator[Client]:
+async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
     """Return a client of the given engine with payloads as bytes, closed at the end."""
+    from progressor.sdk.client.client import Client  # noqa: PLC0415  # version and config need none
+
     client = Client(
         engine.address,
         namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",

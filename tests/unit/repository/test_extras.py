@@ -52,6 +52,22 @@ def test_a_command_for_an_engine_elsewhere_needs_no_engine(module: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("engine.settings", "progressor.sdk.client.client"),
+        ("doctor", "progressor.sdk.client.client"),
+        ("engine.migrate", "progressor.engine.engine"),
+    ],
+)
+def test_a_command_starts_without_what_it_does_not_use(module: str, unneeded: str) -> None:
+    code = f"import progressor.cli.{module}; sys.exit({unneeded!r} in sys.modules)"
+
+    ended = run_without([], code)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
     ("absent", "argument", "extra"),
     [("cyclopts", "version", "cli"), ("psycopg", "doctor", "engine")],
 )
