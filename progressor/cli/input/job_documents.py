@@ -375,11 +375,28 @@ def _in_order(place: _Place, nodes: Mapping[str, _NodeTable]) -> list[str]:
         for before in node.after:
             if before not in nodes:
                 raise wrong(name, before, f"{before!r} is not a node of the file")
-    sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
     try:
-        return [*sorter.static_order()]
+        graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()}).prepare()
     except graphlib.CycleError as error:
         # Each node of the list that comes with the error precedes the next.
         name, before, *others = reversed(error.args[1])
         words = f"forms a cycle: {' after '.join([name, before, *others])}"
         raise wrong(name, before, words) from error
+    return _sorted(nodes)
+
+
+def _sorted(nodes: Mapping[str, _NodeTable]) -> list[str]:
+    """Return the names of nodes without cycles in the order that `_in_order` promises."""
+    found: dict[str, None] = {}
+    for start in nodes:
+        # Nodes that wait for their predecessors, with those left to visit.
+        path = [] if start in found else [(start, iter(nodes[start].after))]
+        while path:
+            name, left = path[-1]
+            missing = next((it for it in left if it not in found), None)
+            if missing is None:
+                found[name] = None
+                path.pop()
+            else:
+                path.append((missing, iter(nodes[missing].after)))
+    return [*found]

@@ -178,3 +178,18 @@ def test_a_file_that_is_not_there_is_named() -> None:
 )
 def test_a_deadline_is_a_duration_or_an_instant(value: Any, deadline: object) -> None:
     assert deadline_of(value) == deadline
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sent"),
+    [
+        ('"build": {}, "deploy": {"after": ["build"]}, "lint": {}', ["build", "deploy", "lint"]),
+        ('"c": {"after": ["a"]}, "b": {}, "a": {}', ["a", "c", "b"]),
+        ('"a": {}, "b": {"after": ["a", "a"]}', ["a", "b"]),
+    ],
+    ids=["in order", "a predecessor later", "a predecessor twice"],
+)
+def test_nodes_stay_in_the_order_of_the_file_where_it_is_possible(
+    read: Read, nodes: str, sent: list[str]
+) -> None:
+    assert [it.name for it in read(f'{{"nodes": {{{nodes}}}}}').graph] == sent
