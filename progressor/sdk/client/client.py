@@ -1,10 +1,11 @@
 """The clients: one for use in one event loop, and a blocking one for any thread."""
 
 import datetime as dt
+import functools
 import importlib
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -22,28 +23,21 @@ if TYPE_CHECKING:  # loaded by the programs that use them
 
 TIMEOUT_DEFAULT = dt.timedelta(seconds=60)
 
-_OTHERS = frozenset({"jobs", "gates", "schedules", "namespaces", "replicas"})
+
+def _resource(name: str, kind: str) -> Any:  # noqa: ANN401  # of the type that the class declares
+    """Return a property that loads and makes a resource at its first use: few are used by most."""
+
+    def make(client: Processes | SyncProcesses) -> object:
+        module = importlib.import_module(f"progressor.sdk.client.{name}")
+        return getattr(module, kind)(
+            client.connection, namespace=client.namespace, codec=client.codec
+        )
+
+    make.__doc__ = f"The requests about {name}."
+    return functools.cached_property(make)
 
 
-class _Resources:
-    """Loads and creates the other resources at their first use: most programs use few of them."""
-
-    if not TYPE_CHECKING:  # they are declared by name
-
-        def __getattr__(self, name: str) -> object:
-            """Return a resource, and keep it."""
-            if name not in _OTHERS:
-                message = f"{type(self).__name__!r} object has no attribute {name!r}"
-                raise AttributeError(message)
-            module = importlib.import_module(f"progressor.sdk.client.{name}")
-            prefix = "Sync" if isinstance(self, SyncClient) else ""
-            kind = getattr(module, prefix + name.capitalize())
-            resource = kind(self.connection, namespace=self.namespace, codec=self.codec)
-            setattr(self, name, resource)
-            return resource
-
-
-class Client(_Resources, Processes):
+class Client(Processes):
     """Sends requests to an engine.
 
     The requests about processes are methods of the client itself, and of ``client.processes``.
@@ -60,11 +54,11 @@ class Client(_Resources, Processes):
     key are repeated until their timeout. All errors are classes of `progressor.sdk`.
     """
 
-    jobs: "Jobs"
-    gates: "Gates"
-    schedules: "Schedules"
-    namespaces: "Namespaces"
-    replicas: "Replicas"
+    jobs: "Jobs" = _resource("jobs", "Jobs")
+    gates: "Gates" = _resource("gates", "Gates")
+    schedules: "Schedules" = _resource("schedules", "Schedules")
+    namespaces: "Namespaces" = _resource("namespaces", "Namespaces")
+    replicas: "Replicas" = _resource("replicas", "Replicas")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,
@@ -124,18 +118,18 @@ class Client(_Resources, Processes):
         await self.close()
 
 
-class SyncClient(_Resources, SyncProcesses):
+class SyncClient(SyncProcesses):
     """`Client` for programs without an event loop: the same methods, blocking, safe in any thread.
 
     It runs no event loop, so a plain handler of a processor can call the engine through it. Each
     request is a call of its own; a session would wake two more threads for each request.
     """
 
-    jobs: "SyncJobs"
-    gates: "SyncGates"
-    schedules: "SyncSchedules"
-    namespaces: "SyncNamespaces"
-    replicas: "SyncReplicas"
+    jobs: "SyncJobs" = _resource("jobs", "SyncJobs")
+    gates: "SyncGates" = _resource("gates", "SyncGates")
+    schedules: "SyncSchedules" = _resource("schedules", "SyncSchedules")
+    namespaces: "SyncNamespaces" = _resource("namespaces", "SyncNamespaces")
+    replicas: "SyncReplicas" = _resource("replicas", "SyncReplicas")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,

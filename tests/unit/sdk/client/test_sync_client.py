@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+from unittest import mock
 
 import grpc
 import pytest
@@ -99,6 +100,22 @@ def test_both_clients_have_the_same_resources() -> None:
     }
     assert client.processes is client
     assert blocking.processes is blocking
+
+
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+def test_a_double_made_of_a_client_has_its_resources(kind: type) -> None:
+    names = {"jobs", "gates", "schedules", "namespaces", "replicas", "processes"}
+
+    assert names <= {*dir(kind)}
+    assert mock.Mock(spec=kind).jobs is not None
+
+
+def test_each_resource_is_made_once() -> None:
+    client, blocking = Client("127.0.0.1:1"), SyncClient("127.0.0.1:1")
+    for name in ("jobs", "gates", "schedules", "namespaces", "replicas"):
+        assert getattr(client, name) is getattr(client, name)
+        assert type(getattr(client, name)).__name__ == name.capitalize()
+        assert type(getattr(blocking, name)).__name__ == f"Sync{name.capitalize()}"
 
 
 WRONG = ["127.0.0.1:99999999", "[::1]:65536", "localhost", "[::1]", ""]
