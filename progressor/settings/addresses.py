@@ -75,7 +75,8 @@ def check_address(key: str, address: str, *, port_min: int) -> None:
 
 def check_collector(key: str, endpoint: str) -> None:
     """Check that `endpoint` is ``host:port``, with or without ``http://`` or ``https://``."""
-    match = _COLLECTOR.fullmatch(endpoint)
+    # The pattern knows only the white space of ASCII.
+    match = None if any(map(str.isspace, endpoint)) else _COLLECTOR.fullmatch(endpoint)
     if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
         words = f"must be a URL such as http://localhost:4317, got {endpoint!r}"
         raise errors.ConfigError(key, words)

@@ -125,6 +125,11 @@ def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
             "replica.lease_timeout_seconds",
             "must be at least 2.5 times replica.heartbeat_interval_seconds, 3, got 5",
         ),
+        (
+            '[telemetry]\notlp_endpoint = "a\u00a0b:4317"\n',
+            "telemetry.otlp_endpoint",
+            "must be a URL such as http://localhost:4317",
+        ),
         ("[namespaces.a]\n", "namespaces.a.processor_targets", "must be given"),
         (
             "[namespaces.Orders]\n",
