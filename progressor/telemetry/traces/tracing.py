@@ -18,7 +18,7 @@ previous one (``progress``).
       progressor.step, attempt 3
 
     progressor.v1.ScheduleService/TriggerSchedule
-      progressor.schedule_run                           a trace of its own unless it was triggered
+      progressor.schedule_run                   a trace of its own unless it was triggered
 """
 
 import datetime as dt
