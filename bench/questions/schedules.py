@@ -55,10 +55,10 @@ async def _turn(env: Env, name: str, *, count: int, span: float) -> Turn:
         await asyncio.sleep(span)
         await until_reached(processor, "answers", answered + count)
         seconds = time.time() - first
-    told: dict[str, Any] = await env.driver.ask(what="runs", prefix=prefix)
+    answer: dict[str, Any] = await env.driver.ask(what="runs", prefix=prefix)
     await _delete(env, ids)
-    assert told["done"] == count, f"{told['done']} of {count} schedules have run once"
-    return turn_of(stretch, [{**told, "seconds": seconds}])
+    assert answer["done"] == count, f"{answer['done']} of {count} schedules have run once"
+    return turn_of(stretch, [{**answer, "seconds": seconds}])
 
 
 async def _make(env: Env, ids: list[str], first: float, step: float) -> None:

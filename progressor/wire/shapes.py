@@ -183,7 +183,7 @@ class Shape(Generic[V, M]):
     def _fields(self) -> tuple[tuple["dataclasses.Field[Any]", Any, Field | OneOf], ...]:
         hints = typing.get_type_hints(self._value_type, include_extras=True)
         fields = []
-        for it in dataclasses.fields(self._value_type):  # type: ignore[arg-type]
+        for it in dataclasses.fields(self._value_type):  # type: ignore[arg-type]  # a dataclass
             hint, *annotations = _unannotated(hints[it.name])
             exception = self._exceptions.get(it.name, *annotations)
             if it.init:
@@ -232,7 +232,7 @@ class Shape(Generic[V, M]):
                 takes[field.name] = _taker(proto, hint, how, default)
         return takes
 
-    def _proto(self, name: str) -> Any:  # noqa: ANN401  # two implementations of one class
+    def _proto(self, name: str) -> Any:
         proto = self._message_type.DESCRIPTOR.fields_by_name.get(name)
         assert proto is not None, f"{self._message_type.__name__} has no field {name}"
         return proto
@@ -256,10 +256,10 @@ def refuse_all(field: str, faults: Iterable[str]) -> None:
         raise errors.InvalidRequestError(*found)
 
 
-def between(low: Any, high: Any) -> Check:  # noqa: ANN401  # whatever can be compared
+def between(low: Any, high: Any) -> Check:
     """Return a check that a value lies in a range, both ends included."""
 
-    def check(value: Any, field: str) -> None:  # noqa: ANN401
+    def check(value: Any, field: str) -> None:
         if not low <= value <= high:
             wire.refuse(field, f"must be {_shown(low)} to {_shown(high)}, got {_shown(value)}")
 
@@ -270,7 +270,7 @@ def _shown(value: object) -> str:
     return wire.duration_text(value) if isinstance(value, dt.timedelta) else str(value)
 
 
-def enum_numbers(members: type[E], proto: Any) -> dict[E, Any]:  # noqa: ANN401  # a descriptor
+def enum_numbers(members: type[E], proto: Any) -> dict[E, Any]:
     """Return the numbers of an enum's members, which bear the names of the proto's values."""
     prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", proto.name).upper()
     return {it: proto.values_by_name[f"{prefix}_{it.name}"].number for it in members}
@@ -290,35 +290,35 @@ def _field_of(exception: "Exceptional | Shape[Any, Any] | None") -> Field | OneO
             return Field(check=exception)
 
 
-def _default_of(field: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401
+def _default_of(field: "dataclasses.Field[Any]") -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
 
 
-def _unannotated(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def _unannotated(hint: Any) -> tuple[Any, ...]:
     """Return a type hint, and its annotations."""
     is_annotated = typing.get_origin(hint) is typing.Annotated
     return typing.get_args(hint) if is_annotated else (hint,)
 
 
-def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def _members(hint: Any) -> tuple[Any, ...]:
     is_union = typing.get_origin(hint) in {typing.Union, types.UnionType}
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _required(hint: Any) -> Any:  # noqa: ANN401
+def _required(hint: Any) -> Any:
     return next(it for it in _members(hint) if it is not type(None))
 
 
-def _inner(hint: Any, proto: Any, how: Field) -> "Shape[Any, Any]":  # noqa: ANN401
+def _inner(hint: Any, proto: Any, how: Field) -> "Shape[Any, Any]":
     return how.shape or Shape(hint, message_factory.GetMessageClass(proto.message_type))
 
 
 _CALL = "{call}(message, item, context)"
 
 
-def _line_of(proto: Any, hint: Any, how: Field) -> tuple[str, Any]:  # noqa: ANN401
+def _line_of(proto: Any, hint: Any, how: Field) -> tuple[str, Any]:
     """Return the statement that writes `item`, and what ``{call}`` in it stands for."""
     name, hint, nested = proto.name, _required(hint), proto.message_type
     if nested is not None and nested.GetOptions().map_entry:
@@ -334,28 +334,28 @@ def _line_of(proto: Any, hint: Any, how: Field) -> tuple[str, Any]:  # noqa: ANN
     return f"message.{name} = item", None
 
 
-def _filler(proto: Any, hint: Any, how: Field) -> _Put:  # noqa: ANN401
+def _filler(proto: Any, hint: Any, how: Field) -> _Put:
     """Return how a value is written into an empty message of its own, present afterwards."""
     known = _FILLERS.get(proto.message_type.full_name)
     if known is not None:
         return lambda message, value, _: known(message, value)
     inner = _inner(hint, proto, how)
 
-    def fill(message: Any, value: Any, context: Any) -> None:  # noqa: ANN401
+    def fill(message: Any, value: Any, context: Any) -> None:
         message.SetInParent()
         inner.write(value, message, context)
 
     return fill
 
 
-def _list_putter(proto: Any, hint: Any, how: Field) -> _Put:  # noqa: ANN401
+def _list_putter(proto: Any, hint: Any, how: Field) -> _Put:
     name = proto.name
     if proto.message_type is None:
         assert proto.enum_type is None, "no message that is written has a list of enums"
         return lambda message, value, _: getattr(message, name).extend(value)
     fill = _filler(proto, typing.get_args(hint)[0], how)
 
-    def put(message: Any, value: Any, context: Any) -> None:  # noqa: ANN401
+    def put(message: Any, value: Any, context: Any) -> None:
         add = getattr(message, name).add
         for item in value:
             fill(add(), item, context)
@@ -363,13 +363,13 @@ def _list_putter(proto: Any, hint: Any, how: Field) -> _Put:  # noqa: ANN401
     return put
 
 
-def _map_putter(proto: Any, hint: Any, how: Field) -> _Put:  # noqa: ANN401
+def _map_putter(proto: Any, hint: Any, how: Field) -> _Put:
     name, value_proto = proto.name, proto.message_type.fields_by_name["value"]
     if value_proto.message_type is None:
         return lambda message, value, _: getattr(message, name).update(value)
     fill = _filler(value_proto, typing.get_args(hint)[1], how)
 
-    def put(message: Any, value: Any, context: Any) -> None:  # noqa: ANN401
+    def put(message: Any, value: Any, context: Any) -> None:
         items = getattr(message, name)
         for key, item in value.items():
             fill(items[str(key)], item, context)
@@ -377,12 +377,12 @@ def _map_putter(proto: Any, hint: Any, how: Field) -> _Put:  # noqa: ANN401
     return put
 
 
-def _put_one_of(how: OneOf, hint: Any) -> _Put:  # noqa: ANN401
+def _put_one_of(how: OneOf, hint: Any) -> _Put:
     by_type = {it._value_type: name for name, it in how.shapes.items()}  # noqa: SLF001  # of this module
     member_of = how.member_of or (lambda value: by_type[type(value)])
     assert how.member_of or by_type.keys() >= {*_members(hint)} - {type(None)}, how.name
 
-    def put(message: Any, value: Any, context: Any) -> None:  # noqa: ANN401
+    def put(message: Any, value: Any, context: Any) -> None:
         name = member_of(value)
         target = getattr(message, name)
         target.SetInParent()
@@ -391,8 +391,8 @@ def _put_one_of(how: OneOf, hint: Any) -> _Put:  # noqa: ANN401
     return put
 
 
-def _take_one_of(how: OneOf, default: Any) -> _Take:  # noqa: ANN401
-    def take(message: Any, path: str, context: Any) -> Any:  # noqa: ANN401
+def _take_one_of(how: OneOf, default: Any) -> _Take:
+    def take(message: Any, path: str, context: Any) -> Any:
         name = message.WhichOneof(how.name) or how.fallback
         if name is not None:
             return how.shapes[name].read(getattr(message, name), f"{path}{name}.", context)
@@ -403,16 +403,16 @@ def _take_one_of(how: OneOf, default: Any) -> _Take:  # noqa: ANN401
     return take
 
 
-def _taker(proto: Any, hint: Any, how: Field, default: Any) -> _Take:  # noqa: ANN401
+def _taker(proto: Any, hint: Any, how: Field, default: Any) -> _Take:
     name, check, convert = proto.name, how.check, _reader(proto, _required(hint), how)
     admits_none = type(None) in _members(hint)
     if proto.has_presence:
-        is_absent: Callable[[Any], bool] = lambda message: not message.HasField(name)  # noqa: E731
+        is_absent: Callable[[Any], bool] = lambda message: not message.HasField(name)  # noqa: E731  # one of two
     else:
-        is_absent = lambda message: not getattr(message, name)  # noqa: E731
+        is_absent = lambda message: not getattr(message, name)  # noqa: E731  # one of two
     has_default = how.given or default is not None or admits_none
 
-    def take(message: Any, path: str, context: Any) -> Any:  # noqa: ANN401
+    def take(message: Any, path: str, context: Any) -> Any:
         if has_default and is_absent(message):
             if how.given:
                 wire.refuse(f"{path}{name}", "must be given")
@@ -428,7 +428,7 @@ def _taker(proto: Any, hint: Any, how: Field, default: Any) -> _Take:  # noqa: A
     return take
 
 
-def _reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
+def _reader(proto: Any, hint: Any, how: Field) -> _Take:
     """Return what reads a field that is there, of any kind."""
     nested = proto.message_type
     if nested is not None and nested.GetOptions().map_entry:
@@ -438,7 +438,7 @@ def _reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
     return _converter(proto, hint, how)
 
 
-def _converter(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
+def _converter(proto: Any, hint: Any, how: Field) -> _Take:
     if proto.enum_type is not None:
         return _enum_reader(proto.enum_type, hint)
     if proto.message_type is None:
@@ -455,12 +455,12 @@ def _converter(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
             return lambda value, path, context: inner.read(value, f"{path}.", context)
 
 
-def _enum_reader(proto: Any, members: type[enum.Enum]) -> _Take:  # noqa: ANN401
+def _enum_reader(proto: Any, members: type[enum.Enum]) -> _Take:
     by_number = {number: it for it, number in enum_numbers(members, proto).items()}
     unspecified = by_number.get(0)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", proto.name).lower()
 
-    def read(number: int, path: str, _context: object) -> Any:  # noqa: ANN401
+    def read(number: int, path: str, _context: object) -> Any:
         member = by_number.get(number, unspecified)
         if member is None:
             wire.refuse(path, f"unknown {words} {number}" if number else "must be given")
@@ -469,7 +469,7 @@ def _enum_reader(proto: Any, members: type[enum.Enum]) -> _Take:  # noqa: ANN401
     return read
 
 
-def _list_reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
+def _list_reader(proto: Any, hint: Any, how: Field) -> _Take:
     convert = _converter(proto, typing.get_args(hint)[0], how)
     if proto.message_type is None and proto.enum_type is None:
         return lambda values, _path, _context: tuple(values)
@@ -478,7 +478,7 @@ def _list_reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
     )
 
 
-def _map_reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
+def _map_reader(proto: Any, hint: Any, how: Field) -> _Take:
     value_proto = proto.message_type.fields_by_name["value"]
     if value_proto.message_type is None:
         return lambda values, _path, _context: dict(values)
@@ -489,7 +489,7 @@ def _map_reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
 def any_of(members: type[enum.Enum], name: str) -> Field:
     """Return the members that a list of numbers admits, each once; one that is 0 admits all."""
 
-    def read(message: Any, path: str, _context: object) -> tuple[Any, ...]:  # noqa: ANN401
+    def read(message: Any, path: str, _context: object) -> tuple[Any, ...]:
         proto = message.DESCRIPTOR.fields_by_name[name].enum_type
         numbers = getattr(message, name)
         found = read_each(

@@ -53,7 +53,7 @@ def reading(
         serve: Callable[[S, Asked, CallContext], Awaitable[Answer]],
     ) -> Callable[[S, Any, CallContext], Awaitable[Answer]]:
         @functools.wraps(serve)
-        async def method(servicer: S, message: Any, context: CallContext) -> Answer:  # noqa: ANN401
+        async def method(servicer: S, message: Any, context: CallContext) -> Answer:  # noqa: ANN401  # any message
             seconds_left(context)
             asked = read(message)
             if namespace := getattr(getattr(asked, "key", asked), "namespace", ""):

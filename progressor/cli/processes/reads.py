@@ -106,8 +106,8 @@ async def why(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAME
     """
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=NO_HISTORY)
-    told = (snapshot.explanation, *(wait.explanation for wait in snapshot.waits))
-    sentences = [*filter(None, told)]
+    explanations = (snapshot.explanation, *(wait.explanation for wait in snapshot.waits))
+    sentences = [*filter(None, explanations)]
     document = {
         "namespace": options.namespace,
         "process_id": process_id,

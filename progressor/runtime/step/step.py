@@ -3,9 +3,9 @@
     ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  report it
 
 A worker continues with the task that the settlement returns as the next one on the same process
-(the oldest waiting call, or a timer that is due). It knows the process already: there is no claim
-and no read. If the process was a node of a job and has ended, the worker continues with the first
-step of another node in its namespace.
+(the oldest waiting call, or a timer that is due). It already knows the process, and needs
+neither a claim nor a read. If the process was a node of a job and has ended, the worker continues
+with the first step of another node in its namespace.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The heartbeat: renews all leases of this replica, from a thread and a connection of its own.
 
 The others take a replica's tasks once ``heartbeat_at`` in its row is older than its lease timeout,
-by PostgreSQL's clock. The replica itself uses the instant before it *sent* the last beat that was
-written, by its own monotonic clock: this is no later than ``heartbeat_at``, however long the beat
-took. When it is older than the lease timeout less a margin, the lease is lost: the replica stops
-its own steps and takes no more until a beat is written again. The margin, a tenth of the lease
-timeout (half a second by default), covers all of this together:
+by PostgreSQL's clock. The replica itself counts from just before it *sent* the last beat that was
+written, by its own monotonic clock. That cannot be later than ``heartbeat_at``, however long the
+beat took. When it is older than the lease timeout less a margin, the lease is lost: the replica
+stops its own steps and takes no more until a beat is written again. The margin, a tenth of the
+lease timeout (half a second by default), covers all of this together:
 
 - a late event loop, which lets go by as much later;
 - clocks that run at different speeds: 0.05 % at most while time is slewed, 2.5 ms in 5 s;

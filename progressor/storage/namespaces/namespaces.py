@@ -146,7 +146,7 @@ class Namespaces:
         if verdict == "not_found":
             raise errors.NamespaceNotFoundError(name)
 
-    async def _read(self, statement: str, **named: Any) -> tuple[Namespace, ...]:  # noqa: ANN401
+    async def _read(self, statement: str, **named: Any) -> tuple[Namespace, ...]:  # noqa: ANN401  # as `read` takes it
         found = await self._context.read(_Row, _SQL[statement], **named)
         return tuple(self._remember(namespace_of(**row._asdict())) for row in found)
 

@@ -116,6 +116,6 @@ def _named(keys: Iterable[object], named: Mapping[str, object]) -> dict[str, obj
     # The driver takes a tuple for a composite value.
     found = {name: list(it) if isinstance(it, tuple) else it for name, it in named.items()}
     for key in keys:
-        for field in dataclasses.fields(key):  # type: ignore[arg-type]
+        for field in dataclasses.fields(key):  # type: ignore[arg-type]  # a dataclass
             found.setdefault(field.name, getattr(key, field.name))
     return found

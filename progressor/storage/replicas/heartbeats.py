@@ -80,7 +80,7 @@ class Heartbeats:
             "step_count": load.step_count,
             "caller_count": load.caller_count,
             "clock_offset": self._offset,
-            "facts": watch.told(load.loads),
+            "facts": watch.encode_loads(load.loads),
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -139,7 +139,7 @@ class Heartbeats:
                 "this replica's clock differs from PostgreSQL's",
                 extra={
                     "ahead_seconds": round(self._offset, 3),
-                    "affected": "deadlines told to processors, elapsed_max of retries, log, spans",
+                    "affected": "deadlines sent to processors, elapsed_max of retries, log, spans",
                     "unaffected": "leases, timers, order: PostgreSQL's clock alone",
                 },
             )

@@ -104,8 +104,8 @@ class Watch:
         )
 
 
-def told(loads: Mapping[str, NamespaceLoad]) -> str:
-    """Return what a replica knows, for its row."""
+def encode_loads(loads: Mapping[str, NamespaceLoad]) -> str:
+    """Return the loads of a replica as JSON, for its row."""
     return msgspec.json.encode({name: _columns(load) for name, load in loads.items()}).decode()
 
 
@@ -115,9 +115,13 @@ def _columns(load: NamespaceLoad) -> Sequence[object]:
     if tally is None:
         return places
     spent = _seconds(tally.processor_time)
-    told = (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
+    columns = (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
     # The doctor reads the last by its place.
-    return told if step is None else (*told, (step.process_id, step.size_bytes, step.limit_bytes))
+    return (
+        columns
+        if step is None
+        else (*columns, (step.process_id, step.size_bytes, step.limit_bytes))
+    )
 
 
 def _with_loads(replica: ReplicaFacts) -> ReplicaFacts:
@@ -131,22 +135,22 @@ class _Loads(Mapping[str, NamespaceLoad]):
     To read them all takes 5 us each (2026-11), on the event loop, and there may be 200,000.
     """
 
-    def __init__(self, told: Mapping[str, Sequence[Any]]) -> None:
-        self._told = told
+    def __init__(self, rows: Mapping[str, Sequence[Any]]) -> None:
+        self._rows = rows
 
     def __getitem__(self, name: str) -> NamespaceLoad:
-        return _load(self._told[name])
+        return _load(self._rows[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._told)
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._rows)
 
 
-def _load(told: Sequence[Any]) -> NamespaceLoad:
+def _load(values: Sequence[Any]) -> NamespaceLoad:
     """Return the load of a list of any release."""
-    columns = [*told[: len(_LOAD)], *[None] * (len(_LOAD) - len(told))]
+    columns = [*values[: len(_LOAD)], *[None] * (len(_LOAD) - len(values))]
     step = columns[-1]
     if not isinstance(step, list) or len(step) != _SIZED:
         columns[-1] = None

@@ -235,7 +235,7 @@ def target_of(  # noqa: PLR0913, PLR0917  columns
     metadata: Mapping[str, Any] | None,
     after: int | None,
     limit: int | None,
-    backward: bool | None,  # noqa: FBT001
+    backward: bool | None,  # noqa: FBT001  # a column of a row
     constraints: Mapping[str, Any] | None,
 ) -> Target:
     """Return the target of nine columns; ``args`` are None in lists."""

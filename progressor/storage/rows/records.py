@@ -92,12 +92,12 @@ def reader(
 
 @functools.cache
 def _compiled(
-    value_type: Any,  # noqa: ANN401  a class
+    value_type: Any,
     columns: tuple[str, ...],
     given: tuple[str, ...],
     prefix: str,
-    is_json: bool,  # noqa: FBT001
-    whole: bool,  # noqa: FBT001
+    is_json: bool,  # noqa: FBT001  # by position, for the cache
+    whole: bool,  # noqa: FBT001  # as above
 ) -> Callable[..., Any]:
     if not _is_record(value_type):
         assert len(columns) <= 1, f"{columns} are not one column"
@@ -136,7 +136,7 @@ class _Source:
         arguments = [f"{name}={found}" for name, found in fields.items() if found is not None]
         return f"{self._name(value_type)}({', '.join(arguments)})"
 
-    def _field(self, name: str, hint: Any, default: Any, prefixes: tuple[str, ...]) -> Any:  # noqa: ANN401
+    def _field(self, name: str, hint: Any, default: Any, prefixes: tuple[str, ...]) -> Any:
         """Return the expression of a field; None: it takes its default."""
         if name in self._given or name == "row":
             return name
@@ -164,7 +164,7 @@ class _Source:
                 return f"row[{self._places[prefix + name]}]"
         return None
 
-    def _value(self, column: str, hint: Any, default: Any, *, is_optional: bool) -> str:  # noqa: ANN401
+    def _value(self, column: str, hint: Any, default: Any, *, is_optional: bool) -> str:
         empty = _EMPTY.get(typing.get_origin(hint) or hint)
         if empty is not None and not is_optional and default is _MISSING:
             return f"({column} or {empty})"
@@ -178,7 +178,7 @@ class _Source:
         is_same = is_optional and converted == column
         return column if is_same else f"({null} if {column} is None else {converted})"
 
-    def _converted(self, column: str, hint: Any) -> str:  # noqa: ANN401
+    def _converted(self, column: str, hint: Any) -> str:
         if typing.get_origin(hint) is tuple:
             function = _converter(typing.get_args(hint)[0], is_json=self._is_json)
             items = f"{column} or ()"
@@ -198,7 +198,7 @@ _MISSING: Any = dataclasses.MISSING
 _NAMES_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "_fields")
 
 
-def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:  # noqa: ANN401
+def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:
     """Return the conversion of the driver's values to a type; None: none is needed."""
     if hint in _CONVERTERS:
         return _CONVERTERS[hint]
@@ -211,7 +211,7 @@ def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:  # n
     return None
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401
+def _without_none(hint: Any) -> tuple[Any, bool]:
     """Return a hint without None, and whether it had it."""
     if typing.get_origin(hint) not in {types.UnionType, typing.Union}:
         return hint, False
@@ -220,11 +220,11 @@ def _without_none(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401
     return (others[0] if len(others) == 1 else hint), is_optional
 
 
-def _is_record(value_type: Any) -> bool:  # noqa: ANN401
+def _is_record(value_type: Any) -> bool:
     return any(hasattr(value_type, it) for it in _NAMES_OF_FIELDS)
 
 
-def _fields(value_type: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
+def _fields(value_type: Any) -> list[tuple[str, Any]]:
     """Return the fields with their defaults."""
     if hasattr(value_type, "__struct_fields__"):
         return [(it.name, _MISSING) for it in msgspec.structs.fields(value_type)]

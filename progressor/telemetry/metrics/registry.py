@@ -41,7 +41,7 @@ def _declared(instrument: Callable[[Metric], Instrument], **fields: Any) -> Any:
 def _histogram(
     name: str, unit: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
 ) -> Histogram:
-    return _declared(  # type: ignore[no-any-return]
+    return _declared(  # type: ignore[no-any-return]  # a field
         Histogram, kind=MetricKind.HISTOGRAM, name=name, unit=unit, meaning=meaning, labels=labels,
         bounds=bounds,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Hi
 
 
 def _counter(name: str, unit: str, meaning: str, *labels: str) -> Counter:
-    return _declared(  # type: ignore[no-any-return]
+    return _declared(  # type: ignore[no-any-return]  # a field
         Counter, kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels
     )
 
@@ -60,7 +60,7 @@ def _counter(name: str, unit: str, meaning: str, *labels: str) -> Counter:
 def _gauge(
     name: str, unit: str, meaning: str, *labels: str, sets_max: int = LABEL_SETS_MAX
 ) -> Gauge:
-    return _declared(  # type: ignore[no-any-return]
+    return _declared(  # type: ignore[no-any-return]  # a field
         Gauge, kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels,
         sets_max=sets_max,
     )  # fmt: skip

@@ -95,8 +95,8 @@ def versions_verdict(doctor_run: DoctorRun) -> Verdict:
 def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
     """Compare the clocks of the replicas with PostgreSQL's."""
     living = see_replicas(doctor_run).living
-    told = [row for row in living if row["clock_offset"] is not None]
-    if living and not told:
+    reported = [row for row in living if row["clock_offset"] is not None]
+    if living and not reported:
         return findings.not_done(
             "no replica reports its clock",
             advice=(
@@ -105,7 +105,7 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
             ),
         )
     limit = CLOCK_SKEW.total_seconds()
-    skewed = [row for row in told if abs(row["clock_offset"]) > limit]
+    skewed = [row for row in reported if abs(row["clock_offset"]) > limit]
     if skewed:
         return findings.warning(
             f"the clock of {count_of(len(skewed), 'replica')} differs from PostgreSQL's by more "
@@ -117,10 +117,12 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
                 for row in skewed
             ],
         )
-    if not told:
+    if not reported:
         return findings.ok("there is no replica")
-    furthest = max(abs(row["clock_offset"]) for row in told)
-    return findings.ok(f"{count_of(len(told), 'clock')} within {span_of(furthest)} of PostgreSQL's")
+    furthest = max(abs(row["clock_offset"]) for row in reported)
+    return findings.ok(
+        f"{count_of(len(reported), 'clock')} within {span_of(furthest)} of PostgreSQL's"
+    )
 
 
 def due_verdict(doctor_run: DoctorRun) -> Verdict:
