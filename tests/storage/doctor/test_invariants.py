@@ -136,7 +136,7 @@ async def test_an_offender_is_told_in_words(
 
     with observer.transaction(force_rollback=True):
         observer.execute("UPDATE progressor.running SET token = 0")
-        [(_, process_id, detail)] = broken_invariants(observer)["leases_have_their_task"]
+        [(_, process_id, detail)] = broken_invariants(observer)["leases_match_their_tasks"]
 
     assert process_id.startswith("p")
     assert "(call, attempt 1, token 0) is leased, its record says call, running" in detail
@@ -230,7 +230,7 @@ async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
     execute(own_database, UPKEEP_DUE, replica())
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
-    found = find(own_database, "jobs_get_their_upkeep")
+    found = find(own_database, "job_upkeep_is_done_in_time")
 
     assert found.state is State.FAILED
     assert found.offenders[0].startswith("orders/p: the job, running, has needed upkeep since")
@@ -247,7 +247,7 @@ async def test_a_job_that_is_tended_meanwhile_breaks_no_invariant(
 
     monkeypatch.setattr(time, "sleep", maintain)
 
-    assert find(own_database, "jobs_get_their_upkeep").state is State.OK
+    assert find(own_database, "job_upkeep_is_done_in_time").state is State.OK
 
 
 async def test_ten_offenders_are_named_and_all_are_counted(own_database: str) -> None:
@@ -260,7 +260,7 @@ async def test_ten_offenders_are_named_and_all_are_counted(own_database: str) ->
         FROM generate_series(1, 1025) n""",
     )
 
-    found = find(own_database, "scheduled_tasks_are_recorded")
+    found = find(own_database, "scheduled_tasks_match_their_records")
 
     assert found.state is State.FAILED
     assert found.words.startswith("1,025 rows violate the invariant")

@@ -176,7 +176,7 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
         with psycopg.connect(conninfo, autocommit=True) as observer:
             broken = broken_invariants(observer, at_rest=True, now=START)
         # The seed writes no init tasks: nothing of this looks at them.
-        assert broken.keys() <= {"processes_leave_init_with_their_task"}
+        assert broken.keys() <= {"processes_leave_init_with_their_init_task"}
         found[count] = await connect(conninfo)
     yield found
     for connection in found.values():

@@ -235,7 +235,7 @@ class TestOfADamagedLine:
 
         [second] = await store.claim_due()
 
-        assert list(reported) == ["what_waits_has_one_way_on"]
+        assert list(reported) == ["waiting_tasks_are_due_in_order"]
         assert second.task.task_id == calls[1]
         assert broken_invariants(observer, now=store.clock.now()) == {}
 

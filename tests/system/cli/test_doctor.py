@@ -161,7 +161,7 @@ def test_a_broken_invariant_is_a_failure(own_database: str, cli: Cli) -> None:
     ended = cli("--dsn", own_database)
 
     assert ended.code == 1
-    assert "✗ scheduled tasks are recorded: 1 row violate the invariant" in ended.out
+    assert "✗ scheduled tasks match their records: 1 row violate the invariant" in ended.out
     assert "orders/p: task 1 (call, 0 attempts) is scheduled, and has no record" in ended.out
 
 
@@ -201,7 +201,7 @@ def test_a_role_that_may_only_read_is_enough(own_database: str, cli: Cli) -> Non
     execute(own_database, "DROP ROLE doctor_reader")
     assert ended.code == 0
     assert ended.document["counts"]["not_done"] == 0
-    assert findings(ended)["work_has_drawn_its_numbers"]["state"] == "ok"
+    assert findings(ended)["ids_are_below_their_sequences"]["state"] == "ok"
     assert "'reader'" not in ended.out
     assert "password=reader" not in ended.out
 
@@ -218,7 +218,7 @@ def test_a_role_that_may_not_read_learns_what_was_not_done(own_database: str, cl
 
     execute(own_database, "DROP ROLE doctor_stranger")
     assert ended.code == 0
-    assert "? leases have their task: permission denied" in ended.out
+    assert "? leases match their tasks: permission denied" in ended.out
     assert "not done" in ended.out
 
 

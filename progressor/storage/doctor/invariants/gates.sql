@@ -21,7 +21,7 @@ FROM (
 ) n
 WHERE n.held IS DISTINCT FROM coalesce(n.count, 0)
 
--- name: gates_have_room_for_their_holders
+-- name: gates_are_within_their_capacity
 -- says: a gate has no more holders than places, but from before its capacity was lowered
 -- A capacity may be lowered below what is held; then no task enters until the holders fit again. Lowering
 -- it reads the clock under the gate's lock; entering reads it before taking the lock.
@@ -33,7 +33,7 @@ FROM progressor.gates g
 JOIN progressor.gate_holders h USING (namespace, gate)
 WHERE g.held > g.capacity AND h.held_at > g.updated_at
 
--- name: gated_tasks_are_recorded
+-- name: gated_tasks_match_their_records
 -- says: what waits for its constraints is a task that has some, and has not ended
 -- A task gets its constraints with its record, and loses the row in gated when it ends: settle_gates.
 SELECT g.namespace, g.process_id,
@@ -55,7 +55,7 @@ WHERE t.task_type IS DISTINCT FROM g.task_type
     OR t.is_constrained IS NOT TRUE
     OR NOT (t.status = 'waiting' OR (t.status = 'running' AND g.state = 'available'))
 
--- name: available_tasks_are_in_line
+-- name: available_tasks_are_scheduled_or_leased
 -- says: a task with constraints is scheduled or leased exactly while it is available
 -- enqueue_task puts a task into the queue of its process and makes it available; dequeue_task takes it out.
 SELECT g.namespace, g.process_id,
@@ -89,7 +89,7 @@ LEFT JOIN LATERAL (
 ) h ON true
 WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
 
--- name: gates_are_held_by_whom_they_let_in
+-- name: gate_holders_still_need_their_gates
 -- says: a gate is held by an available task or a process at work, or reserved by a queued one
 -- By an available task, which may run; by a process that is neither finished nor in error, until it is; or
 -- reserved, for a queued task. The settlement that ends any of these gives the gates back.
@@ -118,7 +118,7 @@ WHERE CASE
     ELSE (h.hold = 'process' AND p.status IN ('init', 'running')) IS NOT TRUE
 END
 
--- name: gate_queues_know_who_is_in_them
+-- name: gate_queues_match_their_tasks
 -- says: a line knows who is next and who is oldest in it, and waits for one of its gates
 -- Who comes into a queue or leaves it notes in it who is next and who is oldest (move_gated,
 -- refresh_gate_queue), under the lock of its first gate; the last one deletes it.
@@ -155,7 +155,7 @@ WHERE (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
         IS DISTINCT FROM (h.priority, h.task_id, o.ready_at, o.task_id)
     OR NOT l.waits_on = ANY (l.gates)
 
--- name: gated_processes_say_so
+-- name: gated_processes_are_marked
 -- says: a process says that it is gated where gates are to be looked at with it
 -- The settlement of a process that does not say so leaves its gates and its waiting tasks alone. settle_gates
 -- has the last word about it in every transaction that has to do with gates.
@@ -187,7 +187,7 @@ LEFT JOIN LATERAL (
 ) p ON true
 WHERE p.is_gated IS NOT TRUE
 
--- name: what_waits_for_its_process_is_in_its_way
+-- name: tasks_behind_their_process_have_one_ahead
 -- says: a task that waits for its process could not run there now
 -- A transaction that frees a process checks the tasks waiting for it, under its lock.
 SELECT g.namespace, g.process_id,
@@ -230,10 +230,10 @@ WHERE g.state = 'process'
         OFFSET 0
     )
 
--- name: processes_are_gated_for_a_reason
+-- name: marked_processes_are_gated
 -- says: a process that says that it is gated has to do with gates
 -- deep
--- Deep. The other direction of gated_processes_say_so: such a one pays for gates that it has nothing to do
+-- Deep. The other direction of gated_processes_are_marked: such a one pays for gates that it has nothing to do
 -- with.
 SELECT p.namespace, p.process_id, 'it is gated, and has nothing to do with gates' AS detail
 FROM progressor.processes p
@@ -257,7 +257,7 @@ WHERE p.is_gated
             AND b.constraints IS NOT NULL
     )
 
--- name: times_spent_add_up_to_a_life
+-- name: times_spent_add_up
 -- says: what a task with constraints has spent on each cause adds up to its life
 -- deep
 -- Deep. What a task with constraints has spent waiting for each cause, and running, is its life to the
@@ -310,7 +310,7 @@ WHERE g.state = 'order'
             AND o.order_version < g.order_version
     )
 
--- name: instants_that_have_come_are_noticed
+-- name: passed_instants_are_noticed
 -- says: no task waits for an instant that has passed
 -- lasting: gates not promoted; retrying
 -- The replica that knows of an instant looks at the task then; the scan finds it where that is gone.

@@ -6,7 +6,7 @@
 -- "Its follower" is the process of a node's key that names this leader and this node: another may have
 -- taken the key since it was removed.
 
--- name: jobs_count_their_nodes
+-- name: job_counters_match_their_nodes
 -- says: a job that runs counts its nodes by their states as they are
 -- A transaction that changes the state of a node also changes the counts of its job.
 SELECT j.namespace, j.process_id,
@@ -33,7 +33,7 @@ WHERE j.state = 'running'
         IS DISTINCT FROM
         (c.nodes, c.waiting, c.ready, c.running, c.beginning, c.failed, c.skipped, c.cancelled)
 
--- name: nodes_wait_for_their_predecessors
+-- name: nodes_count_their_predecessors
 -- says: a node counts the predecessors that are not done, and waits while there are any
 -- The settlement that ends a node as done counts down its successors, and makes ready those that have no
 -- predecessors left to wait for; until then they stay waiting. A node that is done stays done.
@@ -64,7 +64,7 @@ WHERE j.state = 'running'
     AND CASE WHEN n.state = 'waiting' THEN w.undone = 0 OR w.undone <> n.waits_for
         ELSE w.undone > 0 END
 
--- name: nodes_are_skipped_for_a_cause
+-- name: nodes_are_skipped_after_a_failure
 -- says: a node is skipped exactly if one that it depends on has failed, which it names
 -- The settlement that breaks a follower skips all that depends on it, directly or not; so a node of a job
 -- that runs is skipped exactly where one of its predecessors has failed or is skipped itself, and names
@@ -111,7 +111,7 @@ WHERE j.state = 'running'
         ELSE b.causes IS NOT NULL
     END
 
--- name: nodes_say_what_their_followers_do
+-- name: nodes_match_their_followers
 -- says: a node runs while its follower does, and has ended as that has
 -- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
 -- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
@@ -186,7 +186,7 @@ FROM progressor.jobs j
 WHERE j.state = 'running'
     AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.upkeep_due_at IS NULL))
 
--- name: jobs_that_come_to_their_end_are_joined
+-- name: jobs_are_joined_when_all_nodes_have_ended
 -- says: the leader of a job has a join exactly once no node is unfinished
 -- The settlement that ends the last node gives its leader a join; what adds nodes, or begins one again,
 -- takes it back. The engine decides then; a processor may take its time, and is asked again.
@@ -264,7 +264,7 @@ LEFT JOIN LATERAL (
 ) p ON true
 WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS NOT NULL) IS NOT TRUE
 
--- name: ended_jobs_say_how_their_leaders_ended
+-- name: ended_jobs_match_their_leaders
 -- says: a job has ended as its leader has, and every leader has a job
 -- deep
 -- Deep. The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
@@ -280,7 +280,7 @@ WHERE p.led_by IS NOT NULL
         ELSE p.status <> 'finished'
     END
 
--- name: job_rows_have_their_leader
+-- name: job_rows_have_a_leader
 -- says: every job is of a leader, and every node of a job
 -- deep
 -- Deep. Job and nodes go with their leader, and never without it.
@@ -297,7 +297,7 @@ FROM (
     WHERE j.state IS NULL
 ) r
 
--- name: ended_jobs_leave_nothing_to_begin
+-- name: ended_jobs_have_no_open_nodes
 -- says: a job that has ended has nothing left to begin, and counts its nodes as they are
 -- deep
 -- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
@@ -337,7 +337,7 @@ WHERE j.state <> 'running'
             (c.nodes, c.waiting, c.ready, c.running, c.failed, c.skipped, c.cancelled)
         OR (c.idle > 0 AND j.upkeep_due_at IS NULL))
 
--- name: node_ordinals_run_without_gaps
+-- name: node_ordinals_have_no_gaps
 -- says: the nodes of a job are numbered from 1 without gaps, and no two have one name
 -- deep
 -- Deep. Nodes get the next ordinals when they are added, and are never taken away alone.
@@ -379,7 +379,7 @@ FROM (
 ) e
 WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 
--- name: followers_at_work_are_nodes_that_run
+-- name: working_followers_have_running_nodes
 -- says: each unfinished follower of a running job is one of its running nodes
 -- deep
 -- Deep. Each unfinished follower of a running job is one of its running nodes. A follower of a job that
@@ -414,7 +414,7 @@ WHERE p.leader_id IS NOT NULL
         WHERE (o.slot, o.namespace, o.process_id) = (p.slot, p.namespace, p.process_id)
     )
 
--- name: jobs_get_their_upkeep
+-- name: job_upkeep_is_done_in_time
 -- says: the upkeep of every job is done in time
 -- lasting: job upkeep failed; retrying
 -- The replica that leaves something to maintain_job carries it out at once, and the scan where that has died.
@@ -423,7 +423,7 @@ SELECT j.namespace, j.process_id,
 FROM progressor.jobs j
 WHERE j.upkeep_due_at IS NOT NULL
 
--- name: deadlines_of_jobs_are_noticed
+-- name: job_deadlines_are_enforced
 -- says: no job runs whose deadline has passed
 -- lasting: job upkeep failed; retrying
 -- The scan fails a job whose deadline has passed.

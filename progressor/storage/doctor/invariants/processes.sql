@@ -9,7 +9,7 @@
 -- key, row by row: OFFSET 0 keeps the planner from reading a whole table to hash it. A look-up takes 3
 -- to 17 us (100,000 timers of 200,000 processes, 2 cores, 2026-11-21), so a million timers some seconds.
 
--- name: leases_have_their_task
+-- name: leases_match_their_tasks
 -- says: what is leased is a running task of the same token, attempt and type
 -- A lease is taken with its task by admission, claim_locked and settle_tasks, and given back by
 -- settle_tasks and delete_process: always both rows at once.
@@ -34,7 +34,7 @@ WHERE t.status IS DISTINCT FROM 'running'
     OR t.attempt_count IS DISTINCT FROM r.attempt
     OR t.task_type IS DISTINCT FROM r.task_type
 
--- name: scheduled_tasks_are_recorded
+-- name: scheduled_tasks_match_their_records
 -- says: what is scheduled is a waiting task of the same type and attempt
 -- A task enters the schedule with its record (admission, set_timer, put) or when its attempt ends, and
 -- leaves it when it begins, is cancelled or deleted: both rows at once. tasks.status says waiting for
@@ -58,7 +58,7 @@ WHERE t.status IS DISTINCT FROM 'waiting'
     OR t.task_type IS DISTINCT FROM s.task_type
     OR t.attempt_count IS DISTINCT FROM s.attempt
 
--- name: work_suits_its_process
+-- name: tasks_fit_their_process_status
 -- says: what waits or runs is of a process that is there, not finished, and in init for its init task alone
 -- The settlement that finishes a process, and the removal that deletes it, take all that waits away in
 -- the same transaction; admission looks at the status under the lock. While a process is in init,
@@ -129,7 +129,7 @@ WHERE p.detail IS NOT NULL
     AND (w.task_type IN ('timeout', 'remove')
         AND w.task_type = b.task_type AND w.task_id > b.task_id) IS NOT TRUE
 
--- name: broken_processes_name_their_breaker
+-- name: broken_processes_name_the_failed_task
 -- says: the task that broke a process ended in error
 -- The task that breaks a process ends in error with it; retention keeps that task. An imported process
 -- may name none.
@@ -151,7 +151,7 @@ WHERE p.detail IS NOT NULL
     AND p.corrupted_by IS NOT NULL
     AND b.status IS DISTINCT FROM 'error'
 
--- name: what_waits_has_one_way_on
+-- name: waiting_tasks_are_due_in_order
 -- says: of what waits on a process the first in the queue is due, unless one is leased, and nothing else is
 -- On a process without a running step, only the first waiting task is due: calls by id, then the timer.
 -- The transaction that removes the first task also makes the next one due, or continues with it. An init
@@ -183,7 +183,7 @@ FROM (
 ) s
 WHERE (NOT s.is_busy AND s.place = 1) <> (s.status = 'waiting' AND s.due_at IS NOT NULL)
 
--- name: work_has_drawn_its_numbers
+-- name: ids_are_below_their_sequences
 -- says: no task and no lease has a number that the sequences have yet to give
 -- Ids and tokens are drawn from the sequences before they are written, and a sequence is read after the
 -- snapshot is taken. Behind its tables it is where a copy of the database forgot the sequences: then
@@ -204,7 +204,7 @@ FROM (
 WHERE w.task_id > (SELECT last_value FROM progressor.task_ids)
     OR w.token > (SELECT last_value FROM progressor.lease_tokens)
 
--- name: histories_end_where_the_process_says
+-- name: last_event_ids_match_the_histories
 -- says: the last event of a process at work is the one that the process names
 -- Of the processes at work. settle_tasks writes the events and the count at once.
 SELECT r.namespace, r.process_id,
@@ -226,10 +226,10 @@ LEFT JOIN LATERAL (
 ) e ON true
 WHERE coalesce(e.event_id, 0) <> p.last_event_id
 
--- name: unfinished_tasks_have_their_place
+-- name: unfinished_tasks_are_scheduled_or_leased
 -- says: a task that waits is scheduled or kept by its constraints, one that runs is leased
 -- deep
--- Deep. The other direction of leases_have_their_task and scheduled_tasks_are_recorded.
+-- Deep. The other direction of leases_match_their_tasks and scheduled_tasks_match_their_records.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
         CASE
@@ -243,7 +243,7 @@ LEFT JOIN progressor.gated g USING (slot, namespace, process_id, task_id)
 WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
     OR (t.status = 'running' AND r.task_id IS NULL)
 
--- name: rows_have_their_process
+-- name: rows_have_a_process
 -- says: every task and event is of a process, and every process of a namespace
 -- deep
 -- Deep. A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
@@ -262,7 +262,7 @@ FROM progressor.processes p
 LEFT JOIN progressor.namespaces n ON n.name = p.namespace
 WHERE n.name IS NULL
 
--- name: event_ids_run_without_gaps
+-- name: event_ids_have_no_gaps
 -- says: the event ids of a process run from 1 to its last
 -- deep
 -- Deep. settle_tasks and put_process number events from last_event_id on, under the lock, and write both.
@@ -276,7 +276,7 @@ GROUP BY p.slot, p.namespace, p.process_id
 HAVING count(e.event_id) <> p.last_event_id
     OR coalesce(max(e.event_id), 0) <> p.last_event_id
 
--- name: tasks_own_the_events_they_name
+-- name: tasks_name_their_own_events
 -- says: a task owns the events that its record names, and only a success has any
 -- deep
 -- Deep. The settlement that succeeds writes the events and their numbers into the record of the task;
@@ -292,7 +292,7 @@ HAVING count(e.event_id) <> t.event_count
     OR min(e.event_id) IS DISTINCT FROM t.first_event_id
     OR (t.event_count > 0 AND t.status <> 'finished')
 
--- name: processes_leave_init_with_their_task
+-- name: processes_leave_init_with_their_init_task
 -- says: a process is in init for as long as its init task has not ended
 -- deep
 -- Deep. The settlement of the init task is what brings a process out of init; an import has an init task
@@ -310,7 +310,7 @@ LEFT JOIN progressor.tasks t
 WHERE t.task_type IS DISTINCT FROM 'init'
     OR (p.status = 'init') <> (t.status IN ('waiting', 'running'))
 
--- name: keys_name_one_task
+-- name: idempotency_keys_are_unique
 -- says: an idempotency key names one task of its process
 -- deep
 -- Deep. tasks_by_idempotency_key refuses a second one, as long as it is there and whole.
@@ -321,7 +321,7 @@ WHERE t.idempotency_key IS NOT NULL
 GROUP BY t.slot, t.namespace, t.process_id, t.idempotency_key
 HAVING count(*) > 1
 
--- name: successes_were_tried
+-- name: finished_tasks_were_leased
 -- says: a task succeeds only after it was begun
 -- deep
 -- Deep. Only a settlement finishes a task, and only of an attempt that a lease began; but for the init

@@ -2,7 +2,7 @@
 -- decided under the lock of the schedule's row, in one transaction with what it starts; so these hold at
 -- any moment, but for the first two, which are about what replicas do in time.
 
--- name: schedules_run_in_time
+-- name: schedules_run_on_time
 -- says: no schedule has been due for 10 s
 -- lasting: schedules not run
 -- Each replica looks at least each second for what is due; a claim on it keeps the others away for as long
@@ -13,7 +13,7 @@ SELECT s.namespace, s.schedule_id AS process_id,
 FROM progressor.schedules s
 WHERE s.next_at <= (SELECT now()) - interval '10 seconds'
 
--- name: queued_runs_are_looked_at
+-- name: queued_runs_are_started
 -- says: a run is queued only while another one of its schedule is at work
 -- lasting: scan failed
 -- A run that waits for another starts within a scan once that has ended.
@@ -28,7 +28,7 @@ WHERE q.state = 'queued'
             AND w.state = 'running'
     )
 
--- name: schedule_runs_come_before_the_next_one
+-- name: schedule_runs_precede_the_next_instant
 -- says: the runs of a schedule come before its next one
 -- deep
 -- A run and the step to the next instant are one transaction: no instant with a run is still ahead.
@@ -58,7 +58,7 @@ WHERE f.task_id IS NOT NULL
 GROUP BY f.namespace, f.process_slot, f.process_id, f.task_id
 HAVING count(*) > 1
 
--- name: schedule_runs_name_the_tasks_they_started
+-- name: schedule_runs_name_their_own_tasks
 -- says: the task that a run names bears the schedule's id in its key
 -- deep
 -- The key of the task that a run has started is made of the schedule and the instant.
@@ -72,7 +72,7 @@ JOIN progressor.tasks t
 WHERE t.task_type <> f.task_type
     OR NOT starts_with(coalesce(t.idempotency_key, ''), concat('schedule/', f.schedule_id, '/'))
 
--- name: schedule_runs_have_their_schedule
+-- name: schedule_runs_have_a_schedule
 -- says: every run is of a schedule, which counts it
 -- deep
 -- The record of runs goes with the schedule, and counts no more than that.
@@ -87,7 +87,7 @@ FROM (
 LEFT JOIN progressor.schedules s USING (slot, namespace, schedule_id)
 WHERE s.schedule_id IS NULL OR f.count > s.started_count
 
--- name: schedules_have_their_namespace
+-- name: schedules_have_a_namespace
 -- says: every schedule is of a namespace
 -- deep
 -- A namespace takes its schedules with it.

@@ -53,17 +53,17 @@ CALL_OF_A_BROKEN_ONE = f"""
     FROM call"""  # noqa: S608  our words
 
 VIOLATIONS: Violations = {
-    "leases_have_their_task": [
+    "leases_match_their_tasks": [
         "UPDATE progressor.running SET token = 0",
         "UPDATE progressor.running SET attempt = 7",
         "UPDATE progressor.running SET task_type = 'repair'",
         "UPDATE progressor.tasks SET token = NULL WHERE status = 'running'",
         (
             "UPDATE progressor.tasks SET status = 'waiting' WHERE status = 'running'",
-            "unfinished_tasks_have_their_place",
+            "unfinished_tasks_are_scheduled_or_leased",
         ),
     ],
-    "scheduled_tasks_are_recorded": [
+    "scheduled_tasks_match_their_records": [
         "UPDATE progressor.schedule SET attempt = 7",
         "UPDATE progressor.schedule SET task_type = 'notify' WHERE task_type = 'call'",
         (
@@ -72,11 +72,11 @@ VIOLATIONS: Violations = {
         ),
         "DELETE FROM progressor.tasks WHERE status = 'waiting'",
     ],
-    "work_suits_its_process": [
+    "tasks_fit_their_process_status": [
         process("(status, finished_at) = ('finished', now())", "status = 'running'"),
-        ("DELETE FROM progressor.processes WHERE status = 'running'", "rows_have_their_process"),
-        (process("status = 'init'", "status = 'running'"), "processes_leave_init_with_their_task"),
-        ("UPDATE progressor.running SET task_type = 'init'", "leases_have_their_task"),
+        ("DELETE FROM progressor.processes WHERE status = 'running'", "rows_have_a_process"),
+        (process("status = 'init'", "status = 'running'"), "processes_leave_init_with_their_init_task"),
+        ("UPDATE progressor.running SET task_type = 'init'", "leases_match_their_tasks"),
     ],
     "broken_processes_wait_for_repair": [
         process("status = 'error', detail = ''", "status = 'running'"),
@@ -84,7 +84,7 @@ VIOLATIONS: Violations = {
         CALL_OF_A_BROKEN_ONE,
         (
             process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
-            "broken_processes_name_their_breaker",
+            "broken_processes_name_the_failed_task",
         ),
         (
             (
@@ -92,14 +92,14 @@ VIOLATIONS: Violations = {
                 " progressor.schedule s WHERE p.status = 'error' AND s.process_id = p.process_id"
                 " AND s.task_type = 'timeout'"
             ),
-            "broken_processes_name_their_breaker",
+            "broken_processes_name_the_failed_task",
         ),
     ],
-    "broken_processes_name_their_breaker": [
+    "broken_processes_name_the_failed_task": [
         process("corrupted_by = init_task_id", f"status = 'error' AND {ALONE}"),
         process("corrupted_by = 0", f"status = 'error' AND {ALONE}"),
     ],
-    "what_waits_has_one_way_on": [
+    "waiting_tasks_are_due_in_order": [
         "UPDATE progressor.schedule SET due_at = NULL WHERE task_type = 'call'",
         (
             "UPDATE progressor.schedule SET status = 'blocked'"
@@ -108,61 +108,61 @@ VIOLATIONS: Violations = {
         "UPDATE progressor.schedule SET due_at = now() WHERE due_at IS NULL",
         "UPDATE progressor.schedule SET status = 'waiting'",
     ],
-    "work_has_drawn_its_numbers": [
+    "ids_are_below_their_sequences": [
         "ALTER SEQUENCE progressor.task_ids RESTART WITH 1",
         "ALTER SEQUENCE progressor.lease_tokens RESTART WITH 1",
     ],
-    "histories_end_where_the_process_says": [
+    "last_event_ids_match_the_histories": [
         (
             process("last_event_id = last_event_id + 1", f"p.process_id IN {LEASED}"),
-            "event_ids_run_without_gaps",
+            "event_ids_have_no_gaps",
         ),
         (
             (
                 "DELETE FROM progressor.events e USING progressor.running r"
                 " WHERE r.process_id = e.process_id"
             ),
-            "event_ids_run_without_gaps",
-            "tasks_own_the_events_they_name",
+            "event_ids_have_no_gaps",
+            "tasks_name_their_own_events",
         ),
     ],
-    "unfinished_tasks_have_their_place": [
+    "unfinished_tasks_are_scheduled_or_leased": [
         "DELETE FROM progressor.schedule WHERE task_type = 'timeout'",
-        ("DELETE FROM progressor.running", "what_waits_has_one_way_on"),
+        ("DELETE FROM progressor.running", "waiting_tasks_are_due_in_order"),
     ],
-    "rows_have_their_process": [
+    "rows_have_a_process": [
         f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608  ours
         "DELETE FROM progressor.namespaces",
     ],
-    "event_ids_run_without_gaps": [
+    "event_ids_have_no_gaps": [
         process("last_event_id = last_event_id + 1", f"p.process_id NOT IN {LEASED}"),
         (
             f"DELETE FROM progressor.events WHERE event_id = 1 AND process_id IN {LEASED}",  # noqa: S608  ours
-            "tasks_own_the_events_they_name",
+            "tasks_name_their_own_events",
         ),
         (
             "UPDATE progressor.events SET event_id = 3 WHERE event_id = 2",
-            "histories_end_where_the_process_says",
+            "last_event_ids_match_the_histories",
         ),
     ],
-    "tasks_own_the_events_they_name": [
+    "tasks_name_their_own_events": [
         "UPDATE progressor.tasks SET event_count = event_count + 1 WHERE status = 'finished'",
         "UPDATE progressor.tasks SET first_event_id = first_event_id + 1",
         "UPDATE progressor.events SET task_id = 0",
         "UPDATE progressor.tasks SET status = 'error' WHERE event_count > 0",
     ],
-    "processes_leave_init_with_their_task": [
+    "processes_leave_init_with_their_init_task": [
         process("init_task_id = 0", "status = 'error'"),
         process("status = 'init'", f"status = 'running' AND p.process_id NOT IN {LEASED}"),
     ],
-    "keys_name_one_task": [
+    "idempotency_keys_are_unique": [
         (
             "DROP INDEX progressor.tasks_by_idempotency_key;"
             "UPDATE progressor.tasks SET idempotency_key = 'one' WHERE process_id IN"
             " (SELECT process_id FROM progressor.tasks GROUP BY process_id HAVING count(*) = 2)"
         ),
     ],
-    "successes_were_tried": [
+    "finished_tasks_were_leased": [
         "UPDATE progressor.tasks SET attempt_count = 0 WHERE status = 'finished'",
         "UPDATE progressor.tasks SET started_at = NULL WHERE status = 'finished'",
     ],

@@ -8,16 +8,16 @@ VIOLATIONS_OF_GATES: Violations = {
         ("DELETE FROM progressor.gates WHERE gate = 'mutex'", "gate_queues_wait_for_full_gates"),
         (
             "DELETE FROM progressor.gate_holders WHERE gate = 'for good'",
-            "processes_are_gated_for_a_reason",
+            "marked_processes_are_gated",
         ),
     ],
-    "gates_have_room_for_their_holders": [
+    "gates_are_within_their_capacity": [
         (
             "UPDATE progressor.gates SET capacity = 0, updated_at = updated_at - interval '1 s'"
             " WHERE gate = 'mutex'"
         ),
     ],
-    "gated_tasks_are_recorded": [
+    "gated_tasks_match_their_records": [
         "UPDATE progressor.tasks SET constraints = NULL WHERE status = 'waiting'",
         "UPDATE progressor.gated SET task_type = 'notify' WHERE task_type = 'call'",
         (
@@ -26,7 +26,7 @@ VIOLATIONS_OF_GATES: Violations = {
             " WHERE g.state = 'order' AND t.task_id = g.task_id"
         ),
     ],
-    "available_tasks_are_in_line": [
+    "available_tasks_are_scheduled_or_leased": [
         "UPDATE progressor.gated SET state = 'available' WHERE state = 'order'",
         (
             (
@@ -35,17 +35,17 @@ VIOLATIONS_OF_GATES: Violations = {
                 " process_id, task_id, task_type, 1, 1, 1, now(), now() FROM progressor.gated WHERE"
                 " state = 'order'"
             ),
-            "leases_have_their_task",
+            "leases_match_their_tasks",
         ),
     ],
     "available_tasks_hold_their_gates": [
         "UPDATE progressor.gated SET gates = gates || '{another}' WHERE state = 'available'",
         (
             "UPDATE progressor.gate_holders SET is_reserved = true WHERE gate = 'at work'",
-            "gates_are_held_by_whom_they_let_in",
+            "gate_holders_still_need_their_gates",
         ),
     ],
-    "gates_are_held_by_whom_they_let_in": [
+    "gate_holders_still_need_their_gates": [
         "UPDATE progressor.gate_holders SET hold = 'task' WHERE hold = 'process'",
         "UPDATE progressor.gate_holders SET task_id = 0 WHERE gate = 'mutex'",
         "UPDATE progressor.gate_holders SET is_reserved = true WHERE gate = 'for good'",
@@ -54,7 +54,7 @@ VIOLATIONS_OF_GATES: Violations = {
             " (SELECT process_id FROM progressor.gate_holders WHERE hold = 'process')"
         ),
     ],
-    "gate_queues_know_who_is_in_them": [
+    "gate_queues_match_their_tasks": [
         "UPDATE progressor.gate_queues SET head_priority = 5",
         "UPDATE progressor.gate_queues SET head_task_id = 0",
         "UPDATE progressor.gate_queues SET oldest_at = oldest_at - interval '1 s'",
@@ -63,7 +63,7 @@ VIOLATIONS_OF_GATES: Violations = {
         "DELETE FROM progressor.gate_queues",
         "UPDATE progressor.gated SET gates = '{another}' WHERE queue IS NOT NULL",
     ],
-    "gated_processes_say_so": [
+    "gated_processes_are_marked": [
         "UPDATE progressor.processes SET is_gated = false WHERE is_gated",
         (
             "UPDATE progressor.processes p SET is_gated = false FROM progressor.gate_holders h"
@@ -71,7 +71,7 @@ VIOLATIONS_OF_GATES: Violations = {
         ),
         "UPDATE progressor.processes SET is_gated = false WHERE status = 'error'",
     ],
-    "what_waits_for_its_process_is_in_its_way": [
+    "tasks_behind_their_process_have_one_ahead": [
         "UPDATE progressor.gated SET state = 'process' WHERE state = 'order'",
     ],
     "gate_queues_wait_for_full_gates": [
@@ -81,10 +81,10 @@ VIOLATIONS_OF_GATES: Violations = {
     "orders_wait_for_smaller_versions": [
         "UPDATE progressor.gated SET order_version = '{1}' WHERE order_key IS NOT NULL",
     ],
-    "instants_that_have_come_are_noticed": [
+    "passed_instants_are_noticed": [
         "UPDATE progressor.gated SET run_at = run_at - interval '1 d' WHERE state = 'time'",
     ],
-    "processes_are_gated_for_a_reason": [
+    "marked_processes_are_gated": [
         (
             (
                 "INSERT INTO progressor.processes (slot, namespace, process_id, status, created_at,"
@@ -92,10 +92,10 @@ VIOLATIONS_OF_GATES: Violations = {
                 " status, created_at, status_changed_at, init_task_id, true FROM"
                 " progressor.processes WHERE status = 'running' LIMIT 1"
             ),
-            "processes_leave_init_with_their_task",
+            "processes_leave_init_with_their_init_task",
         ),
     ],
-    "times_spent_add_up_to_a_life": [
+    "times_spent_add_up": [
         "UPDATE progressor.tasks SET spent_us[2] = spent_us[2] + 1 WHERE spent_us IS NOT NULL",
         "UPDATE progressor.tasks SET spent_us = NULL WHERE spent_us IS NOT NULL",
         (
@@ -103,10 +103,10 @@ VIOLATIONS_OF_GATES: Violations = {
             " WHERE status = 'waiting' AND constraints IS NOT NULL"
         ),
     ],
-    "work_suits_its_process": [
+    "tasks_fit_their_process_status": [
         (
             "UPDATE progressor.processes SET init_task_id = 0 WHERE status = 'init'",
-            "processes_leave_init_with_their_task",
+            "processes_leave_init_with_their_init_task",
         ),
     ],
     "broken_processes_wait_for_repair": [
@@ -115,13 +115,13 @@ VIOLATIONS_OF_GATES: Violations = {
             " (SELECT process_id FROM progressor.gated WHERE state = 'order')"
         ),
     ],
-    "what_waits_has_one_way_on": [
+    "waiting_tasks_are_due_in_order": [
         "UPDATE progressor.schedule SET due_at = now() WHERE due_at IS NULL",
     ],
-    "work_has_drawn_its_numbers": [
+    "ids_are_below_their_sequences": [
         "ALTER SEQUENCE progressor.task_ids RESTART WITH 1",
     ],
-    "unfinished_tasks_have_their_place": [
-        ("DELETE FROM progressor.gated WHERE state = 'order'", "processes_are_gated_for_a_reason"),
+    "unfinished_tasks_are_scheduled_or_leased": [
+        ("DELETE FROM progressor.gated WHERE state = 'order'", "marked_processes_are_gated"),
     ],
 }

@@ -36,44 +36,44 @@ def end(leader: str) -> str:
 
 
 VIOLATIONS_OF_JOBS: Violations = {
-    "jobs_count_their_nodes": [
+    "job_counters_match_their_nodes": [
         job("waiting = waiting - 1"),
-        (job("node_count = node_count + 1"), "node_ordinals_run_without_gaps"),
+        (job("node_count = node_count + 1"), "node_ordinals_have_no_gaps"),
         job("beginning = 0"),
         job("skipped = skipped - 1, failed = failed + 1"),
         node("begun = true", 4),
     ],
-    "nodes_wait_for_their_predecessors": [
+    "nodes_count_their_predecessors": [
         node("waits_for = 1", 5),
         node("waits_for = 3", 5),
         (
             node("(state, waits_for, started_at) = ('running', 0, now())", 5),
-            "jobs_count_their_nodes",
-            "nodes_say_what_their_followers_do",
+            "job_counters_match_their_nodes",
+            "nodes_match_their_followers",
         ),
         (node("(predecessors, waits_for) = ('{1}', 0)", 5), "edges_are_known_at_both_ends"),
     ],
-    "nodes_are_skipped_for_a_cause": [
+    "nodes_are_skipped_after_a_failure": [
         node("skipped_because_of = 9", 8),
         node("skipped_because_of = 3", 7),
         node("skipped_because_of = 77", 7),
         (
             node("(state, skipped_because_of, ended_at) = ('waiting', NULL, NULL)", 8),
-            "jobs_count_their_nodes",
+            "job_counters_match_their_nodes",
         ),
         (
             node("(state, skipped_because_of, ended_at, waits_for) = ('skipped', 6, now(), 2)", 5),
-            "jobs_count_their_nodes",
+            "job_counters_match_their_nodes",
         ),
     ],
-    "nodes_say_what_their_followers_do": [
+    "nodes_match_their_followers": [
         follower("(leader_id, leader_slot, leader_namespace, node) = (NULL, NULL, NULL, NULL)", 3),
-        (follower("node = 77", 3), "followers_at_work_are_nodes_that_run"),
+        (follower("node = 77", 3), "working_followers_have_running_nodes"),
         node("error_reason = NULL", 9),
         follower("(status, finished_at) = ('finished', now())", 3),
         (
             follower("(status, finished_at) = ('running', NULL)", 1),
-            "followers_at_work_are_nodes_that_run",
+            "working_followers_have_running_nodes",
         ),
         follower(
             "(status, detail, corrupted_by, finished_at) = ('finished', NULL, NULL, now())", 6
@@ -93,8 +93,8 @@ VIOLATIONS_OF_JOBS: Violations = {
     "ready_nodes_wait_for_room": [
         (
             job("beginning = 513, running = 513, node_count = 520"),
-            "jobs_count_their_nodes",
-            "node_ordinals_run_without_gaps",
+            "job_counters_match_their_nodes",
+            "node_ordinals_have_no_gaps",
         ),
         (
             job("ready = 1, waiting = 0")
@@ -103,15 +103,15 @@ VIOLATIONS_OF_JOBS: Violations = {
             "edges_are_known_at_both_ends",
         ),
     ],
-    "jobs_that_come_to_their_end_are_joined": [
+    "jobs_are_joined_when_all_nodes_have_ended": [
         (job("join_task_id = NULL", "join_task_id IS NOT NULL"), "jobs_are_joined_once"),
         (
             (
                 "UPDATE progressor.jobs j SET (ready, upkeep_due_at) = (1, now()) WHERE"
                 " join_task_id IN (SELECT task_id FROM progressor.schedule)"
             ),
-            "jobs_count_their_nodes",
-            "jobs_get_their_upkeep",
+            "job_counters_match_their_nodes",
+            "job_upkeep_is_done_in_time",
         ),
         "UPDATE progressor.processes SET led_by = 'engine' WHERE led_by = 'processor'",
         (
@@ -126,7 +126,7 @@ VIOLATIONS_OF_JOBS: Violations = {
                 " WHERE t.process_id = j.process_id)",
                 "join_task_id IS NOT NULL",
             ),
-            "jobs_that_come_to_their_end_are_joined",
+            "jobs_are_joined_when_all_nodes_have_ended",
         ),
         (
             (
@@ -135,29 +135,29 @@ VIOLATIONS_OF_JOBS: Violations = {
                 "DELETE FROM progressor.jobs n USING progressor.schedule s"
                 " WHERE s.task_type = 'join' AND s.process_id = n.process_id"
             ),
-            "ended_jobs_say_how_their_leaders_ended",
+            "ended_jobs_match_their_leaders",
         ),
     ],
     "jobs_run_as_long_as_their_leaders": [
         end(_AT_WORK),
         (
             f"UPDATE progressor.processes SET led_by = NULL WHERE process_id = {_AT_WORK}",  # noqa: S608  ours
-            "job_rows_have_their_leader",
+            "job_rows_have_a_leader",
         ),
     ],
-    "ended_jobs_say_how_their_leaders_ended": [
+    "ended_jobs_match_their_leaders": [
         job("state = 'failed'", "state = 'done'"),
         job("state = 'cancelled'", "state = 'failed'"),
         "UPDATE progressor.processes SET led_by = 'processor' WHERE led_by IS NULL",
     ],
-    "job_rows_have_their_leader": [
+    "job_rows_have_a_leader": [
         (
             "UPDATE progressor.processes p SET led_by = NULL FROM progressor.jobs j"
             " WHERE j.state = 'done' AND p.process_id = j.process_id"
         ),
         "DELETE FROM progressor.jobs WHERE state = 'failed'",
     ],
-    "ended_jobs_leave_nothing_to_begin": [
+    "ended_jobs_have_no_open_nodes": [
         "UPDATE progressor.job_nodes n SET state = 'waiting', ended_at = NULL"  # noqa: S608  ours
         f" WHERE state = 'cancelled' AND process_id = {_CANCELLED};"
         + job("cancelled = 0, waiting = 1", "state = 'cancelled'"),
@@ -167,7 +167,7 @@ VIOLATIONS_OF_JOBS: Violations = {
             f" WHERE state = 'running' AND process_id = {_CANCELLED}"
         ),
     ],
-    "node_ordinals_run_without_gaps": [
+    "node_ordinals_have_no_gaps": [
         node("ordinal = 10", 9),
         node("name = 'n1'", 9),
     ],
@@ -177,7 +177,7 @@ VIOLATIONS_OF_JOBS: Violations = {
         node("successors = '{8,9}'", 7),
         node("(predecessors, successors) = (predecessors || 7, successors || 7)", 7),
     ],
-    "followers_at_work_are_nodes_that_run": [
+    "working_followers_have_running_nodes": [
         (
             "UPDATE progressor.processes p SET (leader_slot, leader_namespace, leader_id, node) ="
             " (SELECT j.slot, j.namespace, j.process_id, 9 FROM progressor.jobs j"
@@ -185,10 +185,10 @@ VIOLATIONS_OF_JOBS: Violations = {
             " WHERE p.led_by = 'processor'"
         ),
     ],
-    "jobs_get_their_upkeep": [
+    "job_upkeep_is_done_in_time": [
         job("upkeep_due_at = now()"),
     ],
-    "deadlines_of_jobs_are_noticed": [
+    "job_deadlines_are_enforced": [
         job("deadline_at = '-infinity'"),
     ],
 }
