@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 
 SLOT_COUNT = 1024
-"""Slots over which processes are spread: partition key, and lane of the group commit."""
+"""Slots over which processes are spread: the partition key, and the shard of the group commit."""
 
 
 class ProcessStatus(enum.StrEnum):

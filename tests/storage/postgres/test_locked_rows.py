@@ -70,7 +70,7 @@ class Crowd:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def jobs(database: str, observer: psycopg.Connection[Any]) -> AsyncIterator[JobStore]:
-    """Return a replica's storage in which all that is of one kind is in one lane."""
+    """Return a replica's storage in which all writes of a kind are in one shard."""
     create_namespace(database)
     empty(observer)
     commit = Commit(gather=NO_TIME, shard_count=1)

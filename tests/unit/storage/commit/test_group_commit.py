@@ -86,9 +86,9 @@ async def test_a_crowd_on_one_process_does_not_hold_up_its_neighbours_for_long()
 @in_virtual_time
 async def test_processes_in_other_lanes_are_not_held_up() -> None:
     harness = Harness(shard_count=2)
-    lanes = {number: make_key(f"p{number}").slot % 2 for number in range(1, 20)}
-    one = next(number for number, lane in lanes.items() if lane == 0)
-    other = next(number for number, lane in lanes.items() if lane == 1)
+    shards = {number: make_key(f"p{number}").slot % 2 for number in range(1, 20)}
+    one = next(number for number, shard in shards.items() if shard == 0)
+    other = next(number for number, shard in shards.items() if shard == 1)
     harness.open.clear()
     async with harness.running():
         harness.submit(*crowd(one, other))
