@@ -75,7 +75,10 @@ VIOLATIONS: Violations = {
     "tasks_fit_their_process_status": [
         process("(status, finished_at) = ('finished', now())", "status = 'running'"),
         ("DELETE FROM progressor.processes WHERE status = 'running'", "rows_have_a_process"),
-        (process("status = 'init'", "status = 'running'"), "processes_leave_init_with_their_init_task"),
+        (
+            process("status = 'init'", "status = 'running'"),
+            "processes_leave_init_with_their_init_task",
+        ),
         ("UPDATE progressor.running SET task_type = 'init'", "leases_match_their_tasks"),
     ],
     "broken_processes_wait_for_repair": [
