@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from progressor.cli.input.inputs import PAGE_MAX, option
 from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
 from progressor.cli.output.output import Column, facts, instant_text, one_line, show, table
-from progressor.domain.gates.gate import Gate
-from progressor.sdk.client.gates import GateView, GateWaiter
+from progressor.domain.gates.gate import Gate, GateWaiter
+from progressor.sdk.client.gates import GateView
 from progressor.sdk.values.constraints import GateHolder
 
 _COUNTED_MAX = 1000
@@ -40,7 +40,7 @@ _WAITERS: Mapping[str, Column[tuple[int, GateWaiter]]] = {
     "": lambda it: str(it[0]),
     "next": lambda it: one_line(it[1].process_id),
     "task": lambda it: str(it[1].task_id),
-    "priority": lambda it: f"{it[1].priority}{', before all others' if it[1].aged else ''}",
+    "priority": lambda it: f"{it[1].priority}{', before all others' if it[1].is_aged else ''}",
     "waits since": lambda it: instant_text(it[1].since),
     "for all of": lambda it: ", ".join(map(one_line, it[1].gates)),
 }

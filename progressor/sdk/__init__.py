@@ -35,13 +35,19 @@ without jobs and schedules does not load those.
 Start reading at ``client/client.py`` or at ``processor/processor.py``.
 """
 
+import ast
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
     # fmt: off
-    from progressor.domain.gates.gate import Gate as Gate
+    from progressor.domain.gates.gate import Gate as Gate, GateWaiter as GateWaiter
+    from progressor.domain.processes.event import (
+        Direction as Direction, HistoryRange as HistoryRange, NO_HISTORY as NO_HISTORY,
+    )
     from progressor.domain.processes.policy import RetryPolicy as RetryPolicy
+    from progressor.domain.views.replica import StepTally as StepTally
     from progressor.errors import (
         DeadlineExceededError as DeadlineExceededError,
         EventNotFoundError as EventNotFoundError, FieldViolation as FieldViolation,
@@ -76,7 +82,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.client.client import Client as Client, SyncClient as SyncClient
     from progressor.sdk.client.gates import (
-        GateView as GateView, GateWaiter as GateWaiter, Gates as Gates, SyncGates as SyncGates,
+        GateView as GateView, Gates as Gates, SyncGates as SyncGates,
     )
     from progressor.sdk.client.jobs import Jobs as Jobs, SyncJobs as SyncJobs
     from progressor.sdk.client.namespaces import (
@@ -89,7 +95,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         Activity as Activity, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
         NamespaceActivity as NamespaceActivity, NamespaceQueue as NamespaceQueue, Rates as Rates,
         Replica as Replica, ReplicaActivity as ReplicaActivity, ReplicaState as ReplicaState,
-        Replicas as Replicas, StepRate as StepRate, StepTally as StepTally,
+        Replicas as Replicas, StepRate as StepRate,
         SyncReplicas as SyncReplicas, rates_between as rates_between,
         rates_by_namespace as rates_by_namespace,
     )
@@ -133,91 +139,38 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NamespaceConfig as NamespaceConfig, ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
-        Receipt as Receipt, Reply as Reply, Direction as Direction, Event as Event,
-        FollowedJob as FollowedJob, GateWait as GateWait, HistoryRange as HistoryRange,
-        JobRole as JobRole, LedJob as LedJob, NO_HISTORY as NO_HISTORY, NewEvent as NewEvent,
-        NewTimer as NewTimer, OrderWait as OrderWait, Process as Process,
-        ProcessStatus as ProcessStatus, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
-        TaskReply as TaskReply, TaskError as TaskError, TaskStatus as TaskStatus,
-        TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
-        Wait as Wait, WaitCause as WaitCause,
+        Event as Event, FollowedJob as FollowedJob, GateWait as GateWait, JobRole as JobRole,
+        LedJob as LedJob, NewEvent as NewEvent, NewTimer as NewTimer, OrderWait as OrderWait,
+        Process as Process, ProcessStatus as ProcessStatus, Receipt as Receipt, Reply as Reply,
+        SimpleRepaired as SimpleRepaired, Snapshot as Snapshot, TaskError as TaskError,
+        TaskReply as TaskReply, TaskStatus as TaskStatus, TaskTrace as TaskTrace,
+        TaskType as TaskType, Timer as Timer, Trace as Trace, Wait as Wait, WaitCause as WaitCause,
     )
     # fmt: on
 
-_MODULES = {
-    "progressor.domain.gates.gate": "Gate",
-    "progressor.domain.processes.policy": "RetryPolicy",
-    "progressor.errors": """
-        DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
-        GateNotFoundError IdempotencyKeyReusedError InvalidRequestError
-        NamespaceAlreadyExistsError NamespaceChangedError NamespaceNotEmptyError
-        NamespaceNotFoundError NotFoundError OverloadedError ProcessAlreadyExistsError
-        ProcessFailedError ProcessFinishedError ProcessIsRunningError ProcessNotFoundError
-        ProcessRemovedError ProgressorError RejectedError RepairFailedError ReplicaStoppedError
-        RequestError ShuttingDownError StateError StepFailedError StorageUnavailableError
-        TaskCancelledError TaskFailedError TaskHasEndedError TaskIsRunningError
-        TaskNotFoundError
-    """,
-    "progressor.job_errors": """
-        JobEndedError JobNotFailedError JobNotFoundError LedByEngineError
-        ScheduleAlreadyExistsError ScheduleChangedError ScheduleNotFoundError
-    """,
-    "progressor.sdk.client.client": "Client SyncClient",
-    "progressor.sdk.client.gates": "GateView GateWaiter Gates SyncGates",
-    "progressor.sdk.client.jobs": "Jobs SyncJobs",
-    "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",
-    "progressor.sdk.client.processes": "Processes SyncProcesses",
-    "progressor.sdk.client.replicas": """
-        Activity LogLevel LogLevelChange NamespaceActivity NamespaceQueue Rates Replica
-        ReplicaActivity ReplicaState Replicas StepRate StepTally SyncReplicas rates_between
-        rates_by_namespace
-    """,
-    "progressor.sdk.client.schedules": """
-        Backfilled Cron Every NextRun OverlapPolicy Schedule ScheduleRun ScheduleRunCause
-        ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
-        ScheduledStart Schedules SyncSchedules
-    """,
-    "progressor.sdk.codec.codecs": """
-        BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload
-    """,
-    "progressor.sdk.processor.processor": "Processor",
-    "progressor.sdk.processor.server": "Limits running serve serve_async",
-    "progressor.sdk.processor.step": "Step",
-    "progressor.sdk.processor.verdicts": "Fail Reject Retry",
-    "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
-    "progressor.sdk.values.constraints": """
-        Constraints GateHold GateHolder Order TimeSpent
-    """,
-    "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
-    "progressor.sdk.values.jobs": """
-        Job JobCancelledError JobFailedError JobRetried JobState JobView Node
-        NodeCounts NodeOutcome NodeState
-    """,
-    "progressor.sdk.values.namespaces": "NamespaceConfig ZombiePolicy",
-    "progressor.sdk.values.processes": """
-        Receipt Reply Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
-        NO_HISTORY NewEvent NewTimer OrderWait Process ProcessStatus SimpleRepaired Snapshot
-        TaskReply TaskError TaskStatus TaskTrace TaskType Timer Trace Wait WaitCause
-    """,
-}
-"""The public names by the module that defines them."""
 
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+def _modules() -> dict[str, str]:
+    """Return the module of each name, from the imports above, which only type checkers run."""
+    tree = ast.parse(pkgutil.get_data(__name__, "__init__.py") or b"")
+    imports = [it for it in ast.walk(tree) if isinstance(it, ast.ImportFrom)]
+    return {it.asname: str(of.module) for of in imports for it in of.names if it.asname}
 
-__all__ = tuple(sorted(_HOMES))  # computed, so that a name stands here twice at most
+
+_MODULES = _modules()
+__all__ = tuple(sorted(_MODULES))
 
 if not TYPE_CHECKING:  # a type checker would take every name for a public one
 
     def __getattr__(name: str) -> object:
         """Load a public name."""
-        if name not in _HOMES:
+        if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return [*globals(), *_HOMES]
+    return [*globals(), *_MODULES]

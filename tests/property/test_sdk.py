@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from progressor.domain.processes import policy as domain
 from progressor.domain.processes.policy import next_delay
+from progressor.domain.views.replica import StepTally
 from progressor.sdk import NamespaceConfig, RetryPolicy, TaskError, TaskType
 from progressor.sdk.client.replicas import (
     Activity,
     ReplicaActivity,
     ReplicaState,
     StepRate,
-    StepTally,
     rates_between,
     rates_by_namespace,
 )

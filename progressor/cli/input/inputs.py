@@ -15,9 +15,9 @@ from cyclopts import Group, Parameter, Token, convert
 from cyclopts.types import Int32, Int64
 
 from progressor import errors
+from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.sdk.codec.wire import object_to_wire
 from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
-from progressor.sdk.values.processes import Direction, HistoryRange
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

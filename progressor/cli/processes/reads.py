@@ -35,8 +35,8 @@ from progressor.cli.output.output import (
     table,
 )
 from progressor.cli.processes.timeline import timeline
+from progressor.domain.processes.event import NO_HISTORY
 from progressor.sdk.values.processes import (
-    NO_HISTORY,
     Event,
     JobRole,
     Process,

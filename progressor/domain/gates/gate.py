@@ -47,7 +47,11 @@ class GateHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWaiter:
-    """A task in the queue of a gate, which could have run without its gates ``since``."""
+    """A task in the queue of a gate.
+
+    ``since``: when its gates became the only thing it waits for. ``gates``: all that it needs.
+    ``is_aged``: it has waited so long that it precedes all others.
+    """
 
     process_id: str
     task_id: int

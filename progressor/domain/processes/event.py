@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 from collections.abc import Mapping
+from typing import Self
 
 import msgspec
 
@@ -35,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Direction(enum.StrEnum):
-    """Which way a range of history runs."""
+    """The direction of a history range."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -43,15 +44,21 @@ class Direction(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRange:
-    """A piece of a history.
+    """A range of a history; by default all of it, the oldest event first.
 
-    ``after`` 0 starts at the first event (forward) or at the last (backward); ``limit`` None takes
-    all, 0 takes none.
+    ``after``: the range begins with the next event after this id, in its direction; 0: with the
+    first event, or, backward, with the last. ``limit``: at most 100,000 events; None: no limit, 0:
+    no events.
     """
 
     after: int = 0
     limit: int | None = None
     direction: Direction = Direction.FORWARD
+
+    @classmethod
+    def last(cls, count: int) -> Self:
+        """Return the range of the last `count` events, newest first."""
+        return cls(limit=count, direction=Direction.BACKWARD)
 
 
 WHOLE_HISTORY = HistoryRange()

@@ -20,11 +20,10 @@ LOADS_MAX = 200
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
-    """What a replica has done in one namespace since it started; only grows.
+    """What a replica has done in a namespace since it started; the values only grow.
 
-    ``settled_count`` are attempts whose outcome was written, ``attempt_count`` those that the
-    processor answered or failed, ``failed_count`` of these the failures, and ``processor_time`` is
-    what they took in all.
+    ``settled_count``: attempts whose outcome was written. ``attempt_count``: attempts that the
+    processor has ended, ``failed_count`` of them by a failure, ``processor_time`` in total.
     """
 
     settled_count: int = 0

@@ -1,9 +1,8 @@
 """``client.gates``: the gates of a namespace, and what operators see of them."""
 
 import dataclasses
-import datetime as dt
 
-from progressor.domain.gates.gate import Gate
+from progressor.domain.gates.gate import Gate, GateWaiter
 from progressor.sdk.client.resource import (
     Resource,
     blocking,
@@ -20,22 +19,6 @@ from progressor.wire.shapes import Shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GateWaiter:
-    """A task in the queue of a gate.
-
-    ``since``: when its gates became the only thing it waits for. ``gates``: all that it needs.
-    ``aged``: it has waited so long that it precedes all others.
-    """
-
-    process_id: str
-    task_id: int
-    priority: int
-    since: dt.datetime
-    gates: tuple[str, ...]
-    aged: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateView:
     """A gate with its holders, the longest first, and its queue, in order; at most 100 of each.
 
@@ -48,7 +31,9 @@ class GateView:
 
 
 read_gate = Shape(Gate, pb.Gate).read
-read_view = Shape(GateView, pb.GetGateResponse).read
+read_view = Shape(
+    GateView, pb.GetGateResponse, line=Shape(GateWaiter, pb.GateWaiter, is_aged="aged")
+).read
 
 
 class Gates(Resource[Connection]):

@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import TypeForm
 
+from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
@@ -44,7 +45,7 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: values.HistoryRange | None = None,
+        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
@@ -78,7 +79,7 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: values.HistoryRange | None = None,
+        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
@@ -107,7 +108,7 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: values.HistoryRange | None = None,
+        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         timeout: Seconds | None = None,
         namespace: str = "",
@@ -127,7 +128,7 @@ class Processes(Resource[Connection]):
         *,
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
-        history: values.HistoryRange | None = None,
+        history: HistoryRange | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
         timeout: Seconds | None = None,
@@ -160,7 +161,7 @@ class Processes(Resource[Connection]):
         self,
         process_id: str,
         *,
-        history: values.HistoryRange | None = None,
+        history: HistoryRange | None = None,
         await_init: bool = False,
         without_state: bool = False,
         state_type: TypeForm[Decoded] = ANYTHING,
@@ -385,7 +386,7 @@ def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
     args: Payload,
     idempotency_key: str,
     context: Mapping[str, str] | None,
-    history: values.HistoryRange | None,
+    history: HistoryRange | None,
     namespace: str,
 ) -> dict[str, Any]:
     return {

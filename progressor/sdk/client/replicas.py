@@ -5,14 +5,13 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from progressor.domain.views.replica import StepTally
 from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
 from progressor.sdk.codec.wire import Seconds, WireEnum, duration_to_wire
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing
 from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire.shapes import Shape
-
-_NO_TIME = dt.timedelta()
 
 
 class ReplicaState(WireEnum):
@@ -69,20 +68,6 @@ class Replica:
     caller_count: int | None
     clock_offset: dt.timedelta | None
     lease_count: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepTally:
-    """What a replica has done in a namespace since it started; the values only grow.
-
-    ``settled_count``: attempts whose outcome was written. ``attempt_count``: attempts that the
-    processor has ended, ``failed_count`` of them by a failure, ``processor_time`` in total.
-    """
-
-    settled_count: int = 0
-    attempt_count: int = 0
-    failed_count: int = 0
-    processor_time: dt.timedelta = _NO_TIME
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

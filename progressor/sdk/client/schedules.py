@@ -17,6 +17,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import (
@@ -33,7 +34,7 @@ from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
 from progressor.sdk.values.graph import Graph, graph_from_wire, nodes_to_wire
-from progressor.sdk.values.processes import RANGE, HistoryRange, TaskError
+from progressor.sdk.values.processes import RANGE, TaskError
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire.shapes import Field, OneOf, Shape
 

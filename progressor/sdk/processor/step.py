@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from typing_extensions import TypeForm
 
+from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded, name_of
 from progressor.sdk.codec.wire import (
@@ -22,7 +23,6 @@ from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_w
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
 from progressor.sdk.values.processes import (
     Event,
-    HistoryRange,
     NewTimer,
     ProcessStatus,
     TaskType,

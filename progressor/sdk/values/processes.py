@@ -6,10 +6,11 @@ Instants are aware datetimes in UTC. Payloads (state, response, event ...) are d
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
 from typing_extensions import TypeForm
 
+from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import (
@@ -79,36 +80,6 @@ class WaitCause(WireEnum):
     RUN_AT = "run_at"
     ORDER = "order"
     GATE = "gate"
-
-
-class Direction(WireEnum):
-    """The direction of a history range."""
-
-    UNSPECIFIED = "unspecified"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRange:
-    """A range of a history; by default all of it, the oldest event first.
-
-    ``after``: the range begins with the next event after this id, in its direction; 0: with the
-    first event, or, backward, with the last. ``limit``: at most 100,000 events; None: no limit, 0:
-    no events.
-    """
-
-    after: int = 0
-    limit: int | None = None
-    direction: Direction = Direction.FORWARD
-
-    @classmethod
-    def last(cls, count: int) -> Self:
-        """Return the range of the last `count` events, newest first."""
-        return cls(limit=count, direction=Direction.BACKWARD)
-
-
-NO_HISTORY = HistoryRange(limit=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

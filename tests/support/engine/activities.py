@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+from progressor.domain.views.replica import StepTally
 from progressor.sdk import Client
 from progressor.sdk.client.replicas import (
     Activity,
@@ -11,7 +12,6 @@ from progressor.sdk.client.replicas import (
     NamespaceQueue,
     ReplicaActivity,
     ReplicaState,
-    StepTally,
 )
 from tests.support.builders import seconds
 from tests.support.clock import START

@@ -185,7 +185,7 @@ class TestGateService:
             GateHold.TASK,
             False,
         )
-        assert (waiter.process_id, waiter.priority, waiter.aged) == ("p", 2, False)
+        assert (waiter.process_id, waiter.priority, waiter.is_aged) == ("p", 2, False)
         assert set(waiter.gates) == {"mutex", "wide"}
         assert gate.created_at <= holder.held_at <= waiter.since
 

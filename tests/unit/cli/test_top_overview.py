@@ -4,7 +4,8 @@ import dataclasses
 import datetime as dt
 
 from progressor.cli.top.overview import Meter, Overview, Pace, Totals, overview_of
-from progressor.sdk.client.replicas import ReplicaState, StepRate, StepTally
+from progressor.domain.views.replica import StepTally
+from progressor.sdk.client.replicas import ReplicaState, StepRate
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.activities import a_namespace, a_queue, a_replica, an_activity

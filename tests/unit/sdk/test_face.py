@@ -1,17 +1,15 @@
-"""The public names of the SDK: loaded when used, and the same for type checkers as at run time."""
+"""The public names of the SDK, which are loaded when they are used."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from progressor import sdk
 
-SOURCE = Path(str(sdk.__file__)).read_text()
-LOADED_BY_PROCESSORS_OR_ENGINES = (
-    "progressor.domain",
+LOADED_BY_OTHERS = (
+    "progressor.domain.processes.task",
+    "progressor.domain.views",
     "progressor.sdk.client.jobs",
     "progressor.sdk.processor",
     "progressor.sdk.testing",
@@ -20,20 +18,13 @@ LOADED_BY_PROCESSORS_OR_ENGINES = (
 )
 
 
-def test_type_checkers_and_the_interpreter_know_the_same_names() -> None:
-    imports = [it for it in ast.walk(ast.parse(SOURCE)) if isinstance(it, ast.ImportFrom)]
-    known = {it.name: of.module for of in imports for it in of.names if it.asname == it.name}
-
-    assert known == sdk._HOMES
-
-
 def test_every_public_name_can_be_loaded() -> None:
     assert [it for it in sdk.__all__ if not hasattr(sdk, it)] == []
     with pytest.raises(AttributeError, match="'Cleint'"):
         sdk.Cleint  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_client_loads_neither_the_processor_nor_the_engines_domain() -> None:
+def test_a_client_loads_neither_the_processor_nor_what_only_engines_need() -> None:
     program = "import sys; from progressor.sdk import Client; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, text=True
@@ -41,4 +32,4 @@ def test_a_client_loads_neither_the_processor_nor_the_engines_domain() -> None:
 
     loaded = set(run.stdout.split())
     assert "progressor.sdk.client.client" in loaded
-    assert not loaded.intersection(LOADED_BY_PROCESSORS_OR_ENGINES)
+    assert not loaded.intersection(LOADED_BY_OTHERS)

@@ -6,9 +6,9 @@ from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.api.replicas import LOADS_SENT_MAX, NAME_LENGTH_MAX, activity_to_wire
 from progressor.domain.views import replica
 from progressor.domain.views.activity import QUEUES_MAX, Activity
-from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad
+from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, StepTally
 from progressor.sdk.client.replicas import Activity as SdkActivity
-from progressor.sdk.client.replicas import ReplicaState, StepTally, read_activity
+from progressor.sdk.client.replicas import ReplicaState, read_activity
 from progressor.storage.replicas.status import REPLICAS_MAX
 from tests.support.builders import make_activity, make_queue, make_replica_facts, seconds
 from tests.support.clock import START

@@ -301,7 +301,7 @@ asked(
         gate=A_GATE,
         holders=(sdk.GateHolder(process_id="p", task_id=1, held_at=NOON, reserved=True,
                             hold=sdk.GateHold.PROCESS),),
-        line=(sdk.GateWaiter(process_id="q", task_id=2, priority=1, since=NOON, aged=True,
+        line=(sdk.GateWaiter(process_id="q", task_id=2, priority=1, since=NOON, is_aged=True,
                          gates=("db-1", "db-2")),),
     ),
     repeated=True,
