@@ -16,8 +16,7 @@ next attempt             policy.next_delay              settle; sdk/testing     
 nodes and edges          graph.plan_nodes               runtime; written by          4
                                                         jobs/nodes/add_nodes
 state of a node          job.state_before_start         jobs/nodes                   4
-overlap of runs          schedule.decide                schedules/run_schedules      5, 6
-queued runs              schedule.decide_queued         schedules/run_schedules      6
+overlap, queued runs     schedule.decide                schedules/run_schedules      5, 6
 instants and late runs   schedule.Calendar              runtime, api                 7
 passing constraints      constraint.waits, rank         gates/settle_gates           8
 why a task waits         why.waits                      queries/read_gated_waits,    9

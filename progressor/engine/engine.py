@@ -138,7 +138,6 @@ class Engine:
                 await asyncio.to_thread(self._telemetry.close)
 
     def stop(self) -> None:
-        """Begin to drain."""
         self._stop.set()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Wiring | None:
@@ -336,8 +335,6 @@ def _tell_difference(configured: Namespace, stored: Namespace) -> None:
 
 
 class _Health:
-    """Whether PostgreSQL answers: set by the heartbeat, awaited by the engine."""
-
     def __init__(self) -> None:
         self._healthy = False
         self._told = False

@@ -62,8 +62,6 @@ _TO_PROCESSORS: Labels = ("processor",)
 
 
 class Wiring:
-    """All that there is once connected to PostgreSQL."""
-
     def __init__(self, config: Config, dsn: str, pools: Pools, context: Context) -> None:
         self.functions = Functions()
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
@@ -236,7 +234,6 @@ class Wiring:
         self._processor.reach.look()
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Begin to write, run steps, reply and scan."""
         self._writers = [
             group.create_task(self._admissions.run(), name="admissions"),
             group.create_task(self._settlements.run(), name="settlements"),
@@ -348,6 +345,5 @@ class Wiring:
         await self._channels.close()
 
     def cancel(self) -> None:
-        """Give up what could not be written in time."""
         for task in (*self._scanners, *self._writers, *self._others):
             task.cancel()

@@ -77,7 +77,6 @@ class Claimer:
         return claimed
 
     async def claim_tasks(self, pool: Pool, due: Iterable[Due]) -> tuple[Sequence[Claimed], int]:
-        """Claim and start known tasks, each if it finds a free slot; also return how many did."""
         wanted: list[Wanted] = []
         left: dict[str, int] = collections.Counter()
         with contextlib.ExitStack() as undo:
@@ -131,7 +130,6 @@ class Timers:
     context: Context
 
     async def run(self) -> None:
-        """Claim tasks when they are due; ends only by cancellation."""
         queue = self.effects.due_queue
         backoff = self.context.backoff(*_BACKOFF_SECONDS)
         while True:
@@ -209,7 +207,6 @@ class Backlog:
         return namespaces
 
     async def _claim(self, rooms: Sequence[Room]) -> set[str]:
-        """Claim once for all rooms; return the namespaces of what was claimed."""
         begun_at = self.context.clock.monotonic()
         claimed = await self.claimer.claim(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
         self.context.measures.claimed(claimed, self.context.clock.monotonic() - begun_at)
@@ -238,8 +235,6 @@ class Backlog:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DueScan:
-    """One scan over the schedule, by its due-time index."""
-
     claimer: Claimer
     pool: Pool
     effects: EffectDispatcher
@@ -273,7 +268,6 @@ class DueScan:
             )
 
     async def _look_ahead(self) -> None:
-        """Read all that is due within the horizon, a page of each namespace at a time."""
         scanner = self.context.scanner
         rooms = [
             Room(

@@ -33,8 +33,6 @@ REST = 4.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateCapacities:
-    """Sets the capacities of gates."""
-
     gates: Gates
     effects: EffectDispatcher
 
@@ -61,7 +59,6 @@ class GateWakeUps:
     that nothing else waits."""
 
     async def run(self) -> None:
-        """Process all gate wake-ups until cancelled."""
         queue = self.effects.gate_queue
         backoff = self.context.backoff(*_WAKE_UP_BACKOFF_SECONDS)
         while True:
@@ -211,7 +208,6 @@ class GateScan:
     """Where the next scan starts."""
 
     async def scan(self) -> None:
-        """Look ahead, and report what should have been looked at."""
         names = [namespace.name for namespace in self.namespaces.known()]
         if not names:
             return

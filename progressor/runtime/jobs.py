@@ -48,7 +48,6 @@ class JobControl:
     effects: EffectDispatcher
 
     async def cancel(self, key: ProcessKey, reason: str) -> Job:
-        """End a job and return it."""
         self.effects.apply(await self.jobs.cancel(key, reason))
         job = await self.jobs.counts(key)
         # A job that is a node of another has failed, and may have been retried by now.
@@ -129,8 +128,6 @@ class JobControl:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobScan:
-    """What one replica does for jobs."""
-
     control: JobControl
     context: Context
     _counted: dict[str, RunningJobs] = dataclasses.field(default_factory=dict)

@@ -32,8 +32,6 @@ _RETRY_AFTER = dt.timedelta(milliseconds=500)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Waiting:
-    """A caller who waits for the result of a task."""
-
     result: Waiter
     task_id: int | None = None
 
@@ -51,8 +49,6 @@ class _Ticket(_Waiting):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Takes requests in."""
-
     admissions: Admissions
     slots: Slots
     replies: Replies

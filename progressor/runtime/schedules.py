@@ -101,8 +101,6 @@ _MARGIN_SECONDS = 0.001
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRuns:
-    """Runs schedules."""
-
     runs: StoredRuns
     schedules: Schedules
     requests: Requests
@@ -144,8 +142,6 @@ class ScheduleRuns:
     ) -> ScheduleRun:
         """Run a schedule now; a key that came before finds its run.
 
-        What is started continues the trace of `trace_context`.
-
         Raises:
             ScheduleNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is unreachable; the key shows whether it ran.
@@ -174,7 +170,6 @@ class ScheduleRuns:
         raise errors.StorageConflictError("the schedule keeps changing")
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
-        """Return at most `limit` runs, the latest first."""
         return await self.runs.last(key, limit=limit)
 
     async def _cancel_previous(self, item: Item) -> None:
@@ -237,8 +232,6 @@ class ScheduleRuns:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleScan:
-    """Runs what is due, and what was queued."""
-
     schedule_runs: ScheduleRuns
     context: Context
     _cursor: list[QueuedRun] = dataclasses.field(default_factory=list)

@@ -70,15 +70,11 @@ class Distribution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """A metric and its values by their labels."""
-
     metric: Metric
     values: Mapping[Labels, float | Distribution]
 
 
 class Counter:
-    """A number per set of labels, which only grows."""
-
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         # Without labels it begins at zero: for an alert, a series that appears with one has not
@@ -106,8 +102,6 @@ class Counter:
 
 
 class Histogram:
-    """The counts of buckets per set of labels."""
-
     def __init__(self, metric: Metric) -> None:
         assert metric.bounds, f"{metric.name} has no buckets"
         self.metric = metric
@@ -139,8 +133,6 @@ class Histogram:
 
 
 class Gauge:
-    """Current values, read on demand."""
-
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self._sources: list[Read] = []

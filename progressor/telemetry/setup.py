@@ -32,15 +32,7 @@ class ReplicaTelemetry:
         chance: Callable[[], float],
         clock: Clock,
     ) -> None:
-        """Take what is exported.
-
-        Args:
-            settings: Where to, if anywhere.
-            metrics: All metrics of the replica; those of spans are added.
-            instance: ``service.instance.id``, unique to this process.
-            chance: Returns a random number from 0 to 1.
-            clock: For the time of each push.
-        """
+        """Take what is exported; ``service.instance.id`` is `instance`, `chance` is 0 to 1."""
         self.tracing = SILENT
         self._provider: TracerProvider | None = None
         self._push: Push | None = None

@@ -27,7 +27,6 @@ from progressor.domain.schedules.schedule import (
     ScheduleRunCause,
     Upcoming,
     decide,
-    decide_queued,
 )
 from tests.support.models.machine import Machinery, machinery
 from tests.support.storage.schedules import MINUTE, a_spec, process_of, schedule_store
@@ -83,7 +82,12 @@ class ScheduleMachine(RuleBasedStateMachine):
             return
         instant = min(self.queue)
         policy, _ = self.queue[instant]
-        decision = decide_queued(policy, is_at_work=bool(self._at_work()))
+        decision = decide(
+            policy,
+            ScheduleRunCause.BACKFILL,
+            is_at_work=bool(self._at_work()),
+            has_queued=False,
+        )
         if decision is not Decision.QUEUE:
             del self.queue[instant]
             self.states[instant] = "running" if decision is Decision.START else "skipped"

@@ -95,7 +95,6 @@ class Version:
         return cls(parts)
 
     def __str__(self) -> str:
-        """Return it as it is written."""
         return ".".join(map(str, self.parts))
 
 
@@ -107,7 +106,6 @@ class Order:
     version: Version
 
     def waits_for(self, other: "Order | None") -> bool:
-        """Return whether a task of this order waits for one of the other."""
         return other is not None and other.key == self.key and other.version < self.version
 
 

@@ -99,8 +99,6 @@ class StartNodes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCounts:
-    """The count of nodes of a job in each state."""
-
     waiting: int = 0
     ready: int = 0
     running: int = 0
@@ -111,7 +109,6 @@ class NodeCounts:
 
     @property
     def unfinished(self) -> int:
-        """Those that have not ended."""
         return self.waiting + self.ready + self.running
 
 

@@ -121,7 +121,6 @@ class Import:
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def fingerprint(self) -> bytes:
-        """Return 16 bytes that are equal for equal imports."""
         plain = dataclasses.replace(self, metadata=None)
         text = f"{plain!r}\0{_sorted(self.metadata)!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).digest()

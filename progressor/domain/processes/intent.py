@@ -39,7 +39,6 @@ class SetTimer:
     constraints: Constraints | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that exactly one of both is given."""
         if (self.at is None) == (self.after is None):
             message = f"exactly one of at and after: at={self.at!r}, after={self.after!r}"
             raise ValueError(message)
@@ -51,14 +50,11 @@ class UnsetTimer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RemoveProcess:
-    """Delete the process and its rows."""
+class RemoveProcess: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Complete:
-    """Finish the process with a result."""
-
     result: bytes = b""
 
 

@@ -27,7 +27,6 @@ class HistoryMode(enum.StrEnum):
 
 
 def is_namespace_name(name: str) -> bool:
-    """Return whether this is a valid name of a namespace."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -55,7 +54,6 @@ class Namespace:
     revision: int = 0
 
     def policy_for(self, task_type: TaskType) -> RetryPolicy:
-        """Return the retry policy of a task type."""
         return self.retry_policies.get(task_type, self.retry_policy)
 
     @property

@@ -24,7 +24,7 @@ decides what becomes of the queue of waiting tasks and of the timer.
 
 import dataclasses
 import datetime as dt
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from progressor.domain.processes.intent import (
     STEP_TIMEOUT,
@@ -41,7 +41,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy, next_delay
 from progressor.domain.processes.process import NO_OPTIONS, JobOptions
-from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskType
+from progressor.domain.processes.task import BROKEN_BY, LeasedTask, TaskError, TaskType
 
 ZOMBIE = "ZOMBIE"
 ZOMBIE_DETECTED = "zombie detected"
@@ -49,26 +49,6 @@ _ABORTED = 10
 _NOW = dt.timedelta()
 _ANY = 2**31
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
-
-
-class Attempted(Protocol):
-    """A task whose attempt is over, as far as settlement needs it."""
-
-    @property
-    def task_type(self) -> TaskType:
-        """Why it exists."""
-
-    @property
-    def attempt(self) -> int:
-        """The attempt that is over, from 1."""
-
-    @property
-    def broken_by(self) -> int | None:
-        """The task that broke its process before; None: none did."""
-
-    @property
-    def first_started_at(self) -> dt.datetime:
-        """When the first attempt began."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +97,7 @@ Settlement = Finish | Fail | Retry | Break | Remove
 
 
 def settle(
-    task: Attempted,
+    task: LeasedTask,
     outcome: Outcome,
     *,
     namespace: Namespace,
@@ -131,7 +111,7 @@ def settle(
         task: The task whose attempt is over.
         outcome: How it went.
         namespace: Whose policies apply.
-        now: The instant, on the clock that `task.first_started_at` is of.
+        now: On the clock that `task.first_started_at` is of.
         spread: A random number, -1 .. 1, for the retry policy's jitter.
         options: What a process of a job has in place of the namespace's policies.
     """
@@ -155,7 +135,7 @@ def settle(
             assert_never(outcome)
 
 
-def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
+def _settle_rejection(task: LeasedTask, rejected: Rejected) -> Settlement:
     error = TaskError(
         code=rejected.code,
         reason=rejected.reason,
@@ -168,7 +148,7 @@ def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
 
 
 def _delay(
-    task: Attempted, failed: Failed, policy: RetryPolicy, *, elapsed: dt.timedelta, spread: float
+    task: LeasedTask, failed: Failed, policy: RetryPolicy, *, elapsed: dt.timedelta, spread: float
 ) -> dt.timedelta | None:
     """Return how long a failed task waits for its next attempt; None: there is none."""
     if not failed.retryable:
@@ -188,7 +168,7 @@ def _delay(
 
 
 def _settle_failure(
-    task: Attempted, failed: Failed, delay: dt.timedelta | None, namespace: Namespace
+    task: LeasedTask, failed: Failed, delay: dt.timedelta | None, namespace: Namespace
 ) -> Settlement:
     error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
     if delay is not None:
@@ -199,7 +179,7 @@ def _settle_failure(
     return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
 
 
-def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> Settlement:
+def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) -> Settlement:
     error = TaskError(code=_ABORTED, reason=ZOMBIE, message=ZOMBIE_DETECTED)
     policy = options.retry_policy or namespace.policy_for(task.task_type)
     zombie_policy = options.zombie_policy or namespace.zombie_policy
@@ -212,7 +192,7 @@ def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> 
     return _give_up(task, error, alone=False)
 
 
-def _give_up(task: Attempted, error: TaskError, *, alone: bool) -> Settlement:
+def _give_up(task: LeasedTask, error: TaskError, *, alone: bool) -> Settlement:
     if task.task_type is TaskType.REPAIR:
         known = {} if task.broken_by is None else {BROKEN_BY: str(task.broken_by)}
         return Fail(dataclasses.replace(error, metadata=known))

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 from collections.abc import Mapping
+from typing import Protocol
 
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey
@@ -97,6 +98,31 @@ class Claim:
     answered_at: dt.datetime
 
 
+class LeasedTask(Protocol):
+    """A leased task, running or lost. ``attempt`` is from 1; ``broken_by`` broke its process."""
+
+    @property
+    def key(self) -> ProcessKey: ...
+
+    @property
+    def task_id(self) -> int: ...
+
+    @property
+    def task_type(self) -> TaskType: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def broken_by(self) -> int | None: ...
+
+    @property
+    def first_started_at(self) -> dt.datetime: ...
+
+    @property
+    def trace_context(self) -> Mapping[str, str]: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
     """A leased task with all that a step needs: what a claim returns.
@@ -128,7 +154,6 @@ class RunningTask:
 
     @property
     def key(self) -> ProcessKey:
-        """The process it works on."""
         return self.process.key
 
     @property

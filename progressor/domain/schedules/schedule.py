@@ -100,8 +100,6 @@ class ScheduleRunState(enum.StrEnum):
 
 
 class Decision(enum.StrEnum):
-    """What becomes of a run."""
-
     START = "start"
     QUEUE = "queue"
     SKIP = "skip"
@@ -177,18 +175,12 @@ class Timing:
 
     def has_instants_of(self, other: "Timing") -> bool:
         """Return whether both run at the same instants, with the same jitter."""
-        return (self.times, self.jitter, self.start_at, self.end_at) == (
-            other.times,
-            other.jitter,
-            other.start_at,
-            other.end_at,
-        )
+        policy, window = other.overlap_policy, other.catch_up_window
+        return dataclasses.replace(self, overlap_policy=policy, catch_up_window=window) == other
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """What a schedule does, and when."""
-
     timing: Timing
     target: Target
 
@@ -267,13 +259,10 @@ class Plan:
 
 
 def schedule_key(namespace: str, schedule_id: str) -> ScheduleKey:
-    """Return the key of a schedule, with its slot."""
     return ScheduleKey(process_key(namespace, schedule_id).slot, namespace, schedule_id)
 
 
 class Calendar:
-    """The instants of one schedule."""
-
     __slots__ = ("_cron", "_key", "_timing")
 
     def __init__(self, key: ScheduleKey, timing: Timing) -> None:
@@ -289,10 +278,7 @@ class Calendar:
             self._cron = CronClock(timing.times.expression, timing.times.time_zone)
 
     def upcoming(self, after: dt.datetime, until: dt.datetime | None = None) -> Upcoming | None:
-        """Return the first instant after `after` within start and end; None: there is none.
-
-        With `until`, none is looked for behind that.
-        """
+        """Return the first instant after `after`, up to `until`, within start and end, if any."""
         start_at, end_at = self._timing.start_at, self._timing.end_at
         if start_at is not None:
             after = max(after, start_at - _MICROSECOND)
@@ -302,10 +288,7 @@ class Calendar:
         return None if instant is None else self._with_jitter(instant)
 
     def following(self, after: dt.datetime, until: dt.datetime | None = None) -> Iterator[Upcoming]:
-        """Yield what comes after `after`, in order, up to `until` if that is given.
-
-        Without end otherwise, unless the schedule has one.
-        """
+        """Yield what comes after `after`, in order; without end if neither it nor `until` ends."""
         upcoming = self.upcoming(after, until)
         while upcoming is not None:
             yield upcoming
@@ -364,6 +347,9 @@ def decide(
 ) -> Decision:
     """Return what becomes of a new run; `run_schedules` is held to this by a test.
 
+    The oldest queued run is decided as that of a backfill with nothing else queued, whatever made
+    it; QUEUE: it stays queued.
+
     Args:
         policy: The schedule's, or that of the trigger or backfill.
         cause: What made it.
@@ -381,24 +367,6 @@ def decide(
             if cause is ScheduleRunCause.BACKFILL or not (is_at_work and has_queued):
                 return Decision.QUEUE
             return Decision.SKIP
-
-
-def decide_queued(policy: OverlapPolicy, *, is_at_work: bool) -> Decision:
-    """Return what becomes of the oldest queued run; QUEUE: it stays queued.
-
-    ``run_schedules`` is held to this by a test.
-
-    Args:
-        policy: The one with which it was queued.
-        is_at_work: What an earlier run started has not ended.
-    """
-    match policy:
-        case OverlapPolicy.ALLOW | OverlapPolicy.CANCEL_PREVIOUS:
-            return Decision.START
-        case OverlapPolicy.SKIP:
-            return Decision.SKIP if is_at_work else Decision.START
-        case OverlapPolicy.QUEUE_ONE:
-            return Decision.QUEUE if is_at_work else Decision.START
 
 
 def target_id(template: str, schedule_id: str, instant: dt.datetime) -> str:

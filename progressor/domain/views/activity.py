@@ -76,8 +76,6 @@ class QueueCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What the replicas do, and what waits."""
-
     facts: Facts
     counts: QueueCounts
 

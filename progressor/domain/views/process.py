@@ -97,7 +97,6 @@ Place = tuple[dt.datetime, str, str]
 
 
 def place_of(process: Process) -> Place:
-    """Return where a process stands in a list."""
     return process.created_at, process.key.namespace, process.key.process_id
 
 

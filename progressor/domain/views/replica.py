@@ -109,7 +109,6 @@ class Facts:
         return replica.heartbeat_at < self.read_at - replica.lease_timeout
 
     def state_of(self, replica: ReplicaFacts) -> ReplicaState:
-        """Return the state of a replica."""
         if self.is_silent(replica):
             return ReplicaState.SILENT
         return ReplicaState.DRAINING if replica.draining else ReplicaState.SERVING
@@ -146,7 +145,6 @@ class ReplicaView:
 
     @property
     def state(self) -> ReplicaState:
-        """The state, by its heartbeat's age."""
         if self.heartbeat_age > self.lease_timeout:
             return ReplicaState.SILENT
         return ReplicaState.DRAINING if self.draining else ReplicaState.SERVING

@@ -109,7 +109,6 @@ class UnfinishedTask:
 
     @property
     def attempt(self) -> int:
-        """The attempt that runs now, or comes next."""
         return self.attempt_count + (self.lease is None)
 
 
@@ -208,8 +207,6 @@ class BehindTask:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BehindVersion:
-    """A smaller version of its order has not ended."""
-
     NAME: ClassVar = "order"
 
     order: OrderWait
@@ -286,5 +283,4 @@ class Wait:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """All that it waits for."""
         return (self.cause, *self.besides)

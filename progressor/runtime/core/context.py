@@ -38,7 +38,6 @@ class Context:
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
 
     def __post_init__(self) -> None:
-        """Count with the metrics."""
         object.__setattr__(self, "measures", Measures(self.metrics))
 
     def jitter(self) -> float:
@@ -50,7 +49,6 @@ class Context:
         return Backoff(first=first, longest=longest, jitter=self.jitter)
 
     def lease_of(self, namespace: Namespace) -> dt.timedelta:
-        """Return how long a lease for one step in a namespace lasts."""
         return namespace.step_timeout + self.replica.step_grace
 
     async def repeat(

@@ -36,8 +36,6 @@ class LeaseHandle:
 
 
 class Leases:
-    """All leases that this replica holds."""
-
     def __init__(self) -> None:
         self.lost = False
         """Whether others may have the tasks: what is leased now is abandoned before it begins."""
@@ -45,7 +43,6 @@ class Leases:
         self._task_ids: set[int] = set()
 
     def take(self, task: RunningTask) -> LeaseHandle:
-        """Record that a worker runs a task."""
         handle = LeaseHandle(task.task_id, task.token, Ending.ABANDONED if self.lost else None)
         self._handles.add(handle)
         self._task_ids.add(task.task_id)
@@ -58,16 +55,13 @@ class Leases:
         self._task_ids.add(task.task_id)
 
     def drop(self, handle: LeaseHandle) -> None:
-        """Record that the worker is done."""
         self._handles.discard(handle)
         self._task_ids.discard(handle.task_id)
 
     def carries(self, task_id: int) -> bool:
-        """Return whether a worker of this replica runs a task."""
         return task_id in self._task_ids
 
     def tokens(self) -> Collection[int]:
-        """Return the tokens of all leases held."""
         return [handle.token for handle in self._handles]
 
     def let_go(self, ending: Ending) -> None:

@@ -33,8 +33,6 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 @dataclasses.dataclass(slots=True)
 class _Tally:
-    """What was done in one namespace, counted on the event loop."""
-
     settled: int = 0
     attempts: int = 0
     failed: int = 0
@@ -76,7 +74,6 @@ class Measures:
             self._metrics.bytes_written.add(len(request.args), (namespace, "args"))
 
     def imported(self, process: Import) -> None:
-        """Count what came with an imported process."""
         namespace, metrics = process.key.namespace, self._metrics
         if process.history:
             metrics.events_written.add(len(process.history), (namespace,))
@@ -86,7 +83,6 @@ class Measures:
             metrics.bytes_written.add(len(process.aux_state), (namespace, "aux_state"))
 
     def removed(self, key: ProcessKey, seconds: float) -> None:
-        """Count a process that was removed by a request."""
         labels = (key.namespace, TaskType.REMOVE)
         self._metrics.process_removing.record(seconds * MILLISECONDS, labels)
 
@@ -103,7 +99,6 @@ class Measures:
             self._metrics.timer_lateness.record(late, (task.key.namespace,))
 
     def answered(self, task: RunningTask, outcome: Outcome, seconds: float) -> None:
-        """Count an attempt at the processor that took so long."""
         namespace, task_type = task.key.namespace, task.task_type
         self._metrics.task_processing.record(seconds * MILLISECONDS, (namespace, task_type))
         tally = self._tallies[namespace]
@@ -131,11 +126,9 @@ class Measures:
             count_ends(metrics, entry.key, entry.part, task_type, settlement)
 
     def fenced(self, entry: Entry) -> None:
-        """Count a settlement that changed nothing."""
         self._metrics.fenced.add(1, (entry.key.namespace, entry.task_type))
 
     def abandoned(self, task: RunningTask) -> None:
-        """Count a step that was given up."""
         self._metrics.abandoned.add(1, (task.key.namespace, task.task_type))
 
     def claimed(self, claimed: Sequence[Claimed], seconds: float) -> None:
@@ -147,14 +140,12 @@ class Measures:
             histogram.record(seconds * MILLISECONDS, labels)
 
     def found_nothing(self, namespaces: Iterable[str], seconds: float) -> None:
-        """Count a scan for due tasks in namespaces that have none."""
         milliseconds = seconds * MILLISECONDS
         for name in namespaces:
             self._metrics.calls_scanning.record(milliseconds, (name, TaskType.CALL))
             self._metrics.timers_scanning.record(milliseconds, (name, TaskType.TIMEOUT))
 
     def missed(self, claimed: Claimed) -> None:
-        """Count a task that should have been claimed before."""
         labels = (claimed.task.key.namespace, claimed.task.task_type)
         self._metrics.scan_found.add(1, labels)
 

@@ -15,11 +15,9 @@ class Observers:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, observer: Observer) -> None:
-        """Call `observer` for each point from now on."""
         self._observers.append(observer)
 
     def tell(self, point: str, **facts: object) -> None:
-        """Report that a point was passed."""
         self.counts[point] += 1
         for observer in self._observers:
             observer(point, facts)

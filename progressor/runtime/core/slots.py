@@ -38,8 +38,6 @@ class _NamespaceSlots:
 
 
 class Slots:
-    """The slots of all namespaces, and the steps that fill them."""
-
     def __init__(self, carry: Callable[[RunningTask], Awaitable[None]]) -> None:
         self._carry = carry
         self._namespaces: dict[str, _NamespaceSlots] = {}
@@ -63,12 +61,10 @@ class Slots:
             self._group = None
 
     async def idle(self) -> None:
-        """Wait until no slot is busy."""
         await self._idle.wait()
 
     @property
     def closed(self) -> bool:
-        """Whether no slots are given at the moment."""
         return self.draining or self.suspended
 
     def reserve(self, namespace: Namespace) -> bool:
@@ -87,7 +83,6 @@ class Slots:
         return count
 
     def give_back(self, namespace: str, count: int = 1) -> None:
-        """Return slots that were reserved and not needed."""
         own = self._namespaces[namespace]
         assert own.busy >= count, "more slots given back than were taken"
         own.busy -= count
@@ -137,7 +132,6 @@ class Slots:
         own.looked_at = max(own.looked_at, mark)
 
     def has_backlog(self, namespace: str) -> bool:
-        """Return whether due tasks of a namespace may have found no free slot."""
         own = self._namespaces.get(namespace)
         return own is not None and own.has_backlog
 
@@ -146,7 +140,6 @@ class Slots:
         return [(name, own.busy, own.free) for name, own in tuple(self._namespaces.items())]
 
     def busy_count(self, namespace: str) -> int:
-        """Return the busy slots of a namespace."""
         own = self._namespaces.get(namespace)
         return 0 if own is None else own.busy
 

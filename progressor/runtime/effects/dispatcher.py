@@ -2,40 +2,19 @@
 
 A write returns ``(result, effects)``; its awaiter passes the effects on at once, without
 awaiting anything in between. An effect is a hint that saves a scan: losing one delays work and
-loses none of it. So this holds when a caller is cancelled:
+loses none of it. The effects of a write are lost with its result, if the caller is cancelled while
+it is under way, or if the answer of a batch is lost and it is written again: the scans find what
+they would have said. They are never lost between the two: a coroutine's return value reaches its
+awaiter without a point of suspension. So a write of several transactions is one call per
+transaction, each with its own effects, and what has to be read afterwards is read after they were
+applied. The effects of a batch come with one of its results.
 
-- *While the write is under way.* Whether it was done is unknown. If it was, its effects are lost
-  with its result, and the scans find what they would have said: due tasks, gates and jobs that were
-  not looked at (``scan_found``, ``gates_scan_found``). Callers in any replica get their replies by
-  the safety net of `Replies`.
-- *Between the write and its effects.* This cannot happen: a coroutine's return value reaches its
-  awaiter without a point of suspension. A write of several transactions is therefore one call per
-  transaction, each with its own effects, and what has to be read afterwards is read after they
-  were applied.
-- *A settlement or an admission.* It is written even if its caller is gone, and its effects are
-  applied: a request's admission by a callback of its future, which is never cancelled; a zombie's
-  settlement likewise; a step's by its worker, which is cancelled only while it asks the processor,
-  or when the replica gives up (`Wiring.cancel`) and its queues end with it. The effects of a batch
-  come with one of its results, so they are applied once.
-- *A batch that is written again because its answer was lost.* The effects of the lost answer are
-  lost, and left to the scans.
+A settlement or an admission is written even if its caller is gone, and its effects are applied: by
+a callback of its future, which is never cancelled; a step's by its worker, which is cancelled only
+while it asks the processor, or when the replica gives up (`Wiring.cancel`).
 
-A settlement also logs the change of its process's state, at info, or at warning if it breaks:
-
-======================  ==========================================================================
-message                 the process
-======================  ==========================================================================
-``process runs``        has left init: its first step succeeded
-``process broke``       is in error; the fields name the task and the reason
-``process repaired``    is out of error, by a repair or by the timer that broke it
-``process finished``    has its result
-``process removed``     is deleted, with all its rows
-======================  ==========================================================================
-
-What a request does without a step (SimpleRepair, Remove, and Put: ``process imported``), its
-servicer logs in the same words. The fields are ids and reasons but no text of users, which may be
-payload. A step that changes no state logs nothing. Under load, repeated lines are counted instead
-of written (``telemetry/logs/repetition.py``).
+A settlement also logs the change of its process's state (docs/reference/logs.md), with ids and
+reasons but no text of users, which may be payload.
 """
 
 import dataclasses

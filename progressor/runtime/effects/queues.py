@@ -95,7 +95,6 @@ class GateQueue:
         self.lowered_changed = asyncio.Event()
 
     def add(self, effects: Effects) -> None:
-        """Add what fits; returns at once."""
         for later in effects.later:
             self._add_later(later)
         for again in effects.again[: max(0, AGAIN_MAX - len(self.again))]:
@@ -108,7 +107,6 @@ class GateQueue:
             self.lowered_changed.set()
 
     def take_again(self) -> dict[Again, None]:
-        """Take everything that is queued for another look."""
         taken, self.again = self.again, {}
         return taken
 
@@ -153,7 +151,6 @@ class UpkeepQueue:
         """Set while the queue is not empty."""
 
     def add(self, *leaders: ProcessKey) -> None:
-        """Add the leaders that fit."""
         for leader in leaders:
             if len(self._leaders) < UPKEEP_MAX:
                 self._leaders[leader] = None

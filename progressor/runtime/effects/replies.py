@@ -72,7 +72,6 @@ class Replies:
 
     @property
     def waiting_count(self) -> int:
-        """Tasks that are waited for."""
         return len(self._expected)
 
     def expect(self, task_id: int, key: ProcessKey, waiter: Waiter) -> None:
@@ -86,7 +85,6 @@ class Replies:
             self._want([task_id])
 
     def forget(self, task_id: int, waiter: Waiter) -> None:
-        """Drop a waiter whose caller has gone."""
         expected = self._expected.get(task_id)
         if expected is not None and waiter in expected.waiters:
             expected.waiters.remove(waiter)
@@ -103,7 +101,6 @@ class Replies:
                 self._queue_notification(replica_id, result.task_id, (namespace, result.task_type))
 
     async def run(self) -> None:
-        """Listen, fetch and notify until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_listener(), name="replies listener")
             group.create_task(self._run_fetcher(), name="replies fetcher")

@@ -137,8 +137,6 @@ class HistoryCache:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepHistories:
-    """Reads histories for steps, and keeps the cache up to date with their settlements."""
-
     stored: Histories
     cache: HistoryCache
 
@@ -207,7 +205,6 @@ def _kept(task: RunningTask, namespace: Namespace) -> int | None:
 def _recorded(
     settlement: Settlement, before: Process, task_id: int, settled_at: dt.datetime
 ) -> tuple[Event, ...]:
-    """Return the events of a settlement as they stand in the history now."""
     if not isinstance(settlement, Finish):
         return ()
     return tuple(

@@ -41,8 +41,6 @@ _UNIMPLEMENTED = 12
 
 
 class JobSteps:
-    """Reads what a step has to know of a job, and plans what it adds to one."""
-
     def __init__(self, jobs: Jobs) -> None:
         self._jobs, self._names = jobs, NodeNames(jobs)
 
@@ -139,7 +137,6 @@ def _reason(node: NodeOutcome) -> str:
 
 
 def _scheduled(action: StartNodes) -> StartNodes:
-    """Return an action whose nodes know that a schedule started their job."""
     return dataclasses.replace(
         action,
         nodes=tuple(

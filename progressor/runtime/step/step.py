@@ -69,8 +69,6 @@ _JOB_UNREADABLE = Failed(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Runs tasks."""
-
     processor: ProcessorClient
     settlements: Settlements
     histories: StepHistories

@@ -43,8 +43,6 @@ _TOO_LATE = "it took longer than the lease lasts"
 
 
 class Report(enum.Enum):
-    """What a heartbeat reports, on the event loop."""
-
     WRITTEN = enum.auto()
     """A beat was written, and the lease is valid."""
     MISSED = enum.auto()
@@ -95,7 +93,6 @@ class Heartbeat:
         return self._clock.monotonic() - self.last_beat_at
 
     def start(self) -> None:
-        """Begin to beat."""
         self._thread.start()
 
     def drain(self) -> None:

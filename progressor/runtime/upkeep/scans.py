@@ -53,7 +53,6 @@ class RetentionScan:
     )
 
     async def scan(self) -> None:
-        """Delete a share of what is old enough."""
         await self.results.delete_old_replies(age=REPLIES_AGE)
         await self.replicas.delete_dead(retention=REPLICAS_AGE)
         limit = self.context.scanner.retention_batch_max
@@ -75,8 +74,6 @@ class RetentionScan:
 
 
 class QueueScan:
-    """Counts what waits, and remembers it for the metrics."""
-
     def __init__(self, *, queues: QueueWatch, namespaces: Namespaces, metrics: Metrics) -> None:
         self._queues = queues
         self._namespaces = namespaces
@@ -92,7 +89,6 @@ class QueueScan:
         )
 
     async def scan(self) -> None:
-        """Count, and remember the counts."""
         if not self._namespaces.known():
             await self._namespaces.refresh()
         names = [namespace.name for namespace in self._namespaces.known()]

@@ -61,7 +61,6 @@ class ZombieScan:
         object.__setattr__(self, "_guard", ClockGuard(self.context.replica.lease_timeout))
 
     async def scan(self) -> None:
-        """Find lost leases and settle them."""
         jump = self._guard.jump
         answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
@@ -198,7 +197,6 @@ class ZombieScan:
         span: Span,
         future: asyncio.Future[Outcome],
     ) -> None:
-        """Log and observe the result of a collection."""
         settlement = entry.settlement
         try:
             written = future.result()

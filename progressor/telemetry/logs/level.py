@@ -17,10 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cancellable(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> object:
-        """Prevent it, if it has not happened."""
+    def cancel(self) -> object: ...
 
 
 Later = Callable[[float, Callable[[], None]], Cancellable]
@@ -36,7 +33,6 @@ def apply(level: Level) -> None:
 
 
 def current() -> Level:
-    """Return the lowest level that this process logs."""
     level = logging.getLogger().level
     found: Level = "error"
     for each in reversed(LEVELS):
@@ -56,10 +52,8 @@ class LogLevelSwitch:
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
         """Log nothing below `level` from now on, and return the previous level.
 
-        Args:
-            level: The lowest level that is logged.
-            lasting: After this time the level is reset to the last one that was set without a
-                time, or that of the start. Zero: until the next change.
+        After `lasting` it is reset to the last one that was set without a time, or that of the
+        start. Zero: until the next change.
         """
         previous = current()
         if self._reset is None:

@@ -1,13 +1,10 @@
 """Limits repetition in the log: the same message is logged five times, then counted.
 
-A broken database makes a thousand requests log the same message in a second. So a message of a
-logger is logged at most REPEATED_MAX times within WINDOW_SECONDS of the first one; further ones are
-suppressed and counted. When the window ends, the last one is logged with ``repeated``, the number
-suppressed, and ``repeated_for``, the first REPEATED_IDS_MAX distinct ids that they were about. The
-first message of a kind is always logged at once.
-
-Messages are the same if they have the same text before values are filled in, level and namespace
-and, with a traceback, the same type of error raised by the same line.
+A message of a logger is logged at most REPEATED_MAX times within WINDOW_SECONDS of the first one;
+further ones are suppressed and counted. When the window ends, the last one is logged with
+``repeated``, the number suppressed, and ``repeated_for``, the first REPEATED_IDS_MAX distinct ids
+that they were about. Messages are the same if they have the same text before values are filled in,
+level and namespace and, with a traceback, the same type of error raised by the same line.
 """
 
 import copy
@@ -65,12 +62,10 @@ class Repetition:
             return released
 
     def expire(self) -> list[logging.LogRecord]:
-        """Return the suppressed records of windows that have ended."""
         with self._lock:
             return self._close(self._monotonic())
 
     def close(self) -> list[logging.LogRecord]:
-        """Return the suppressed records of all windows."""
         with self._lock:
             return self._close(float("inf"))
 

@@ -1,9 +1,4 @@
-"""Log setup: standard logging to stderr, as human-readable lines or as JSON.
-
-Modules log with ``logging.getLogger(__name__)``, a constant text and ``extra`` fields. Each line
-has the ids of its trace, if any; repeated messages are counted (``repetition``); the level can be
-changed at any time (``level``).
-"""
+"""Log setup: standard logging to stderr, as human-readable lines or as JSON."""
 
 import contextlib
 import io
@@ -33,11 +28,8 @@ def set_up_logs(
 ) -> None:
     """Send every log record to `stream` from now on; another call replaces the set-up.
 
-    Args:
-        level: The lowest level that is logged.
-        log_format: auto: for people on a terminal, else JSON, one object per line.
-        replica: A field of every record, for a log that several replicas share.
-        stream: Standard error if None.
+    `log_format` auto: for people on a terminal, else JSON, one object per line. `replica` is a
+    field of every record, for a log that several replicas share; `stream` None: standard error.
     """
     stream = sys.stderr if stream is None else stream
     for_people = _is_for_people(log_format, stream)
@@ -99,7 +91,6 @@ class LogOutput(logging.StreamHandler[TextIO]):
         self._closed = False
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write or suppress `record`; return whether it was written."""
         # Not in the formatter: a suppressed record may be written after its span has ended.
         _add_trace(record)
         released = self._repetition.take(record)

@@ -3,13 +3,9 @@
 gRPC's core is written in C++ and writes lines in its own format to descriptor 2, from its own
 threads. In a JSON log no parser could read them. So within the context, descriptor 2 is a pipe
 whose lines become records: of logger ``grpc_core``, with the level and place that they contain, or
-else of logger ``stderr``. The log itself goes to the original standard error.
-
- 1. Writers never wait for the pipe because they may hold locks that its reader needs. A line that
-    does not fit is lost.
- 2. A crash still shows its traceback: ``faulthandler`` writes to the original standard error. The
-    last lines from C++ may be lost.
- 3. A record that cannot be written causes no new lines.
+else of logger ``stderr``. The log itself goes to the original standard error, and so does the
+traceback of a crash. Writers never wait for the pipe because they may hold locks that its reader
+needs: a line that does not fit is lost.
 """
 
 import contextlib

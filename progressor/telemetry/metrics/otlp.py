@@ -1,10 +1,8 @@
 """Pushes the metrics to a collector by OTLP over gRPC.
 
 The SDK's exporter encodes, splits, sends and retries; ours is what turns a snapshot of the fast
-instruments (``../instruments.py``) into its data classes, and the thread that does so each
-interval. The SDK cannot take that over (opentelemetry-sdk 1.45): it has no metric producers, its
-observable instruments exclude histograms, and its periodic reader takes data from its own
-instruments only (``MetricReader.collect`` is final).
+instruments (``../instruments.py``) into its data classes, and the thread that does so. The SDK
+(1.45) has no metric producers, and its periodic reader takes data from its own instruments only.
 
 All values are cumulative since this process started, so a lost push loses nothing. While the
 collector is unavailable, there is one warning a minute.
@@ -64,15 +62,7 @@ class Push:
         resource: Resource,
         clock: Clock,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            metrics: What is pushed.
-            endpoint: As in ``http://localhost:4317``, gRPC; TLS if it is https.
-            interval: Between two pushes.
-            resource: The attributes of this replica.
-            clock: For the time of each push; counters begin now.
-        """
+        """Take what is pushed, and where: ``http://localhost:4317``, gRPC; TLS if it is https."""
         self._metrics = metrics
         self._interval = interval.total_seconds()
         self._resource = resource
@@ -90,11 +80,9 @@ class Push:
 
     @property
     def is_running(self) -> bool:
-        """Whether there may be more pushes."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to push."""
         logging.getLogger(EXPORTER_LOGGER).addFilter(self._once_a_minute)
         self._thread.start()
 
@@ -129,7 +117,6 @@ class OnceAMinute(logging.Filter):
         self._quiet_until = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record may pass."""
         if record.created < self._quiet_until:
             return False
         self._quiet_until = record.created + _WARN_SECONDS
@@ -142,11 +129,7 @@ def metrics_data(
 ) -> MetricsData:
     """Return families as OpenTelemetry's exporters take them; those without values are left out.
 
-    Args:
-        families: What is exported.
-        resource: The attributes of this replica.
-        started_at: Since when counters and histograms count.
-        now: When they were read.
+    Counters and histograms count since `started_at`, and were read `now`.
     """
     since, until = _nanoseconds(started_at), _nanoseconds(now)
     metrics = [

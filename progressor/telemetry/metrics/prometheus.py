@@ -71,7 +71,6 @@ class MetricsEndpoint:
         return f"http://{f'[{host}]' if ':' in host else host}:{server.port}{PATH}"
 
     def close(self) -> None:
-        """Stop listening, if it is open."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -96,7 +95,6 @@ class MetricsEndpoint:
 
 
 def exposed(family: Family) -> Exposed:
-    """Return a family as prometheus-client writes it."""
     metric = family.metric
     # prometheus-client appends a unit to names that do not end in it.
     unit = _UNITS.get(metric.unit, "")
@@ -115,13 +113,10 @@ def exposed(family: Family) -> Exposed:
 
 
 class Families:
-    """The metrics as a collector of prometheus-client."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Exposed]:
-        """Yield all metrics; called by the registry for each scrape."""
         return map(exposed, self._metrics.families())
 
 

@@ -1,15 +1,12 @@
 """The HTTP server of the metrics endpoint, with bounds that ``http.server`` lacks.
 
-It reads one request per connection, answers it and closes the connection. Guarantees:
+It reads one request per connection, answers any input with an HTTP status, and logs nothing that a
+client sends as an error. A request must arrive within REQUEST_SECONDS in total, and be read within
+ANSWER_SECONDS. Of more than CONNECTIONS_MAX connections, the one that has been sending its request
+for longest is closed: a scraper sends its request at once.
 
-- Any input is answered with an HTTP status; nothing that a client sends is logged as an error.
-- A request must arrive within REQUEST_SECONDS in total, and be read within ANSWER_SECONDS.
-- There are at most CONNECTIONS_MAX connections, each with a thread. If one more comes, the one that
-  has been sending its request for longest is closed: a scraper sends its request at once.
-
-prometheus-client's own server (0.26) is shorter and was tried: 60 clients that sent half a request
-took 8 s to connect (its backlog is 5) and kept 60 threads for as long as they liked; an ``Accept``
-with ``version=none`` was answered with 500 and a traceback in the log.
+prometheus-client's own server (0.26) was tried: 60 clients that sent half a request took 8 s to
+connect and kept 60 threads; an ``Accept`` with ``version=none`` was answered with 500.
 """
 
 import contextlib
@@ -47,8 +44,6 @@ _log = logging.getLogger(__name__)
 
 
 class ScrapeServer(socketserver.ThreadingTCPServer):
-    """Serves scrapes until it is shut down."""
-
     allow_reuse_address = True  # despite connections of an engine that has stopped
     daemon_threads = True
     request_queue_size = CONNECTIONS_MAX
@@ -81,7 +76,6 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Give a connection a thread, or answer 503."""
         if self._enter(request):
             super().process_request(request, client_address)
             return
@@ -91,7 +85,6 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
         self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a connection, in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:

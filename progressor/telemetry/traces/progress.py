@@ -38,7 +38,6 @@ class TraceProgress:
 
     @classmethod
     def none(cls, now: dt.datetime) -> Self:
-        """Return the progress of a trace that begins now."""
         return cls(0, int(now.timestamp()))
 
     @classmethod
@@ -58,7 +57,6 @@ class TraceProgress:
         )
 
     def one_more(self) -> "TraceProgress":
-        """Return the progress after another step."""
         return TraceProgress(self.step_count + 1, self.began_seconds)
 
     def written_into(self, tracestate: str) -> str:

@@ -1,12 +1,9 @@
 """The queue of spans to the collector: bounded, and emptied by its own thread.
 
-Guarantees, whatever the collector does:
-
-- Ending a span never waits and never logs. OpenTelemetry's own processor (1.45) logs each span that
-  finds its queue full, so that an unavailable collector slows down the engine.
-- At most QUEUE_MAX spans wait; further ones are lost, as are batches that the collector did not
-  take. Lost spans are counted.
-- A killed replica loses the spans of about the last INTERVAL_SECONDS.
+Whatever the collector does, ending a span never waits and never logs. (OpenTelemetry's own
+processor, 1.45, logs each span that finds its queue full, so that an unavailable collector slows
+down the engine.) At most QUEUE_MAX spans wait; further ones are lost, as are batches that the
+collector did not take, and counted. A killed replica loses about the last INTERVAL_SECONDS.
 """
 
 import collections
@@ -37,12 +34,7 @@ class SpanQueue(SpanProcessor):
     """The queue, from the first ended span to `shutdown`."""
 
     def __init__(self, exporter: SpanExporter, *, last_seconds: float) -> None:
-        """Start nothing: the first span starts the thread.
-
-        Args:
-            exporter: Takes batches; called from one thread at a time.
-            last_seconds: Timeout of the last push, and again of its cancellation.
-        """
+        """Take the exporter, and the timeout of the last push, and again of its cancellation."""
         self._exporter = exporter
         self._last_seconds = last_seconds
         self._queue: collections.deque[ReadableSpan] = collections.deque()
@@ -62,7 +54,6 @@ class SpanQueue(SpanProcessor):
         ]
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Enqueue a span, if there is room."""
         queue = self._queue
         if len(queue) >= QUEUE_MAX or self._is_closed:
             self._no_room_count += 1

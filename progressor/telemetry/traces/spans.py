@@ -1,8 +1,4 @@
-"""Spans: what is recorded about a request or a step, and the null span if nothing is.
-
-The attributes follow OpenTelemetry's semantic conventions for RPCs, databases and messaging; those
-without a convention are named ``progressor.…``.
-"""
+"""Spans: what is recorded about a request or a step, and the null span if nothing is."""
 
 import asyncio
 import dataclasses
@@ -33,14 +29,8 @@ W3C = TraceContextTextMapPropagator()
 """Reads and writes a trace context, whatever propagators the environment configures."""
 
 POSTGRESQL: Mapping[str, AttributeValue] = {names.DB_SYSTEM: "postgresql"}
-"""Attributes of every statement."""
-
 SETTLE_TASKS: Mapping[str, AttributeValue] = {**POSTGRESQL, names.DB_PROCEDURE: "settle_tasks"}
-"""Attributes of a settlement."""
-
 NOTHING: Mapping[str, AttributeValue] = {}
-"""No attributes."""
-
 _PROCESS = f"{names.PROCESSOR_SERVICE}/Process"
 _SOCKETS = frozenset({"unix", "unix-abstract"})
 
@@ -57,87 +47,15 @@ _FAULTS = frozenset({2, 4, 12, 13, 14, 15})
 
 
 class Span:
-    """The interface of spans; this one, UNTRACED, records nothing.
+    """What is recorded about a request or a step, exported when it ends.
 
     As a context manager a span ends with its block: lines logged in the block have its trace id,
     and an error that leaves the block is its status.
     """
 
-    __slots__ = ()
-
-    on_sent: Callable[[], None] | None = None
-    """Called when the batch with this write is sent; None if not needed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End it."""
-
-    def context(self, otherwise: TraceContext) -> TraceContext:
-        """Return the context for what follows from this span, which began under `otherwise`.
-
-        For an untraced span it is `otherwise`, whose baggage is always kept.
-        """
-        return otherwise
-
-    def with_context(self, task: RunningTask) -> RunningTask:
-        """Return the task for the processor, with this span's context."""
-        return task
-
-    def set(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Set attributes, by the names of `names.ATTRIBUTES`."""
-
-    def call(self) -> "Span":
-        """Begin the span of the request to the processor."""
-        return self
-
-    def settle(self) -> "Span":
-        """Begin the span of the settlement."""
-        return self
-
-    def answered(self, outcome: Outcome) -> None:
-        """Record the outcome of the attempt."""
-
-    def settled(self, settlement: Settlement, following: RunningTask | None) -> None:
-        """Record what was written, and the task that the worker continues with."""
-
-    def admitted(self, admission: Admission) -> None:
-        """Record the outcome of the request's admission."""
-
-    def ran(
-        self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
-    ) -> None:
-        """Record the outcome of a schedule run: `late` if meaningful, `reason` of a refusal."""
-
-    def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
-        """Record how a request was answered: a gRPC code, and the reason of an error."""
-
-    def fail(self, reason: str) -> None:
-        """Record a failure, also in the step that the span is part of."""
-
-    def end(self) -> None:
-        """End it without a block."""
-
-    def drop(self) -> None:
-        """Never export it."""
-
-
-UNTRACED = Span()
-"""The span of what is not traced. On the hot path, check `is UNTRACED` to skip even the call."""
-
-
-class Recorded(Span):
-    """A span that is exported when it ends."""
-
     __slots__ = (
         "_began_at", "_is_dropped", "_is_rpc", "_progress", "_span", "_step", "_subject", "_token",
-        "_tracer",
+        "_tracer", "on_sent",
     )  # fmt: skip
 
     def __init__(
@@ -146,7 +64,7 @@ class Recorded(Span):
         span: trace.Span,
         *,
         is_rpc: bool = False,
-        step: "Recorded | None" = None,
+        step: "Span | None" = None,
         subject: Mapping[str, AttributeValue] = NOTHING,
         progress: TraceProgress | None = None,
     ) -> None:
@@ -165,6 +83,8 @@ class Recorded(Span):
         # The clock of uvloop has a resolution of milliseconds.
         self._began_at = time.perf_counter()
         self._token: Token[contexts.Context] | None = None
+        self.on_sent: Callable[[], None] | None = self._sent
+        """Called when the batch with this write is sent, perhaps after its caller is gone."""
 
     def __enter__(self) -> Self:
         self._token = contexts.attach(trace.set_span_in_context(self._span))
@@ -188,6 +108,10 @@ class Recorded(Span):
         self.end()
 
     def context(self, otherwise: TraceContext) -> TraceContext:
+        """Return the context for what follows from this span, which began under `otherwise`.
+
+        For an untraced span it is `otherwise`, whose baggage is always kept.
+        """
         carrier: dict[str, str] = {}
         W3C.inject(carrier, trace.set_span_in_context(self._span))
         if self._progress is not None:
@@ -198,19 +122,22 @@ class Recorded(Span):
         return carrier
 
     def with_context(self, task: RunningTask) -> RunningTask:
+        """Return the task for the processor, with this span's context."""
         return dataclasses.replace(task, trace_context=self.context(task.trace_context))
 
     def set(self, attributes: Mapping[str, AttributeValue]) -> None:
         self._span.set_attributes(attributes)
 
-    def call(self) -> Span:
+    def call(self) -> "Span":
+        """Begin the span of the request to the processor."""
         return self._child(_PROCESS, trace.SpanKind.CLIENT, rpc(_PROCESS), is_rpc=True)
 
-    def settle(self) -> Span:
+    def settle(self) -> "Span":
+        """Begin the span of the settlement."""
         return self._child(names.SETTLE, trace.SpanKind.CLIENT, SETTLE_TASKS)
 
     def answered(self, outcome: Outcome) -> None:
-        """Set the status; a rejection by the processor is not a failure."""
+        """Record the outcome of the attempt; a rejection by the processor is not a failure."""
         code = 0
         if isinstance(outcome, Rejected):
             self._span.set_attribute(names.REJECTED, value=True)
@@ -221,6 +148,7 @@ class Recorded(Span):
             self._span.set_attribute(names.RPC_STATUS_CODE, _code_name(code))
 
     def settled(self, settlement: Settlement, following: RunningTask | None) -> None:
+        """Record what was written, and the task that the worker continues with."""
         self._span.set_attribute(names.SETTLEMENT, type(settlement).__name__.lower())
         if isinstance(settlement, Retry):
             self._span.set_attribute(names.RETRY_DELAY, settlement.delay / _MILLISECOND)
@@ -235,7 +163,7 @@ class Recorded(Span):
     def ran(
         self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
     ) -> None:
-        """Set the attributes of a schedule run; one with a `reason` has failed."""
+        """Record the outcome of a schedule run: `late` if meaningful, `reason` of a refusal."""
         self._span.set_attribute(names.VERDICT, verdict)
         if late is not None:
             self._span.set_attribute(names.LATENESS, late / _MILLISECOND)
@@ -245,6 +173,7 @@ class Recorded(Span):
             self.fail(reason)
 
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
+        """Record how a request was answered: a gRPC code, and the reason of an error."""
         self._span.set_attribute(names.RPC_STATUS_CODE, _code_name(code))
         if is_rejected:
             self._span.set_attribute(names.REJECTED, value=True)
@@ -254,13 +183,14 @@ class Recorded(Span):
             self._span.set_attribute(names.ERROR_TYPE, reason)
 
     def fail(self, reason: str) -> None:
+        """Record a failure, also in the step that the span is part of."""
         self._span.set_attribute(names.ERROR_TYPE, reason)
         self._span.set_status(trace.StatusCode.ERROR, reason)
         if self._step is not None:
             self._step.fail(reason)
 
     def end(self) -> None:
-        """End it, unless it was dropped; once."""
+        """End it without a block, unless it was dropped."""
         if not self._is_dropped:
             self._span.end()
 
@@ -268,8 +198,7 @@ class Recorded(Span):
         """Drop it: a span that never ends is never exported."""
         self._is_dropped = True
 
-    def on_sent(self) -> None:
-        """Set how long the write was queued; it may be sent after its caller is gone."""
+    def _sent(self) -> None:
         if self._span.is_recording():
             waited = time.perf_counter() - self._began_at
             self._span.set_attribute(names.BATCH_WAIT, waited * 1e3)
@@ -281,10 +210,42 @@ class Recorded(Span):
         attributes: Mapping[str, AttributeValue],
         *,
         is_rpc: bool = False,
-    ) -> Span:
+    ) -> "Span":
         context = trace.set_span_in_context(self._span)
         span = self._tracer.start_span(name, context, kind, {**self._subject, **attributes})
-        return Recorded(self._tracer, span, is_rpc=is_rpc, step=self, progress=self._progress)
+        return Span(self._tracer, span, is_rpc=is_rpc, step=self, progress=self._progress)
+
+
+class _Untraced(Span):
+    """Records nothing, since OpenTelemetry's invalid span does not, and is no part of a context."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(trace.NoOpTracer(), trace.INVALID_SPAN)
+        self.on_sent = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def context(self, otherwise: TraceContext) -> TraceContext:
+        return otherwise
+
+    def with_context(self, task: RunningTask) -> RunningTask:
+        return task
+
+    def call(self) -> Span:
+        return self
+
+    def settle(self) -> Span:
+        return self
+
+
+UNTRACED: Span = _Untraced()
+"""The span of what is not traced. On the hot path, check `is UNTRACED` to skip even the call."""
 
 
 def is_sampled(context: TraceContext) -> bool:
@@ -294,12 +255,7 @@ def is_sampled(context: TraceContext) -> bool:
 
 
 def record_server(context: TraceContext, target: str) -> None:
-    """Record the server's address in the current span, if `context` is sampled.
-
-    Args:
-        context: That of the task sent to the processor.
-        target: In gRPC's form: ``host:port``, ``dns:///host:port``, ``unix:/path``.
-    """
+    """Record the address of a target of gRPC in the current span, if `context` is sampled."""
     if is_sampled(context):
         trace.get_current_span().set_attributes(_server(target))
 

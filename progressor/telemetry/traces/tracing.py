@@ -23,7 +23,6 @@ previous one (``progress``).
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -32,7 +31,7 @@ from opentelemetry.util.types import AttributeValue
 from progressor.domain.gates.constraint import GatedState
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.domain.processes.task import TIMER_TYPES, LeasedTask, RunningTask, TaskType
 from progressor.telemetry import names
 from progressor.telemetry.traces import progress
 from progressor.telemetry.traces.progress import TraceProgress
@@ -42,7 +41,6 @@ from progressor.telemetry.traces.spans import (
     SETTLE_TASKS,
     UNTRACED,
     W3C,
-    Recorded,
     Span,
     TraceContext,
     is_sampled,
@@ -57,39 +55,15 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
-class LeasedTask(Protocol):
-    """A leased task."""
-
-    @property
-    def key(self) -> ProcessKey: ...
-
-    @property
-    def task_id(self) -> int: ...
-
-    @property
-    def task_type(self) -> TaskType: ...
-
-    @property
-    def attempt(self) -> int:
-        """The attempt, from 1."""
-
-    @property
-    def trace_context(self) -> TraceContext:
-        """What is stored with it."""
-
-
 class Tracing:
     """Decides what is traced, and begins the spans that have no parent here."""
 
     def __init__(
         self, tracer: trace.Tracer | None, *, ratio: float, chance: Callable[[], float]
     ) -> None:
-        """Trace with `tracer`, or nothing if it is None.
+        """Trace with `tracer`, or nothing if it is None; it records all: sampling is decided here.
 
-        Args:
-            tracer: Of a provider that records every span: sampling is decided here.
-            ratio: Share of the traces started here that is sampled, 0 to 1.
-            chance: Returns a random number from 0 to 1.
+        A share of `ratio` of the traces started here is sampled; `chance` returns 0 to 1.
         """
         self._tracer = tracer
         self._ratio = ratio
@@ -97,7 +71,6 @@ class Tracing:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything may be traced."""
         return self._tracer is not None
 
     def follows(self, context: TraceContext) -> bool:
@@ -113,10 +86,9 @@ class Tracing:
             return UNTRACED
         name = f"{service}/{method}"
         span = self._tracer.start_span(name, _parent(caller), trace.SpanKind.SERVER, rpc(name))
-        return Recorded(self._tracer, span, is_rpc=True)
+        return Span(self._tracer, span, is_rpc=True)
 
     def admission(self, request: Request) -> Span:
-        """Begin the span of an admission."""
         context = request.trace_context
         if not context or self._tracer is None or not is_sampled(context):
             return UNTRACED
@@ -130,14 +102,12 @@ class Tracing:
             attributes[names.GATES] = tuple(request.constraints.gates)
         parent = _parent(request.trace_context)
         span = self._tracer.start_span(names.ADMIT, parent, trace.SpanKind.CLIENT, attributes)
-        return Recorded(self._tracer, span)
+        return Span(self._tracer, span)
 
     def step(self, task: RunningTask, *, behind: int | None = None) -> Span:
         """Begin the span of an attempt, at its claim if the task had waited.
 
-        Args:
-            task: The leased task.
-            behind: The task of the same process whose settlement leased it, if one did.
+        `behind` is the task of the same process whose settlement leased it, if one did.
         """
         context = task.trace_context
         if not context or self._tracer is None or not is_sampled(context):
@@ -166,10 +136,9 @@ class Tracing:
                 names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **spent, **POSTGRESQL},
                 start_time=begun_at,
             ).end(_nanoseconds(claim.answered_at))  # fmt: skip
-        return Recorded(self._tracer, span, subject=subject, progress=before.one_more())
+        return Span(self._tracer, span, subject=subject, progress=before.one_more())
 
     def collection(self, zombie: LeasedTask, *, cause: str, replica_id: int | None = None) -> Span:
-        """Begin the span of settling a lost lease."""
         if self._tracer is None or not self.follows(zombie.trace_context):
             return UNTRACED
         attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
@@ -177,7 +146,7 @@ class Tracing:
             attributes[names.LOST_REPLICA_ID] = replica_id
         parent = _parent(zombie.trace_context)
         span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
-        return Recorded(self._tracer, span)
+        return Span(self._tracer, span)
 
     def schedule_run(
         self,
@@ -190,12 +159,7 @@ class Tracing:
     ) -> Span:
         """Begin the span of a schedule run, traced as its request is, or by the ratio without one.
 
-        Args:
-            process: The process that it starts or calls.
-            schedule_id: In the same namespace.
-            instant: The scheduled instant.
-            cause: Why the schedule runs.
-            by_request: Whether the current request triggers it.
+        `process` is the one that it starts or calls; `by_request`: the current request triggers it.
         """
         if self._tracer is None:
             return UNTRACED
@@ -219,7 +183,7 @@ class Tracing:
         span = self._tracer.start_span(
             names.SCHEDULE_RUN, parent, trace.SpanKind.CLIENT, attributes
         )
-        return Recorded(self._tracer, span)
+        return Span(self._tracer, span)
 
 
 SILENT = Tracing(None, ratio=0.0, chance=lambda: 1.0)

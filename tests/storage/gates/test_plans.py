@@ -1,6 +1,5 @@
 """No promotion reads a whole table, and none reads more where ten times as many wait."""
 
-import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.rows.effects import BATCH_MAX, Again, LoweredGate
+from tests.support.builders import make_task
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of
@@ -53,16 +53,6 @@ PER_TASK = 40
 SOON = START + dt.timedelta(seconds=BATCH)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempted:
-    """What settling needs to know of a seeded task."""
-
-    task_type: TaskType
-    attempt: int
-    first_started_at: dt.datetime
-    broken_by: int | None = None
-
-
 async def leave_gates(store: Store) -> None:
     """Settle tasks that hold gates: the next in line of each is promoted."""
     entries = [
@@ -73,7 +63,7 @@ async def leave_gates(store: Store) -> None:
             attempt=1,
             token=number,
             settlement=settle(
-                Attempted(TaskType.CALL, 1, START),
+                make_task(),
                 success(),
                 namespace=NAMESPACE,
                 now=START,

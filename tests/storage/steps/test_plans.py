@@ -24,6 +24,7 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.processes.processes import Wanted
+from tests.support.builders import make_task
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import (
@@ -69,16 +70,6 @@ OUTCOMES: tuple[Outcome, ...] = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempted:
-    """What settling needs to know of a seeded task."""
-
-    task_type: TaskType
-    attempt: int
-    first_started_at: dt.datetime
-    broken_by: int | None = None
-
-
 async def admit_starts(store: Store) -> object:
     entries = [
         admissions.Entry(
@@ -120,7 +111,7 @@ def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
             attempt=1,
             token=number,
             settlement=settle(
-                Attempted(TaskType.CALL, 1, now),
+                make_task(),
                 OUTCOMES[number % len(OUTCOMES)],
                 namespace=NAMESPACE,
                 now=now,
