@@ -27,12 +27,7 @@ DECLARE
     v_first   schedule%ROWTYPE;
     v_effects jsonb;
 BEGIN
-    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
-        SELECT *
-        INTO v_process
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
-    END IF;
+    v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
     v_now := coalesce(p_now, clock_timestamp());
     IF p_task_id IS NULL THEN
         SELECT *
@@ -64,6 +59,8 @@ BEGIN
     IF v_task.task_type = 'init' THEN
         cancelled := delete_process(
             v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
+        effects := fail_node(
+            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request');
     ELSE
         cancelled := jsonb_build_array(jsonb_build_array(
             v_task.task_id, v_task.task_type, coalesce(to_jsonb(v_task.reply_to), '[]')));
@@ -74,10 +71,6 @@ BEGIN
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM dequeue_task(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
-    END IF;
-    IF v_task.task_type = 'init' AND v_process.leader_id IS NOT NULL THEN
-        effects := merge_json(effects, fail_node(
-            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request'));
     END IF;
     IF v_process.is_gated THEN
         v_effects := settle_gates(

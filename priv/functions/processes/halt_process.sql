@@ -22,22 +22,17 @@ DECLARE
     v_process processes%ROWTYPE;
     v_halted  halted;
 BEGIN
-    IF NOT lock_with_leader(p_slot, p_namespace, p_process_id) THEN
-        verdict := 'process_not_found';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
     v_now := coalesce(p_now, clock_timestamp());
-    SELECT p.*
-    INTO v_process
-    FROM processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
-    IF v_process.status NOT IN ('init', 'running') THEN
-        verdict := 'process_has_ended';
+    verdict := CASE
+        WHEN v_process.status IS NULL THEN 'process_not_found'
+        WHEN v_process.status NOT IN ('init', 'running') THEN 'process_has_ended'
+        ELSE 'halted'
+    END;
+    IF verdict <> 'halted' THEN
         RETURN NEXT;
         RETURN;
     END IF;
-    verdict := 'halted';
     v_halted := halt_processes(
         v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[p_slot], ARRAY[p_namespace],
         ARRAY[p_process_id], ARRAY[p_detail]);
@@ -46,9 +41,8 @@ BEGIN
     PERFORM end_jobs(
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY['failed'::job_state],
         ARRAY[p_detail]);
-    IF v_process.leader_id IS NOT NULL THEN
-        effects := merge_json(effects, fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail));
-    END IF;
+    effects := merge_json(
+        effects, fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail));
     RETURN NEXT;
 END;
 $$;

@@ -22,28 +22,22 @@ DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
 BEGIN
-    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
-        SELECT p.*
-        INTO v_process
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-            AND p.init_task_id = p_init_task_id;
+    v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
+    existed := coalesce(v_process.init_task_id = p_init_task_id, false);
+    IF NOT existed THEN
+        RETURN NEXT;
+        RETURN;
     END IF;
-    existed := v_process.process_id IS NOT NULL;
     v_now := coalesce(p_now, clock_timestamp());
-    IF existed THEN
-        cancelled := delete_process(
-            v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
-    END IF;
+    cancelled := delete_process(
+        v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
     IF v_process.is_gated THEN
         effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id]);
     END IF;
-    IF v_process.leader_id IS NOT NULL THEN
-        effects := merge_json(effects, fail_node(
-            v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));
-    END IF;
+    effects := merge_json(effects, fail_node(
+        v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));
     RETURN NEXT;
 END;
 $$;

@@ -22,12 +22,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_broken  tasks%ROWTYPE;
 BEGIN
-    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
-        SELECT *
-        INTO v_process
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
-    END IF;
+    v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
     v_now := coalesce(p_now, clock_timestamp());
 
     verdict := CASE v_process.status
@@ -68,11 +63,7 @@ BEGIN
             PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
             effects := find_due_join(p_slot, p_namespace, p_process_id);
         END IF;
-        IF v_process.leader_id IS NOT NULL THEN
-            PERFORM reopen_node(
-                v_now, p_replica_id, v_process.leader_slot, v_process.leader_namespace,
-                v_process.leader_id, v_process.node);
-        END IF;
+        PERFORM reopen_node(v_now, p_replica_id, v_process);
         RETURN NEXT;
         RETURN;
     END IF;

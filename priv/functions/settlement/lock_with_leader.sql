@@ -1,7 +1,7 @@
 -- Takes the locks of a process, the leader of the job that it follows in, and followers of its own, in key
 -- order. Whom it follows never changes, so that it can be looked up before.
 -- Locks: these; nothing else before.
--- Returns: whether the process is there; one that comes later is not locked.
+-- Returns: the process as it is under the lock; nulls if it is not there: one that comes later is not locked.
 CREATE FUNCTION lock_with_leader(
     p_slot               smallint,
     p_namespace          text,
@@ -10,10 +10,11 @@ CREATE FUNCTION lock_with_leader(
     p_follower_namespace text[] DEFAULT NULL,
     p_follower_id        text[] DEFAULT NULL
 )
-RETURNS boolean
+RETURNS processes
 AS $$
 DECLARE
     v_is_there boolean;
+    v_process  processes%ROWTYPE;
 BEGIN
     SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
     INTO v_is_there
@@ -39,6 +40,12 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR UPDATE
     ) p;
-    RETURN coalesce(v_is_there, false);
+    IF v_is_there THEN
+        SELECT p.*
+        INTO v_process
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
+    RETURN v_process;
 END;
 $$;

@@ -28,16 +28,10 @@ DECLARE
     v_why    text := coalesce(nullif(p_reason, ''), 'the job was cancelled');
     v_detail text := concat('JOB_CANCELLED: ', v_why);
 BEGIN
-    IF lock_with_leader(p_slot, p_namespace, p_process_id) THEN
-        SELECT p.*
-        INTO v_leader
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
-        SELECT j.state
-        INTO v_state
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    END IF;
+    v_leader := lock_with_leader(p_slot, p_namespace, p_process_id);
+    SELECT j.state
+    INTO v_state
+    FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id) j;
     v_now := coalesce(p_now, clock_timestamp());
     verdict := CASE
         WHEN v_state IS NULL THEN 'job_not_found'
@@ -58,8 +52,6 @@ BEGIN
         ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail]);
     cancelled := v_halted.cancelled -> 0 -> 3;
     effects := v_halted.effects;
-    IF v_leader.leader_id IS NOT NULL THEN
-        effects := merge_json(effects, fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why));
-    END IF;
+    effects := merge_json(effects, fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why));
 END;
 $$;

@@ -14,18 +14,14 @@ RETURNS void
 BY INDEX
 AS $$
 DECLARE
-    v_follows    boolean;
     v_unfinished integer;
 BEGIN
-    SELECT p.leader_id IS NOT NULL
-    INTO v_follows
-    FROM processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, updated_at = p_now,
         deadline_at = CASE WHEN j.deadline_at > p_now THEN j.deadline_at END,
         join_task_id = NULL, revision = j.revision + 1,
-        upkeep_due_at = CASE WHEN j.ready > 0 OR v_follows THEN p_now END
+        upkeep_due_at = CASE WHEN j.ready > 0 OR p.leader_id IS NOT NULL THEN p_now END
+    FROM find_process(p_slot, p_namespace, p_process_id) p
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.state = 'failed'
     RETURNING j.waiting + j.ready + j.running INTO v_unfinished;

@@ -29,8 +29,7 @@ AS $$
 DECLARE
     v_now      timestamptz;
     v_seen     bigint;
-    v_is_there boolean;    -- the leader, and locked: one that comes later is another
-    v_job      jobs%ROWTYPE;
+    v_job      record;
     v_leader   processes%ROWTYPE;
     v_ours     integer[];  -- nodes whose followers begin again
     v_broken   integer[];  -- these, and those that maintain_job begins again
@@ -43,31 +42,22 @@ DECLARE
     v_tasks    record;
     v_timer    tasks%ROWTYPE;  -- that broke the leader
 BEGIN
-    SELECT j.revision
-    INTO v_seen
-    FROM jobs j
-    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    SELECT lock_with_leader(
-        p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
-        array_agg(n.follower_namespace), array_agg(n.follower_id))
-    INTO v_is_there
-    FROM jobs j
-    JOIN job_nodes n USING (slot, namespace, process_id)
-    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
-        AND j.state = 'failed'
-        AND n.state IN ('failed', 'cancelled');
+    SELECT j.revision INTO v_seen FROM find_job(p_slot, p_namespace, p_process_id) j;
+    v_leader := (
+        SELECT lock_with_leader(
+            p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
+            array_agg(n.follower_namespace), array_agg(n.follower_id))
+        FROM jobs j
+        JOIN job_nodes n USING (slot, namespace, process_id)
+        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+            AND j.state = 'failed'
+            AND n.state IN ('failed', 'cancelled'));
     v_now := coalesce(p_now, clock_timestamp());
-    SELECT j.*
+    SELECT j.state, j.revision
     INTO v_job
-    FROM jobs j
-    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    SELECT p.*
-    INTO v_leader
-    FROM processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id) j;
     verdict := CASE
-        WHEN v_job.state IS NULL OR v_leader.status IS NULL OR v_is_there IS NOT TRUE
-            THEN 'job_not_found'
+        WHEN v_job.state IS NULL THEN 'job_not_found'
         WHEN v_job.state <> 'failed' THEN 'job_not_failed'
         WHEN v_job.revision <> v_seen THEN 'again'
         ELSE 'retried'
@@ -207,11 +197,7 @@ BEGIN
     SET upkeep_due_at = v_now
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.ready > 0;
-    IF v_leader.leader_id IS NOT NULL THEN
-        PERFORM reopen_node(
-            v_now, p_replica_id, v_leader.leader_slot, v_leader.leader_namespace,
-            v_leader.leader_id, v_leader.node);
-    END IF;
+    PERFORM reopen_node(v_now, p_replica_id, v_leader);
 
     SELECT jsonb_agg(jsonb_build_array(n.follower_slot, n.follower_namespace, n.follower_id))
     INTO failed_leaders

@@ -34,7 +34,6 @@ DECLARE
     v_states  node_state[];
     v_begun   integer[];
     v_revived integer[];
-    v_item    integer;
 BEGIN
     -- A process may bear the name of a job that is gone, while another job has its name: what is not of
     -- a node that runs by this process is left alone.
@@ -71,11 +70,13 @@ BEGIN
         WHERE i.node IS NOT NULL AND p_settled[i.item]
     ) i;
 
-    FOREACH v_item IN ARRAY coalesce(v_revived, '{}') LOOP
-        PERFORM reopen_node(
-            p_now, p_replica_id, p_leader_slot[v_item], p_leader_namespace[v_item],
-            p_leader_id[v_item], p_node[v_item]);
-    END LOOP;
+    IF v_revived IS NOT NULL THEN
+        PERFORM reopen_node(p_now, p_replica_id, p)
+        FROM unnest(v_revived) AS i (item)
+        JOIN processes p
+            ON (p.slot, p.namespace, p.process_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item]);
+    END IF;
 
     IF v_ended IS NOT NULL THEN
         PERFORM end_nodes(

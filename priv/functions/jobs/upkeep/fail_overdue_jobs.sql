@@ -61,11 +61,9 @@ BEGIN
         v_halted := merge_halted(v_halted, halt_processes(
             v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[v_leader.slot],
             ARRAY[v_leader.namespace], ARRAY[v_leader.process_id], ARRAY['DEADLINE_EXCEEDED']));
-        IF v_leader.leader_id IS NOT NULL THEN
-            v_halted.effects := merge_json(v_halted.effects, fail_node(
-                v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
-                'the deadline of its job has passed'));
-        END IF;
+        v_halted.effects := merge_json(v_halted.effects, fail_node(
+            v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
+            'the deadline of its job has passed'));
     END LOOP;
     cancelled := v_halted.cancelled;
     effects := v_halted.effects;

@@ -35,17 +35,13 @@ AS $$
 DECLARE
     v_now      timestamptz;
     v_state    job_state;
-    v_job      jobs%ROWTYPE;
-    v_is_there boolean;  -- the leader, and locked: one that comes later is another
+    v_job      record;
     v_ordinals integer[];
     v_leader   processes%ROWTYPE;
     v_halted   halted;
     v_failed   halted;
 BEGIN
-    SELECT j.state
-    INTO v_state
-    FROM jobs j
-    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    SELECT j.state INTO v_state FROM find_job(p_slot, p_namespace, p_process_id) j;
     IF v_state = 'running' THEN
         v_ordinals := ARRAY(
             SELECT n.ordinal
@@ -63,49 +59,33 @@ BEGIN
             ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
             LIMIT p_limit);
     END IF;
-    SELECT lock_with_leader(
-        p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
-        array_agg(n.follower_namespace), array_agg(n.follower_id))
-    INTO v_is_there
-    FROM unnest(v_ordinals) AS o (ordinal)
-    CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n;
+    v_leader := (
+        SELECT lock_with_leader(
+            p_slot, p_namespace, p_process_id, array_agg(n.follower_slot),
+            array_agg(n.follower_namespace), array_agg(n.follower_id))
+        FROM unnest(v_ordinals) AS o (ordinal)
+        CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n);
     v_now := coalesce(p_now, clock_timestamp());
 
-    SELECT j.*
+    SELECT *
     INTO v_job
-    FROM jobs j
-    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id);
     started := 0;
     stopped := 0;
     verdict := CASE
-        WHEN v_is_there IS NOT TRUE OR v_job.upkeep_due_at IS NULL THEN 'done'
+        WHEN v_job.upkeep_due_at IS NULL THEN 'done'
         WHEN (v_job.state = 'running') <> (v_state = 'running') THEN 'again'
         WHEN cardinality(v_ordinals) >= p_limit THEN 'more'
         ELSE 'done'
     END;
-    IF verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.upkeep_due_at IS NULL THEN
+    IF verdict = 'again' OR v_job.upkeep_due_at IS NULL THEN
         RETURN;
     END IF;
 
     IF v_job.state = 'running' THEN
-        PERFORM reopen_node(
-            v_now, p_replica_id, n.slot, n.namespace, n.process_id, n.ordinal)
-        FROM (
-            SELECT p.slot, p.namespace, p.process_id, p.leader_slot, p.leader_namespace,
-                p.leader_id, p.node
-            FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-                AND p.leader_id IS NOT NULL
-                AND p.status = 'running'
-            OFFSET 0
-        ) p
-        JOIN LATERAL find_node(p.leader_slot, p.leader_namespace, p.leader_id, p.node) n
-            ON (n.follower_slot, n.follower_namespace, n.follower_id)
-                = (p.slot, p.namespace, p.process_id);
-        SELECT p.*
-        INTO v_leader
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        IF v_leader.status = 'running' THEN
+            PERFORM reopen_node(v_now, p_replica_id, v_leader);
+        END IF;
         IF is_node_of(v_leader) THEN
             v_halted := stop_nodes(
                 v_now, p_replica_id, ARRAY[v_leader.leader_slot], ARRAY[v_leader.leader_namespace],
@@ -125,27 +105,20 @@ BEGIN
         upkeep := v_halted.jobs;
         SELECT v_job.running - j.running
         INTO stopped
-        FROM jobs j
-        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+        FROM find_job(p_slot, p_namespace, p_process_id) j;
     END IF;
 
-    IF v_job.fails_nodes AND v_job.state = 'failed' THEN
-        SELECT p.*
-        INTO v_leader
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-            AND p.leader_id IS NOT NULL
-            AND p.status = 'error';
-        IF FOUND AND is_node_of(v_leader) THEN
-            v_failed := fail_jobs(
-                v_now, p_replica_id, p_starvation_timeout, ARRAY[v_leader.leader_slot],
-                ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
-                ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]);
-            failed := v_failed.jobs;
-            v_halted := merge_halted(v_halted, v_failed);
-            PERFORM fail_node(
-                v_now, p_replica_id, v_leader, 'JOB_FAILED', describe_job_end(v_job.detail));
-        END IF;
+    IF v_job.fails_nodes AND v_job.state = 'failed' AND v_leader.status = 'error'
+        AND is_node_of(v_leader)
+    THEN
+        v_failed := fail_jobs(
+            v_now, p_replica_id, p_starvation_timeout, ARRAY[v_leader.leader_slot],
+            ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
+            ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]);
+        failed := v_failed.jobs;
+        v_halted := merge_halted(v_halted, v_failed);
+        PERFORM fail_node(
+            v_now, p_replica_id, v_leader, 'JOB_FAILED', describe_job_end(v_job.detail));
     END IF;
 
     IF verdict = 'done' THEN

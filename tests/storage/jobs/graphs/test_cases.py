@@ -54,6 +54,29 @@ class TestRemoval:
 
         assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
 
+    @pytest.mark.parametrize("leads", [False, True], ids=["repair", "retry"])
+    async def test_bringing_a_follower_of_a_job_that_is_gone_back_reopens_no_node_of_the_next_one(
+        self, jobs: JobStore, leads: bool
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a=""))
+        if leads:
+            inner = success(StartNodes(nodes=nodes(z="")))
+            await jobs.settled((await jobs.claim())["a"], inner)
+        await jobs.store.writes.remove(LEADER)
+        await jobs.control.stop_orphans()
+        jobs.store.clock.advance(HOUR)
+        await jobs.submit(LEADER, nodes(x="", y=""))
+        await jobs.settled((await jobs.claim())["x"], BROKEN)
+
+        if leads:
+            await jobs.control.retry(follower("a"), deadline=None, timeout=None)
+        else:
+            await jobs.store.writes.simple_repair(follower("a"))
+
+        # The first node of both jobs has ordinal 1, and so has what the old follower says of itself.
+        assert await jobs.states(LEADER) == {"x": "failed", "y": "running"}
+        assert await jobs.recovered() == []
+
     async def test_a_follower_that_removes_itself_is_done(self, jobs: JobStore) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()

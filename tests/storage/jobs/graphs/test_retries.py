@@ -11,7 +11,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, specs
 from tests.support.storage.jobs.cases import LEADER, call, follower, led, nodes
-from tests.support.storage.jobs.store import JobStore
+from tests.support.storage.jobs.store import JobStore, leader_of
 from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
@@ -82,6 +82,23 @@ class TestRetry:
 
         assert await jobs.states(LEADER) == {"a": "running"}
         assert list(await jobs.claim()) == ["a"]
+
+    async def test_lets_a_cancelled_node_wait_for_those_before_it(self, jobs: JobStore) -> None:
+        await led(jobs, *nodes(a="", b="a"))
+        tasks = await jobs.claim()
+        await jobs.settled(await call(jobs, LEADER), BROKEN)
+        await jobs.settled(tasks["a"])
+        await led(jobs, *nodes(c="", d="c"), leader=leader_of(2))
+        await jobs.settled(await call(jobs, leader_of(2)), BROKEN)
+        await jobs.maintain(leader_of(2))
+        assert await jobs.states(LEADER) == {"a": "done", "b": "cancelled"}
+        assert await jobs.states(leader_of(2)) == {"c": "cancelled", "d": "cancelled"}
+
+        for leader in (LEADER, leader_of(2)):
+            await jobs.control.retry(leader, deadline=None, timeout=None)
+
+        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+        assert await jobs.states(leader_of(2)) == {"c": "running", "d": "waiting"}
 
     async def test_counts_once_that_a_node_with_constraints_begins_again(
         self, jobs: JobStore
