@@ -29,8 +29,7 @@ AS $$
 DECLARE
     v_row   admitted_start;
     v_now   timestamptz;
-    v_items integer[];
-    v_tasks bigint[];
+    v_tasks bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_slot)]);  -- by item
 BEGIN
     PERFORM require_gates(p_namespace, p_constraints);
     FOR v_row IN
@@ -43,22 +42,14 @@ BEGIN
     LOOP
         v_now := v_row.admitted_at;
         IF v_row.verdict = 'accepted' THEN
-            v_items := array_append(v_items, v_row.item);
-            v_tasks := array_append(v_tasks, v_row.task_id);
+            v_tasks[v_row.item] := v_row.task_id;
         END IF;
         RETURN NEXT v_row;
     END LOOP;
-    IF v_items IS NULL THEN
-        RETURN;
-    END IF;
     v_row := NULL;
-    SELECT apply_constraints(
-        v_now, p_replica_id, p_starvation_timeout, array_agg(p_slot[i.item] ORDER BY i.place),
-        array_agg(p_namespace[i.item] ORDER BY i.place),
-        array_agg(p_process_id[i.item] ORDER BY i.place), v_tasks,
-        array_agg(p_constraints[i.item] ORDER BY i.place))
-    INTO v_row.effects
-    FROM unnest(v_items) WITH ORDINALITY AS i (item, place);
+    v_row.effects := apply_constraints(
+        v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_tasks,
+        p_constraints);
     IF v_row.effects IS NOT NULL THEN
         RETURN NEXT v_row;
     END IF;

@@ -3,25 +3,9 @@
 -- Locks: as admit_starts.
 -- Returns: as admit_starts.
 CREATE FUNCTION admit_jobs(
-    p_now              timestamptz,
-    p_replica_id       bigint,
-    p_slot             smallint[],
-    p_namespace        text[],
-    p_process_id       text[],
-    p_args             bytea[],
-    p_caller_context   json[],
-    p_trace_context    json[],
-    p_history_after    bigint[],
-    p_history_limit    integer[],
-    p_history_backward boolean[],
-    p_idempotency_key  text[],
-    p_fingerprint      bytea[],
-    p_metadata         jsonb[],
-    p_waits            boolean[],
-    p_run              boolean[],
-    p_expires_after    double precision[],
-    p_led_by           text[],
-    p_options          json[]
+    LIKE admit_starts,
+    p_led_by  text[],
+    p_options json[]
 )
 RETURNS SETOF admitted_start
 BY INDEX

@@ -22,12 +22,7 @@ CREATE FUNCTION admit_starts(
     p_run              boolean[],
     p_expires_after    double precision[]
 )
-RETURNS TABLE (
-    item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
-    task_type task_type, task_status task_status, response bytea, error_code integer,
-    error_reason text, error_message text, error_rejected boolean, error_metadata json,
-    effects jsonb
-)
+RETURNS TABLE (LIKE admitted_start)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$

@@ -1,5 +1,5 @@
 -- Applies the constraints of tasks that were just admitted or scheduled, if they have any, and promotes those
--- that need not wait.
+-- that need not wait. Items without a task are left out.
 -- Locks: as settle_gates; the caller has locked the processes.
 -- Returns: what settle_gates returns; tasks without constraints are returned as due now. Null if there is nothing.
 CREATE FUNCTION apply_constraints(
@@ -26,7 +26,8 @@ BEGIN
             FILTER (WHERE t.constraints IS NULL) AS due
     INTO v_gated
     FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_constraints)
-        AS t (slot, namespace, process_id, task_id, constraints);
+        AS t (slot, namespace, process_id, task_id, constraints)
+    WHERE t.task_id IS NOT NULL;
     IF v_gated.slot IS NULL THEN
         RETURN v_gated.due;
     END IF;

@@ -1,37 +1,46 @@
--- Finds which of the given processes are locked by another transaction. Does not wait for locks.
+-- Finds which of the given processes are locked by another transaction, or, with p_with_leaders, have a leader
+-- that is: a settlement of these would have to wait for it. Does not wait for locks.
 -- Locks: the others, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked(
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[]
+    p_with_leaders boolean,
+    p_slot         smallint[],
+    p_namespace    text[],
+    p_process_id   text[]
 )
 RETURNS TABLE (item integer)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-DECLARE
-    v_free integer[];
 BEGIN
     -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
 
-    WITH free AS (
-        SELECT i.item::integer
-        FROM processes p
-        JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+    RETURN QUERY
+    WITH needed AS MATERIALIZED (
+        SELECT i.item::integer, f.process_row
+        FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
             AS i (slot, namespace, process_id, item)
-            USING (slot, namespace, process_id)
+        CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
+        CROSS JOIN LATERAL (
+            SELECT p.process_row
+            UNION ALL
+            SELECT l.ctid
+            FROM processes l
+            WHERE p_with_leaders
+                AND (l.slot, l.namespace, l.process_id)
+                    = (p.leader_slot, p.leader_namespace, p.leader_id)
+        ) f
+    ),
+    free AS MATERIALIZED (
+        SELECT p.ctid AS process_row
+        FROM processes p
+        WHERE p.ctid = ANY (ARRAY(SELECT n.process_row FROM needed n))
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p SKIP LOCKED
     )
-    SELECT coalesce(array_agg(f.item), '{}') INTO v_free FROM free f;
-
-    RETURN QUERY
-    SELECT i.item::integer
-    FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-        AS i (slot, namespace, process_id, item)
-    JOIN processes p USING (slot, namespace, process_id)
-    WHERE i.item <> ALL (v_free);
+    SELECT DISTINCT n.item
+    FROM needed n
+    WHERE n.process_row NOT IN (SELECT f.process_row FROM free f);
 END;
 $$;

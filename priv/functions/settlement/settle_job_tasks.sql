@@ -25,83 +25,42 @@
 --                             stopped, with their cancelled tasks
 --                "failed"     [[slot, namespace, process_id], ...] jobs that were failed as a whole
 CREATE FUNCTION settle_job_tasks(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_grace              double precision,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_token              bigint[],
-    p_outcome            text[],
-    p_expires_after      double precision[],
-    p_response           bytea[],
-    p_aux_state          bytea[],
-    p_metadata           jsonb[],
-    p_result             bytea[],
-    p_retry_after        double precision[],
-    p_attempt_count      integer[],
-    p_error_code         integer[],
-    p_error_reason       text[],
-    p_error_message      text[],
-    p_error_rejected     boolean[],
-    p_error_metadata     json[],
-    p_timer              text[],
-    p_timer_at           timestamptz[],
-    p_timer_after        double precision[],
-    p_timer_args         bytea[],
-    p_timer_trace        json[],
-    p_timer_timeout      double precision[],
-    p_history_after      bigint[],
-    p_history_limit      integer[],
-    p_history_backward   boolean[],
-    p_events_until       integer[],
-    e_payload            bytea[],
-    e_format_version     integer[],
-    e_metadata           json[],
-    p_starvation_timeout double precision,
-    p_timer_constraints  json[],
-    p_leader_slot        smallint[],
-    p_leader_namespace   text[],
-    p_leader_id          text[],
-    p_node               integer[],
-    p_leads              boolean[],
-    p_fails_job          boolean[],
-    l_item               integer[],
-    l_deadline_at        timestamptz[],
-    l_timeout            double precision[],
-    l_schedule_id        text[],
-    l_caller_context     json[],
-    l_trace_context      json[],
-    g_leader             integer[],
-    g_ordinal            integer[],
-    g_name               text[],
-    g_slot               smallint[],
-    g_namespace          text[],
-    g_process_id         text[],
-    g_args               bytea[],
-    g_options            json[],
-    g_constraints        json[],
-    g_predecessors       text[],
-    g_successors         text[],
-    a_leader             integer[],
-    a_ordinal            integer[],
-    a_successors         text[]
+    LIKE settle_tasks,
+    p_leader_slot      smallint[],
+    p_leader_namespace text[],
+    p_leader_id        text[],
+    p_node             integer[],
+    p_leads            boolean[],
+    p_fails_job        boolean[],
+    l_item             integer[],
+    l_deadline_at      timestamptz[],
+    l_timeout          double precision[],
+    l_schedule_id      text[],
+    l_caller_context   json[],
+    l_trace_context    json[],
+    g_leader           integer[],
+    g_ordinal          integer[],
+    g_name             text[],
+    g_slot             smallint[],
+    g_namespace        text[],
+    g_process_id       text[],
+    g_args             bytea[],
+    g_options          json[],
+    g_constraints      json[],
+    g_predecessors     text[],
+    g_successors       text[],
+    a_leader           integer[],
+    a_ordinal          integer[],
+    a_successors       text[]
 )
-RETURNS TABLE (
-    item integer, settled_at timestamptz, process_status process_status,
-    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
-    timer_task_id bigint, timer_due_at timestamptz,
-    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
-    next_args bytea, next_caller_context json, next_trace_context json,
-    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
-    next_step_timeout double precision, next_scheduled_at timestamptz,
-    next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb
-)
+RETURNS SETOF settled_task
 BY INDEX
 SET enable_memoize = off
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
+    v_row        settled_task;
+    v_item       integer;
     v_now        timestamptz;
     v_gone       record;      -- keys without a process
     v_continues  double precision[] := p_expires_after;
@@ -146,17 +105,17 @@ BEGIN
     -- A leader that was already removed could not be locked. A process of that name which appears now is
     -- another one, with another job.
     IF v_gone.ids IS NOT NULL THEN
-        FOR item IN
+        FOR v_item IN
             SELECT i.item::integer
             FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
             JOIN unnest(v_gone.slots, v_gone.spaces, v_gone.ids) AS g (slot, namespace, process_id)
                 ON (g.slot, g.namespace, g.process_id)
                     = (p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id)
         LOOP
-            p_leader_slot[item] := NULL;
-            p_leader_namespace[item] := NULL;
-            p_leader_id[item] := NULL;
-            p_node[item] := NULL;
+            p_leader_slot[v_item] := NULL;
+            p_leader_namespace[v_item] := NULL;
+            p_leader_id[v_item] := NULL;
+            p_node[v_item] := NULL;
         END LOOP;
     END IF;
 
@@ -173,8 +132,8 @@ BEGIN
     CROSS JOIN LATERAL find_job(p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id) j
     WHERE i.leader_id IS NOT NULL AND j.state <> 'running';
     IF v_ended IS NOT NULL THEN
-        FOREACH item IN ARRAY v_ended LOOP
-            p_expires_after[item] := NULL;
+        FOREACH v_item IN ARRAY v_ended LOOP
+            p_expires_after[v_item] := NULL;
         END LOOP;
     END IF;
 
@@ -191,12 +150,7 @@ BEGIN
             ORDER BY i.item);
     END IF;
 
-    FOR item, settled_at, process_status, status_changed_at, last_event_id, reply_to, cancelled,
-        timer_task_id, timer_due_at, next_task_id, next_task_type, next_attempt, next_token,
-        next_args, next_caller_context, next_trace_context, next_history_after,
-        next_history_limit, next_history_backward, next_step_timeout, next_scheduled_at,
-        next_first_started_at, effects, job_effects, started
-    IN
+    FOR v_row IN
         SELECT *
         FROM settle_tasks(
             v_now, p_replica_id, p_grace, p_slot, p_namespace, p_process_id, p_token, p_outcome,
@@ -206,23 +160,22 @@ BEGIN
             p_timer_timeout, p_history_after, p_history_limit, p_history_backward, p_events_until,
             e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints)
     LOOP
-        RETURN NEXT;
-        CONTINUE WHEN item IS NULL;
-        v_settled[item] := true;
-        v_statuses[item] := process_status;
-        IF next_task_id IS NULL AND v_continues[item] IS NOT NULL
-            AND p_node[item] IS NOT NULL
+        RETURN NEXT v_row;
+        v_item := v_row.item;
+        CONTINUE WHEN v_item IS NULL;
+        v_settled[v_item] := true;
+        v_statuses[v_item] := v_row.process_status;
+        IF v_row.next_task_id IS NULL AND v_continues[v_item] IS NOT NULL
+            AND p_node[v_item] IS NOT NULL
         THEN
-            v_free := array_append(v_free, item);
-            v_until := array_append(v_until, v_continues[item]);
-            v_namespaces := array_append(v_namespaces, p_namespace[item]);
+            v_free := array_append(v_free, v_item);
+            v_until := array_append(v_until, v_continues[v_item]);
+            v_namespaces := array_append(v_namespaces, p_namespace[v_item]);
         END IF;
     END LOOP;
     IF v_settled IS NULL THEN
         RETURN;
     END IF;
-    item := NULL;
-    effects := NULL;
 
     IF l_item IS NOT NULL THEN
         PERFORM add_nodes(
@@ -272,25 +225,22 @@ BEGIN
                 v_start.slot, v_start.namespace, v_start.process_id, v_start.task_id));
             CONTINUE;
         END IF;
-        item := v_start.item;
-        settled_at := v_now;
-        started := jsonb_build_array(
+        v_row := NULL;
+        v_row.item := v_start.item;
+        v_row.settled_at := v_now;
+        v_row.started := jsonb_build_array(
             v_start.slot, v_start.namespace, v_start.process_id, v_start.leader_slot,
             v_start.leader_namespace, v_start.leader_id, v_start.node, v_start.options);
-        next_task_id := v_start.task_id;
-        next_task_type := 'init';
-        next_attempt := 1;
-        next_token := v_start.token;
-        next_args := v_start.args;
-        next_caller_context := v_start.caller_context;
-        next_trace_context := v_start.trace_context;
-        next_history_after := NULL;
-        next_history_limit := NULL;
-        next_history_backward := NULL;
-        next_step_timeout := NULL;
-        next_scheduled_at := v_now;
-        next_first_started_at := v_now;
-        RETURN NEXT;
+        v_row.next_task_id := v_start.task_id;
+        v_row.next_task_type := 'init';
+        v_row.next_attempt := 1;
+        v_row.next_token := v_start.token;
+        v_row.next_args := v_start.args;
+        v_row.next_caller_context := v_start.caller_context;
+        v_row.next_trace_context := v_start.trace_context;
+        v_row.next_scheduled_at := v_now;
+        v_row.next_first_started_at := v_now;
+        RETURN NEXT v_row;
     END LOOP;
 
     -- What a replica should look at: the leaders that have a join, jobs with something to maintain.
@@ -315,22 +265,20 @@ BEGIN
     IF p_fails_job IS NOT NULL THEN
         v_stopped := merge_halted(v_lost, v_stopped);
     END IF;
-    item := NULL;
-    started := NULL;
-    next_task_id := NULL;
+    v_row := NULL;
     IF v_stopped.effects IS NOT NULL THEN
-        effects := v_stopped.effects;
-        RETURN NEXT;
-        effects := NULL;
+        v_row.effects := v_stopped.effects;
+        RETURN NEXT v_row;
+        v_row.effects := NULL;
     END IF;
     IF v_due IS NOT NULL OR v_upkeep IS NOT NULL OR v_stopped.cancelled IS NOT NULL
         OR v_lost.jobs IS NOT NULL
     THEN
-        settled_at := v_now;
-        job_effects := jsonb_build_object(
+        v_row.settled_at := v_now;
+        v_row.job_effects := jsonb_build_object(
             'due', to_jsonb(v_due), 'upkeep', v_upkeep, 'cancelled', v_stopped.cancelled,
             'failed', v_lost.jobs);
-        RETURN NEXT;
+        RETURN NEXT v_row;
     END IF;
 END;
 $$;

@@ -61,16 +61,7 @@ CREATE FUNCTION settle_tasks(
     p_starvation_timeout double precision,
     p_timer_constraints  json[]
 )
-RETURNS TABLE (
-    item integer, settled_at timestamptz, process_status process_status,
-    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
-    timer_task_id bigint, timer_due_at timestamptz,
-    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
-    next_args bytea, next_caller_context json, next_trace_context json,
-    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
-    next_step_timeout double precision, next_scheduled_at timestamptz,
-    next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb
-)
+RETURNS TABLE (LIKE settled_task)
 BY INDEX
 SET enable_memoize = off
 SET lock_timeout = '300ms'

@@ -4,11 +4,12 @@ They live in a schema named after the hash of their texts, created on start if a
 run side by side on one database, and migrations only ever change tables.
 
 A file states what is special about its function; `_completed` adds what nearly all have in common.
+As in CREATE TABLE, ``LIKE name`` stands for the arguments of a function, or the columns of a type.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, LiteralString, NamedTuple, TypeVar, overload
 
 import psycopg
@@ -50,6 +51,7 @@ _SIGNATURE = re.compile(
     r"(?:\s*^RETURNS (?:TABLE \((?P<table>.*?)\)|SETOF (?P<type>\w+)|.*?)$)?",
     re.MULTILINE | re.DOTALL,
 )
+_LIKE = re.compile(r"\bLIKE (\w+)")
 _TYPE = re.compile(r"^CREATE TYPE (\w+) AS \((.*?)^\);", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
 _PREFIX = re.compile(r"^p_")
@@ -117,9 +119,10 @@ class Functions:
     def __init__(self) -> None:
         files = statements.functions()
         assert files, "priv/functions is missing from this installation"
-        self.texts = tuple(_completed(file.read_text("utf-8")) for file in files)
-        types = _types(self.texts)
-        self._signatures = dict(_signature(text, types) for text in self.texts if _FUNCTION in text)
+        written = [file.read_text("utf-8") for file in files]
+        lists = dict(map(_list, written))
+        self.texts = tuple(_completed(text, lists) for text in written)
+        self._signatures = dict(_signature(text, lists) for text in self.texts if _FUNCTION in text)
         digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
         self.schema = f"progressor_{digest[:12]}"
 
@@ -168,28 +171,31 @@ class Functions:
         return True
 
 
-def _completed(text: str) -> str:
+def _completed(text: str, lists: Mapping[str, str]) -> str:
     # The few functions in SQL state their language, and are left as they are.
     if _FUNCTION not in text or "\nLANGUAGE " in text:
         return text
     assert _BODY in text, f"cannot find the body of the function in:\n{text}"
     head, body = text.split(_BODY, 1)
+    head = _LIKE.sub(lambda found: lists[found[1]].strip(), head)
     head = head.replace("\nBY INDEX\n", f"\n{_BY_INDEX}").replace("\nBY KEY\n", f"\n{_BY_KEY}")
     conflicts = "" if body.startswith(_CONFLICTS) else f"{_CONFLICTS}use_column\n"
     return f"{head}{_STANDARD}{_BODY}{conflicts}{body}"
 
 
-def _types(texts: Iterable[str]) -> dict[str, str]:
-    """Return the composite types and what they declare."""
-    found = (_TYPE.search(_COMMENT.sub("", text)) for text in texts)
-    return {it[1]: it[2] for it in found if it is not None}
-
-
-def _signature(text: str, types: Mapping[str, str]) -> tuple[str, _Signature]:
-    found = _SIGNATURE.search(_COMMENT.sub("", text))
+def _list(text: str) -> tuple[str, str]:
+    """Return the name of a function or a composite type, and the arguments or columns."""
+    bare = _COMMENT.sub("", text)
+    found = _TYPE.search(bare) or _SIGNATURE.search(bare)
     assert found is not None, f"cannot read the signature of the function in:\n{text}"
+    return found[1], found[2]
+
+
+def _signature(text: str, lists: Mapping[str, str]) -> tuple[str, _Signature]:
+    found = _SIGNATURE.search(_COMMENT.sub("", text))
+    assert found is not None
     declared = _declared(found[2])
-    table = found["table"] or types.get(found["type"] or "", "")
+    table = found["table"] or lists.get(found["type"] or "", "")
     columns = [it for it in declared if it[0] == "OUT"] + _declared(table)
     return found[1], _Signature(
         {

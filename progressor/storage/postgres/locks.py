@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from typing import LiteralString, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres.direct import Direct
@@ -99,12 +99,12 @@ def find_locked(
     leader's lock too. It raises StorageUnavailableError, of which StorageLockedError says that the
     whole table is.
     """
-    name: LiteralString = "find_locked_with_leaders" if families else "find_locked"
-    statement = Direct(functions.call(name, int))
+    statement = Direct(functions.call("find_locked", int))
     seconds = statement_timeout.total_seconds()
 
     async def find(connection: Connection, keys: Sequence[ProcessKey]) -> frozenset[ProcessKey]:
         arguments = statement.bind(
+            with_leaders=families,
             slot=[key.slot for key in keys],
             namespace=[key.namespace for key in keys],
             process_id=[key.process_id for key in keys],

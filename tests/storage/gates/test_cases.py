@@ -302,6 +302,23 @@ async def test_who_has_only_reserved_a_gate_gives_way_first(store: Store) -> Non
     assert holder.task_id == at_work.task_id
 
 
+async def test_a_queue_whose_head_is_cancelled_competes_by_the_priority_of_the_next_one(
+    store: Store,
+) -> None:
+    holder = await running(store, await started(store), gates("a"))
+    first = await started(store)
+    head = await call(store, first, gates("a", priority=1))
+    await call(store, await started(store), gates("a", priority=5))
+    second = await started(store)
+    await call(store, second, gates("a", priority=2))
+    await call(store, await started(store), gates("a", "b", priority=3))
+
+    await store.writes.cancel(first, head.task_id or 0)
+    await store.settled(holder)
+
+    assert [task.key for task in await claim_told(store)] == [second]
+
+
 async def test_a_gate_is_read_among_others(store: Store) -> None:
     for gate, capacity in (("a", 1), ("b", 2), ("c", 3)):
         await store.set_gate(gate, capacity)

@@ -49,7 +49,7 @@ def test_every_function_of_the_release_is_called_with_as_many_arguments_as_its_f
     }
 
     assert len(calls) > 100
-    assert calls["find_locked"].statement.count(b"%b") == 3
+    assert calls["find_locked"].statement.count(b"%b") == 4
     assert calls["delete_schedule"].statement.count(b"%b") == 4
 
 
@@ -62,7 +62,7 @@ def test_neither_outputs_nor_comments_are_arguments(
 
 
 def test_arguments_are_bound_by_name_in_the_order_of_the_file() -> None:
-    function = Functions().call("find_locked")
+    function = Functions().call("lock_or_skip")
 
     bound = function.bind(process_id=["p"], slot=[1], namespace=iter("n"))
 
@@ -75,6 +75,16 @@ def test_arguments_are_bound_by_name_in_the_order_of_the_file() -> None:
         function.bind(process_id=["p"], namespace=["n"])
     with pytest.raises(TypeError, match=r"no arguments \['shard'\]"):
         function.bind(process_id=["p"], slot=[1], namespace=["n"], shard=[2])
+
+
+def test_a_list_of_arguments_or_columns_may_be_part_of_another_one() -> None:
+    functions = Functions()
+    tasks, jobs = functions.call("settle_tasks"), functions.call("settle_job_tasks")
+
+    assert [*jobs.arguments][: len(tasks.arguments)] == [*tasks.arguments]
+    assert len(jobs.arguments) > len(tasks.arguments)
+    assert tasks.columns == jobs.columns
+    assert not any("LIKE " in text for text in functions.texts)
 
 
 class Node(NamedTuple):

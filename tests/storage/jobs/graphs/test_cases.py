@@ -73,7 +73,7 @@ class TestRemoval:
         else:
             await jobs.store.writes.simple_repair(follower("a"))
 
-        # The first node of both jobs has ordinal 1, and so has what the old follower says of itself.
+        # Node 1 of both jobs: what the old follower says of itself holds of the new job as well.
         assert await jobs.states(LEADER) == {"x": "failed", "y": "running"}
         assert await jobs.recovered() == []
 
