@@ -50,8 +50,6 @@ def _say(line: object) -> None:
 
 
 class _Run:
-    """One run: its faults as they are committed, and what clients noted."""
-
     def __init__(self, scene: Scene, arguments: argparse.Namespace) -> None:
         self._scene = scene
         self._arguments = arguments
@@ -63,7 +61,6 @@ class _Run:
         self._begun_at = 0.0
 
     async def play(self) -> dict[str, Any]:
-        """Load, break, let everything come to its end, judge, and return the report."""
         arguments, scene = self._arguments, self._scene
         seconds = max(_SECONDS_MIN, 60.0 * arguments.minutes)
         with self._reference:
@@ -170,7 +167,6 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> dict[str, Any
 
 
 def main() -> int:
-    """Run, report, and return the exit code: 1 where anything was found."""
     arguments = _arguments()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="progressor-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)

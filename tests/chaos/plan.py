@@ -77,7 +77,6 @@ class Fault:
     seed: int
 
     def __str__(self) -> str:
-        """Return it as a line of the plan."""
         return f"#{self.number} at {self.at:.1f} s: {self.kind} {self.target}, {self.seconds:.1f} s"
 
 

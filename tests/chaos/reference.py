@@ -49,8 +49,6 @@ class Speed:
 
 
 class Reference:
-    """Does its piece of work in a thread of its own while it is entered."""
-
     def __init__(self, directory: Path) -> None:
         """Do nothing yet; the page is kept in `directory`."""
         self.samples: list[Sample] = []

@@ -85,7 +85,6 @@ def quick_news() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def observer(database: str) -> Iterator[psycopg.Connection[Any]]:
-    """Return a connection that no fault touches."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
@@ -141,7 +140,6 @@ def mortal() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def conninfo(mortal: Cluster) -> str:
-    """Return a database of that server."""
     created = mortal.create_database()
     migrate(created)
     return created

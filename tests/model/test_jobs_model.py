@@ -65,8 +65,6 @@ WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """A task in the hands of a replica."""
-
     task: RunningTask
     store: int
 

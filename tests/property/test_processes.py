@@ -72,7 +72,6 @@ def reordered(value: Any) -> Any:
 
 
 def meaning(request: Request) -> str:
-    """Return what makes a request this request and no other."""
     metadata = json.dumps(request.metadata or None, sort_keys=True)
     return repr((request.task_type, request.args, request.history_range, metadata))
 

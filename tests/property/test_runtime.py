@@ -101,7 +101,6 @@ class Histories(RuleBasedStateMachine):
         )
 
     def record(self, name: str, payloads: list[bytes]) -> tuple[Event, ...]:
-        """Add events to the true history."""
         history = self.histories[name]
         self.next_id += 1
         new = tuple(
@@ -112,7 +111,6 @@ class Histories(RuleBasedStateMachine):
         return new
 
     def create_anew(self, name: str, payloads: list[bytes]) -> None:
-        """Remove a process and start another under its id."""
         self.next_id += 1
         self.init_task_ids[name] = self.next_id
         self.histories[name] = []

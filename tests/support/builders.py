@@ -44,7 +44,6 @@ STEP_TIMEOUT = dt.timedelta(seconds=30)
 
 
 def seconds(count: float) -> dt.timedelta:
-    """Return a duration."""
     return dt.timedelta(seconds=count)
 
 
@@ -98,7 +97,6 @@ make_task = maker(  # the first attempt of a call
 
 
 def make_event(event_id: int = 1, **fields: Any) -> Event:
-    """Return a recorded event."""
     defaults: Fields = {
         "occurred_at": START,
         "payload": f"event {event_id}".encode(),
@@ -110,12 +108,10 @@ def make_event(event_id: int = 1, **fields: Any) -> Event:
 
 
 def make_history(last: int, *, first: int = 1, **fields: Any) -> tuple[Event, ...]:
-    """Return the events first .. last."""
     return tuple(make_event(event_id, **fields) for event_id in range(first, last + 1))
 
 
 def make_new_events(count: int) -> tuple[NewEvent, ...]:
-    """Return events about to be recorded."""
     return tuple(NewEvent(payload=f"new {number}".encode()) for number in range(1, count + 1))
 
 
@@ -155,7 +151,6 @@ make_request = maker(Request, "task_type", key=make_key(), task_type=TaskType.CA
 
 
 def make_entry(task: RunningTask | None = None, **fields: Any) -> Entry:
-    """Return the settlement of a task that finished."""
     settled = make_task() if task is None else task
     defaults: Fields = {
         "key": settled.key,
@@ -187,7 +182,6 @@ make_due = maker(Due, "task_id", task_id=9, key=make_key(), due_at=START)
 
 
 def make_claimed(task: RunningTask | None = None) -> Claimed:
-    """Return a claimed task that this replica had scheduled."""
     return Claimed(task=make_task() if task is None else task, due_at=START, set_by=1)
 
 

@@ -25,7 +25,6 @@ class ManualClock:
         return self._now
 
     def advance(self, duration: dt.timedelta) -> None:
-        """Let time pass."""
         self._now += duration
         self._elapsed += duration.total_seconds()
 

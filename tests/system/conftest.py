@@ -50,6 +50,5 @@ async def second_replica(database: str) -> AsyncIterator[Replica]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def env(replica: Replica) -> AsyncIterator[Env]:
-    """Return an environment on that replica."""
     async with open_env(replica) as env:
         yield env

@@ -49,7 +49,6 @@ class Caller:
         self._connection = connections.another()
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Ask until `ending` is set, then return once the request in hand has ended."""
         while not ending.is_set():
             await asyncio.sleep(self._random.uniform(0.0, _PAUSE_SECONDS))
             if self._random.random() < 0.02:

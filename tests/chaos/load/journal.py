@@ -46,7 +46,6 @@ class Journal:
                 self.note(step, _END)
 
     def note(self, step: Step[Any], deed: str, element: str = "", **fields: Any) -> None:
-        """Write one line about a step."""
         line = {
             "process_id": step.process_id,
             "task_id": step.task_id,

@@ -48,7 +48,6 @@ class Subject:
 
     @property
     def may_end(self) -> bool:
-        """Whether it may be told to go."""
         return self.begun and not self.starting
 
     @property
@@ -174,7 +173,6 @@ class Requester:
         return order
 
     def timer(self) -> dict[str, Any]:
-        """Return the args of a timer."""
         chosen = self._random
         after = 0.0 if chosen.random() < 0.3 else chosen.uniform(0.0, TIMER_SECONDS)
         chain = chosen.randrange(TIMERS_MAX)

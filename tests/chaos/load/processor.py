@@ -21,7 +21,6 @@ _STALL_SECONDS = 60.0
 
 
 def processor(journal: Journal) -> Processor[Any]:
-    """Return a processor that keeps a journal."""
     made: Processor[Any] = Processor(NAMESPACE)
 
     @made.init
@@ -101,7 +100,6 @@ def _set_timer(step: Step[Any], timer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bind", required=True)
     parser.add_argument("--journal", required=True, type=Path)

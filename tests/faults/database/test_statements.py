@@ -221,7 +221,6 @@ async def remove(env: FaultEnv) -> None:
 
 
 async def get(env: FaultEnv) -> None:
-    """Read a process with its history."""
     process_id = await env.fresh_running()
     await env.client.call(process_id, b"1")
     async with env.under('"read_processes"('):

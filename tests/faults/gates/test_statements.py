@@ -34,8 +34,6 @@ Task = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateEnv(FaultEnv):
-    """An environment on which there are gates."""
-
     gated: Gated
 
     async def running(self, process_id: str, *steps: Step) -> None:
@@ -72,7 +70,6 @@ class GateEnv(FaultEnv):
         return await self.call(await self.fresh_running(), Constraints(gates={gate: 1}))
 
     async def done(self, *tasks: Task) -> None:
-        """Wait until tasks have ended well, and see that each of their steps is saved once."""
         for process_id, task_id in tasks:
             await insist(self.client.await_task, process_id, task_id=task_id, timeout=None)
             assert len(self.events(process_id)) == 1, process_id
@@ -95,7 +92,6 @@ async def call(env: GateEnv) -> None:
 
 
 async def start(env: GateEnv) -> None:
-    """Start a process under constraints."""
     process_id = env.fresh()
     wanted = Constraints(gates={f"gate of {process_id}": 1}, order=("order", "1"))
     async with env.under('"admit_gated_starts"('):

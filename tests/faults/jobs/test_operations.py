@@ -49,8 +49,6 @@ WAITS = answering(b"waits", set_timer=timer(3600))
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnv(FaultEnv):
-    """An environment on which there are jobs."""
-
     def script(self, job_id: str, pairs: Pairs, steps: Mapping[str, Step] = {}) -> None:
         """Have every node be done at once, but for those that have a first step of their own."""
         for name in pairs:

@@ -42,7 +42,6 @@ def own_observer(own_database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def events(observer: psycopg.Connection[Any], env: Env) -> list[bytes]:
-    """Return the events of the process of an environment."""
     found: dict[str, list[bytes]] = dict(rows(observer, env, EVENTS))
     return found.get("p", [])
 

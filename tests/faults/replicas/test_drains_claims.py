@@ -59,14 +59,12 @@ BROKEN = """
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def second_replica(database: str) -> AsyncIterator[Replica]:
-    """Return a replica that stays, and scans."""
     async with running_replica(database) as replica:
         yield replica
 
 
 @pytest.fixture
 def way(database: str) -> Iterator[Proxy]:
-    """Return a way to the database that only the replica that leaves takes."""
     with running_proxy(database) as opened:
         yield opened
 

@@ -75,18 +75,15 @@ class Source:
         return zlib.crc32(f"{path}#{self.variant}".encode()) % count
 
     def has(self, path: str) -> bool:
-        """Return whether something optional is there."""
         if self.variant in {_FULL, _EMPTY}:
             return self.variant == _FULL
         return zlib.crc32(f"{path}?{self.variant}".encode()) % 4 > 0
 
     def is_amiss(self, path: str) -> bool:
-        """Return whether a value is to be out of range."""
         return self.variant >= _FIRST_AMISS and self.pick(f"{path}!", 6) == 0
 
 
 def message_of(kind: type[Message], source: Source, path: str, depth: int = 0) -> Message:
-    """Return a message with fixed fields."""
     message = kind()
     chosen = {
         oneof.name: oneof.fields[source.pick(f"{path}.{oneof.index}", len(oneof.fields))]
@@ -234,7 +231,6 @@ def _message(field: Any, source: Source, place: str, depth: int) -> Message:
 
 
 def value_of(hint: Any, source: Source, path: str) -> Any:  # noqa: PLR0911  # as above
-    """Return a fixed value of a type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return value_of(args[0], source, path)
@@ -530,7 +526,6 @@ def _outcome(
 
 
 def texts() -> dict[str, str]:
-    """Return the files by name."""
     files: dict[str, list[str]] = {}
     for name, function in functions().items():
         module = name.rpartition(".")[0].removeprefix("progressor.")

@@ -39,7 +39,6 @@ def a_node(name: str, state: str = "waiting", after: Sequence[str] = (), **field
 
 
 def an_error(reason: str, message: str) -> types.TaskError:
-    """Return how a node has failed."""
     return types.TaskError(code=13, reason=reason, message=message)
 
 
@@ -62,10 +61,8 @@ def a_job(state: str = "running", counts: Mapping[str, int] | None = None, **fie
 
 
 def a_view(job: pb.Job, *its: pb.Node) -> pb.GetJobResponse:
-    """Return what GetJob tells."""
     return pb.GetJobResponse(job=job, nodes=its)
 
 
 def changes(job: pb.Job, *its: pb.Node) -> pb.WatchJobResponse:
-    """Return one message of WatchJob."""
     return pb.WatchJobResponse(job=job, nodes=its)

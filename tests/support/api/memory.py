@@ -51,13 +51,11 @@ class MemoryRequests:
         self.raises: Exception | None = None
 
     async def ask(self, request: Request, *, timeout: float | None) -> Reply:
-        """Answer with the args."""
         self.requests.append(request)
         await self._wait(request.args, timeout)
         return Reply(task_id=1, task_type=request.task_type, response=request.args)
 
     async def accept(self, request: Request) -> Receipt:
-        """Accept as task 2."""
         self.requests.append(request)
         await self._wait(b"", None)
         return Receipt(task_id=2, deduplicated=True)
@@ -69,27 +67,22 @@ class MemoryRequests:
         *,
         timeout: float | None,
     ) -> Reply:
-        """Answer with the name of the task."""
         self.requests.append(key)
         await self._wait(b"", timeout)
         return Reply(task_id=3, task_type=TaskType.CALL, response=str(task).encode())
 
     async def simple_repair(self, key: ProcessKey) -> int | None:
-        """Run timer 4 again, unless the process is called plain."""
         self.requests.append(key)
         return None if key.process_id == "plain" else 4
 
     async def put(self, process: Import) -> Receipt:
-        """Import as task 5."""
         self.requests.append(process)
         return Receipt(task_id=5)
 
     async def remove(self, key: ProcessKey) -> None:
-        """Note the key."""
         self.requests.append(key)
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel the task that is named, one with a key as task 6."""
         self.requests.append(key)
         if self.raises is not None:
             raise self.raises
@@ -169,11 +162,9 @@ class MemoryNamespaces:
         self.stored = {name: namespace(name)}
 
     async def lookup(self, name: str) -> Namespace:
-        """Return what is stored."""
         return await self.get(name)
 
     async def create(self, namespace: Namespace) -> Namespace:
-        """Store at revision 1."""
         if namespace.name in self.stored:
             raise errors.NamespaceAlreadyExistsError(namespace.name)
         self.stored[namespace.name] = dataclasses.replace(namespace, revision=1, created_at=NOW)
@@ -182,7 +173,6 @@ class MemoryNamespaces:
     async def update(
         self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int
     ) -> Namespace:
-        """Change and count the revision."""
         current = await self.get(name)
         if expected_revision not in (0, current.revision):
             raise errors.NamespaceChangedError(name, expected_revision, current.revision)
@@ -190,17 +180,14 @@ class MemoryNamespaces:
         return self.stored[name]
 
     async def get(self, name: str) -> Namespace:
-        """Return what is stored."""
         if name not in self.stored:
             raise errors.NamespaceNotFoundError(name)
         return self.stored[name]
 
     async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
-        """Return some in order."""
         return tuple(self.stored[name] for name in sorted(self.stored) if name > after)[:limit]
 
     async def delete(self, name: str) -> None:
-        """Forget it, unless it is orders."""
         await self.get(name)
         if name == "orders":
             raise errors.NamespaceNotEmptyError(name)
@@ -214,7 +201,6 @@ class MemoryLogLevels:
         self.asked: list[tuple[Level, dt.timedelta]] = []
 
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
-        """Note it."""
         self.asked.append((level, lasting))
         return "info"
 

@@ -56,20 +56,16 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def document(self) -> Any:  # it is JSON
-        """What it printed with --json."""
         return json.loads(self.out)
 
     @property
     def error(self) -> Any:  # it is JSON
-        """What it printed to stderr with --json."""
         return json.loads(self.err)["error"]
 
 
@@ -85,7 +81,6 @@ class ScriptedEngine:
     """
 
     def __init__(self) -> None:
-        """Take a free port; `running` listens."""
         self.answers: dict[str, Message | Refusal | list[Message | Refusal]] = {}
         self.requests: list[Any] = []
         self.health = health.HealthServicer()
@@ -97,7 +92,6 @@ class ScriptedEngine:
 
     @contextlib.contextmanager
     def running(self) -> Iterator["ScriptedEngine"]:
-        """Listen while inside."""
         self._server.start()
         try:
             yield self

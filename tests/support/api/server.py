@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine(Memory):
-    """A server, what stands behind it, and a channel to it."""
-
     server: ApiServer
     address: str
     channel: grpc.aio.Channel
@@ -60,14 +58,12 @@ class Engine(Memory):
         return ReplicaServiceStub(self.channel)
 
     async def health(self, service: str = "") -> int:
-        """Return what a health check says."""
         stub: Any = health_pb2_grpc.HealthStub(self.channel)
         response = await stub.Check(health_pb2.HealthCheckRequest(service=service))
         return int(response.status)
 
 
 def build(listening: Listening, memory: Memory | None = None) -> ApiServer:
-    """Return a server that does not listen yet."""
     memory = memory or Memory()
     backend = memory.backend()
     return ApiServer(

@@ -45,7 +45,6 @@ class Terminal:
 
     @property
     def drawn(self) -> str:
-        """All that was drawn so far, with what commands the terminal."""
         return self._drawn.decode(errors="ignore")
 
     @property
@@ -56,15 +55,12 @@ class Terminal:
 
     @property
     def settings(self) -> list[object]:
-        """How the terminal is set."""
         return termios.tcgetattr(self._number)
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         os.write(self._number, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size of the terminal and notify the program."""
         fcntl.ioctl(self._number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     async def draws(self, satisfied: Callable[[str], bool], *, since: int = 0) -> str:
@@ -93,12 +89,10 @@ class Terminal:
         await self._reads(lambda: text in self.drawn)
 
     async def ended(self) -> int:
-        """Wait until the program has ended, and return its exit code."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.process.wait()
 
     def read(self) -> None:
-        """Take up what was drawn."""
         with contextlib.suppress(OSError):  # The program has gone, and its end is closed.
             self._drawn += os.read(self._number, 65_536)
         self._news.set()

@@ -28,7 +28,6 @@ def a_namespace(
     unreachable: float | None = None,
     tally: StepTally | None = None,
 ) -> NamespaceActivity:
-    """Return a namespace in which nothing was done."""
     return NamespaceActivity(
         namespace=name,
         busy_count=busy,
@@ -46,7 +45,6 @@ def a_replica(
     callers: int | None = 0,
     name: str = "",
 ) -> ReplicaActivity:
-    """Return a replica that has just beaten."""
     return ReplicaActivity(
         replica_id=replica_id,
         name=name or f"host-{replica_id}",

@@ -78,7 +78,6 @@ class NotingProcessor(ScriptedProcessor):
         request: processor_service_pb2.ProcessRequest,
         context: aio.ServicerContext[bytes, bytes],
     ) -> tuple[Step, bytes]:
-        """Carry out the next step of the script between two notes; the answer goes after both."""
         self._note(request, begins=True)
         try:
             return await super().carry_out(request, context)
@@ -110,13 +109,11 @@ class Gated:
     turns: Iterator[Client]
 
     async def start(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
-        """Start a process and return its task once that is accepted."""
         wanted = _options(constraints, fields)
         reply = await next(self.turns).start(process_id, accept_only=True, **wanted)
         return reply.task_id
 
     async def call(self, process_id: str, constraints: Wire | None = None, **fields: Any) -> int:
-        """Call a process and return the task once that is accepted."""
         wanted = _options(constraints, fields)
         reply = await next(self.turns).call(process_id, accept_only=True, **wanted)
         return reply.task_id
@@ -144,7 +141,6 @@ class Gated:
         return [it.process_id for it in (await next(self.turns).gates.get(gate)).line]
 
     async def ended_as(self, process_id: str, task_id: int) -> str:
-        """Return the reason for which a task has ended that did not end well."""
         return await refused(next(self.turns).await_task(process_id, task_id=task_id, timeout=10))
 
     async def finished(self, *tasks: tuple[str, int]) -> None:
@@ -152,7 +148,6 @@ class Gated:
             await self.env.client.await_task(process_id, task_id=task_id)
 
     async def running(self, *names: str, steps: Sequence[Step] = ()) -> None:
-        """Bring processes into running; their next requests are served by `steps`."""
         for name in names:
             await self.env.running(name, *steps)
 
@@ -171,7 +166,6 @@ class Gated:
         return hangs
 
     def begun(self, process_id: str | None = None, args: bytes = CONSTRAINED) -> list[Note]:
-        """Return the notes of the steps of these args that have begun, in order."""
         return [
             note
             for note in self.notes
@@ -191,7 +185,6 @@ class Gated:
         )
 
     async def has_begun(self, process_id: str, count: int = 1, args: bytes = CONSTRAINED) -> None:
-        """Wait until so many steps of these args have begun for a process."""
         await eventually(lambda: len(self.begun(process_id, args)) >= count)
 
     def at_once(self, names: Iterable[str] | None = None, args: bytes = CONSTRAINED) -> int:
@@ -218,11 +211,9 @@ class Gated:
         )
 
     def state(self, process_id: str) -> list[str]:
-        """Return in which states the tasks of a process are that have constraints."""
         return [state for name, _, state in self._rows(_STATES) if name == process_id]
 
     def states(self) -> dict[str, int]:
-        """Return how many tasks with constraints are in each state."""
         return dict(collections.Counter(state for _, _, state in self._rows(_STATES)))
 
     def holders(self) -> Mapping[str, int]:
@@ -235,7 +226,6 @@ class Gated:
         await eventually(holds)
 
     async def at_rest(self) -> None:
-        """Wait until no task with constraints is left, and no gate is held."""
         await self.until(lambda: not self._rows(_STATES) and not self.holders())
 
     def _rows(self, query: str) -> list[Any]:

@@ -66,7 +66,6 @@ class JobEnv:
     hangs: dict[tuple[str, str], Hang] = dataclasses.field(default_factory=dict)
 
     def through(self, service: "JobServiceAsyncStub") -> "JobEnv":
-        """Return this with its requests going elsewhere."""
         return dataclasses.replace(self, service=service)
 
     async def submit(
@@ -96,7 +95,6 @@ class JobEnv:
         hang.released.set()
 
     async def end(self, job_id: str, name: str, answer: ProcessResponse | None = None) -> None:
-        """Release a node that has begun, and return once that is settled."""
         await self.asked(job_id, name)
         self.release(job_id, name, answer)
         await self.env.settled(f"{job_id}/{name}")

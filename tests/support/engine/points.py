@@ -29,11 +29,9 @@ class Points:
         """Set when the next point is passed, whichever it is; another one comes in its place."""
 
     def passed(self, point: str, **facts: object) -> list[Facts]:
-        """Return the facts of each time that a point was passed with these among them, in order."""
         return [found for found in self._passed.get(point, ()) if _has(found, facts)]
 
     def count(self, point: str, **facts: object) -> int:
-        """Return how often a point was passed with these facts."""
         return len(self.passed(point, **facts))
 
     async def wait(self, point: str, count: int = 1, **facts: object) -> Sequence[Facts]:

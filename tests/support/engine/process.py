@@ -122,11 +122,9 @@ class ReplicaProcess(ChildProcess):
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def logged(self, event: str, **fields: object) -> list[Line]:
-        """Return the records of an event that have these fields among theirs, in order."""
         return [it for it in self.records if it["event"] == event and fields.items() <= it.items()]
 
     async def log_record(self, event: str, count: int = 1, **fields: object) -> Line:
-        """Wait until so many records of an event have these fields, and return the first."""
         try:
             await eventually(
                 lambda: len(self.logged(event, **fields)) >= count, pause=_PAUSE_SECONDS
@@ -137,17 +135,13 @@ class ReplicaProcess(ChildProcess):
         return self.logged(event, **fields)[0]
 
     async def ended(self) -> list[Line]:
-        """End it as a supervisor does, and return all that it has logged."""
         self.terminate()
         assert await self.left() == 0
         return self.records
 
 
 class Supervised(ReplicaProcess):
-    """`progressor serve --workers N`."""
-
     def replicas(self) -> dict[str, int]:
-        """Return the process ids of the current replica processes, by their names."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii").split()
         found = {}
         for child in map(int, children):
@@ -201,7 +195,6 @@ async def running_process(
 async def running_supervisor(
     settings: Mapping[str, str], *, count: int = 2
 ) -> AsyncIterator[Supervised]:
-    """Run `progressor serve` with `count` workers."""
     with tempfile.TemporaryDirectory() as directory:
         supervised = Supervised(
             {"replica.name": NAME, "log.format": "json", **settings},

@@ -70,7 +70,6 @@ async def named(
 
 
 async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """Return the output of `progressor why`, line by line."""
     capfd.readouterr()
     arguments = ["why", "-n", env.namespace, process_id, "--address", env.replica.address]
     assert await asyncio.to_thread(main, arguments) == 0

@@ -70,8 +70,6 @@ _numbers = itertools.count(1)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """An engine in this process."""
-
     engine: app.Engine
     points: Points
 
@@ -130,7 +128,6 @@ class Env:
         return process_key(self.namespace, process_id)
 
     def client_at(self, address: str) -> Client:
-        """Return a client like its own at another replica."""
         return Client(
             address,
             namespace=self.namespace,
@@ -150,14 +147,12 @@ class Env:
         return hang
 
     async def running(self, process_id: str, *steps: Step) -> None:
-        """Bring a process into running; its next requests are served by `steps`."""
         self.processor.on_process(process_id, answering(), *(steps or (Answer(),)))
         await self.client.start(process_id)
 
     async def timed(
         self, process_id: str, *steps: Step, after: float = 3600, **fields: Any
     ) -> None:
-        """Bring a process into running, with a timer `after` seconds from now."""
         self.processor.on_process(
             process_id, answering(set_timer=timer(after, **fields)), *(steps or (Answer(),))
         )
@@ -187,7 +182,6 @@ class Env:
         return hang, accepted.task_id
 
     async def asked(self, process_id: str, count: int = 1) -> None:
-        """Wait until the processor was asked `count` times in all for a process."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             seen = 0
             while len(self.asked_for(process_id)) < count:
@@ -198,7 +192,6 @@ class Env:
         return [it for it in self.processor.requests if it.process.process_id == process_id]
 
     async def settled(self, process_id: str, count: int = 1, **facts: object) -> None:
-        """Wait until `count` steps of a process were settled in all."""
         await self.points.wait("settled", count, key=self.key(process_id), **facts)
 
 
@@ -245,12 +238,10 @@ def answering(*events: bytes, **fields: Any) -> Answer:
 
 
 def response(*events: bytes, **fields: Any) -> ProcessResponse:
-    """Return an answer with these events and fields of ProcessResponse."""
     return ProcessResponse(events=[NewEvent(payload=payload) for payload in events], **fields)
 
 
 def timer(after: float = 0.0, **fields: Any) -> SetTimer:
-    """Return a timer that is due so many seconds from now."""
     return SetTimer(after=duration_to_wire(dt.timedelta(seconds=after)), **fields)
 
 

@@ -16,8 +16,6 @@ CARRIED = ("Start", "Call", "Notify", "Repair", "Get")
 
 
 class RawSession:
-    """One session, frame by frame; leaving it hangs up."""
-
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.stream: Any = ProcessServiceStub(channel).Session()
         self.answers: list[messages.SessionAnswer] = []
@@ -50,7 +48,6 @@ class RawSession:
             assert await self.read() is not None, "it ended too early"
 
     async def ended(self) -> None:
-        """Close our side, and read until the engine has closed its own."""
         await self.stream.done_writing()
         while await self.read() is not None:
             pass
@@ -112,7 +109,6 @@ def call_of(
 
 
 def error_of(answer: messages.SessionAnswer) -> grpc.aio.AioRpcError:
-    """Return an answer that is an error as a unary call would have raised it."""
     code = next(code for code in grpc.StatusCode if code.value[0] == answer.error.code)
     trailing = grpc.aio.Metadata(("grpc-status-details-bin", answer.error.SerializeToString()))
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=answer.error.message)

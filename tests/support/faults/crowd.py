@@ -42,8 +42,6 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """The processes, the replica that carries them, and what becomes of those who called."""
-
     env: Env
     victim: ReplicaProcess
     names: tuple[str, ...]
@@ -51,7 +49,6 @@ class Crowd:
     callers_here: tuple[asyncio.Task[Answered], ...]
 
     async def answers_at_work(self) -> list[Answered]:
-        """Return the answers here for the steps that were in hand there, in order."""
         return [
             await answer_to(self.env.client.await_task(name, idempotency_key="1"))
             for name in self.names

@@ -104,11 +104,9 @@ class FaultEnv(Env):
         return cls(**same, **fields)
 
     def fresh(self) -> str:
-        """Return the id of a process that no test has used before."""
         return f"p{next(_numbers)}"
 
     async def fresh_running(self, *steps: Step) -> str:
-        """Bring a fresh process into running, its next requests served by `steps`."""
         process_id = self.fresh()
         await self.running(process_id, *steps)
         return process_id
@@ -148,7 +146,6 @@ class FaultEnv(Env):
         await until(self.points, holds)
 
     async def at_rest(self) -> None:
-        """Wait until nothing of the namespace is in hand, due, or due within a second."""
         await self.until(lambda: not self.rows(_RESTLESS))
 
     def rows(self, query: str, **values: object) -> list[Any]:
@@ -195,7 +192,6 @@ async def until(points: Points, holds: Callable[[], bool]) -> None:
 
 
 def asked_twice(env: Env) -> Sequence[tuple[int, int]]:
-    """Return task and token of the leases under which a processor was asked more than once."""
     leases = collections.Counter(
         (request.task.task_id, request.task.token) for request in env.processor.requests
     )

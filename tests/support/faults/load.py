@@ -42,8 +42,6 @@ _EVENTS = """
 
 @dataclasses.dataclass(slots=True)
 class Load:
-    """Callers, each of whom has one call after the other answered, and the answers."""
-
     env: Env
     answered: dict[str, list[bytes]] = dataclasses.field(default_factory=dict)
     count: int = 0
@@ -51,7 +49,6 @@ class Load:
     _changed: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     async def begin(self) -> None:
-        """Bring the processes into being, the self-driven ones on their way."""
         for number in range(CALLED):
             name = f"called{number}"
             self.answered[name] = []
@@ -64,7 +61,6 @@ class Load:
             await self.env.client.start(name, accept_only=True)
 
     async def run(self, caller: int) -> None:
-        """Call until stopped, each call under a key of its own until its answer is there."""
         name, number = f"called{caller % CALLED}", 0
         while not self.stopped:
             number += 1
@@ -93,7 +89,6 @@ class Load:
 
 
 async def called(env: Env, process_id: str, args: bytes) -> bytes:
-    """Call a process under a key of the call's own until it is answered."""
     answer = await insist(
         env.client.call, process_id, args, idempotency_key=args.decode(), timeout=ATTEMPT_SECONDS
     )

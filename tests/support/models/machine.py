@@ -36,7 +36,6 @@ class Machinery:
     clock: ManualClock
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end; what the replicas do in the background goes on meanwhile."""
         return self.runner.run(work)
 
     def processes(self) -> list[tuple[Any, ...]]:
@@ -48,7 +47,6 @@ class Machinery:
 
 @contextlib.contextmanager
 def machinery(conninfo: str) -> Iterator[Machinery]:
-    """Open two replicas on a database with the schema."""
     # What a crash would lose, no test of this kind looks for.
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
     create_namespace(quick)

@@ -53,8 +53,6 @@ def key_of(process_id: str) -> ProcessKey:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """A task in the hands of a replica."""
-
     task: RunningTask
     store: int
 
@@ -230,7 +228,6 @@ class ModelledStorage:
         self.follow()
 
     def settle_too_late(self, which: int, outcome: Outcome) -> None:
-        """Settle under a lease that is lost: nothing changes."""
         if not self.stale:
             return
         late = self.stale[which % len(self.stale)]
@@ -328,7 +325,6 @@ class ModelledStorage:
         """See to what a deed brings about elsewhere: here, to nothing."""
 
     def a_held_task(self, which: int) -> Held | None:
-        """Return a task in some replica's hands; None if there is nothing to do at all."""
         if not self.held:
             self.claim(wait=True, limit=100)
         tokens = sorted(self.held)

@@ -65,7 +65,6 @@ class ModelProcess:
         yield from self.apart
 
     def take_timer(self) -> ModelTask | None:
-        """Take away the timer, wherever it waits."""
         timer, self.timer = self.timer, None
         for task in self.apart:
             if task.task_type in TIMER_TYPES:
@@ -87,8 +86,6 @@ class ModelProcess:
 
 
 class Model:
-    """All processes, by id."""
-
     def __init__(self) -> None:
         self.processes: dict[str, ModelProcess] = {}
 
@@ -100,7 +97,6 @@ class Model:
         key: str | None,
         constraints: Constraints | None = None,
     ) -> tuple[Verdict, ModelTask | None]:
-        """Return what a request meets, and the task that it joins, if it does."""
         process = self.processes.get(process_id)
         known = process.known(key) if process is not None else None
         if known is not None:
@@ -110,7 +106,6 @@ class Model:
         return decide(task_type, None if process is None else process.status), None
 
     def accept(self, process_id: str, task: ModelTask, *, run: bool, now: dt.datetime) -> bool:
-        """Take in an accepted request; return whether it is free to run."""
         if task.task_type is TaskType.INIT:
             self.processes[process_id] = ModelProcess(status=ProcessStatus.INIT)
         process = self.processes[process_id]
@@ -151,7 +146,6 @@ class Model:
     def settle(
         self, process_id: str, settlement: Settlement, *, continues: bool, now: dt.datetime
     ) -> ModelTask | None:
-        """Settle what runs; return what runs next in the same worker."""
         process = self.processes[process_id]
         task, process.running = process.running, None
         assert task is not None, "nothing runs"
@@ -313,7 +307,6 @@ class Model:
 
     @staticmethod
     def _again(process: ModelProcess, timer: ModelTask, now: dt.datetime) -> ModelTask:
-        """Set a timer that has broken its process once more."""
         return process.add(
             ModelTask(
                 task_id=None,

@@ -24,7 +24,6 @@ Path_ = tuple[int, ...]
 
 
 def pages() -> dict[str, str]:
-    """Return the pages by their paths in docs/."""
     files = _parsed()
     home = {name: file for file in files for name in _names(file)}
     return {f"{FOLDER}/{_stem(file)}.md": _Page(file, home).text() for file in files}
@@ -169,7 +168,6 @@ class _Page:
 
 
 def prose(comment: str) -> str:
-    """Return a comment as Markdown, without the space after each ``//``."""
     return fenced("\n".join(it.removeprefix(" ") for it in comment.strip("\n").splitlines()))
 
 
@@ -188,7 +186,6 @@ def fenced(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(
         f"| {' | '.join(it.replace('|', '&#124;') for it in line)} |" for line in lines

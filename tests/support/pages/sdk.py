@@ -35,7 +35,6 @@ _ITEM = re.compile(r"^    (\S[^:\n]*): ((?:.*\n?)(?:        .*\n?)*)", re.MULTIL
 
 
 def pages() -> dict[str, str]:
-    """Return the pages by their paths in docs/."""
     things: dict[str, list[str]] = {page: [] for page in _PAGES}
     for name in sorted(sdk.__all__, key=str.lower):
         thing = getattr(sdk, name)
@@ -195,7 +194,6 @@ def _one_line(thing: object) -> str:
 
 
 def markdown(thing: object) -> str:
-    """Return the docstring of a thing as Markdown."""
     return _markdown(inspect.getdoc(thing) or "")
 
 

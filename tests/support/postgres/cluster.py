@@ -46,7 +46,6 @@ class Cluster:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the server is ours, so that `restart` and `kill` are allowed."""
         return self._embedded is not None
 
     def create_template(self, name: str, prepare: Callable[[str], None]) -> None:
@@ -70,7 +69,6 @@ class Cluster:
         return make_conninfo(self.conninfo, dbname=name)
 
     def drop_database(self, conninfo: str) -> None:
-        """Drop a database that `create_database` made, ending its sessions."""
         name = _name_in(conninfo)
         assert name in self._databases, f"{name} is not of this cluster"
         self._execute(
@@ -79,7 +77,6 @@ class Cluster:
         self._databases.remove(name)
 
     def kill(self) -> None:
-        """End the server as kill -9 does; it stays down until `restart`."""
         embedded, home = self._owned()
         with contextlib.suppress(FileNotFoundError):
             lines = (home / "data/postgres/postmaster.pid").read_text("ascii").splitlines()
@@ -87,7 +84,6 @@ class Cluster:
         embedded.stop()
 
     def stop(self) -> None:
-        """Shut the server down in good order; it stays down until `restart`."""
         embedded, _ = self._owned()
         embedded.stop()
 
@@ -114,7 +110,6 @@ class Cluster:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Remove everything that was made here."""
         if self._embedded is None:
             for name in tuple(self._databases):
                 self.drop_database(make_conninfo(self.conninfo, dbname=name))
@@ -193,7 +188,6 @@ def direct(statement: bytes) -> Direct[tuple[Any, ...]]:
 
 
 def wait_until_no_server(data_directory: Path, *, seconds: float = 30.0) -> None:
-    """Return once no PostgreSQL process works in the directory; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while servers := _servers_in(data_directory):
         assert time.monotonic() < deadline, f"still running in {data_directory}: {servers}"

@@ -85,7 +85,6 @@ def owner(
 
 
 def started(process: subprocess.Popen[str]) -> str:
-    """Return the conninfo once the owner's server is up."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

@@ -10,12 +10,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 async def until_blocked(observer: psycopg.Connection[Any], count: int = 1) -> None:
-    """Return once `count` sessions of the database wait for a lock."""
     await _until(lambda: blocked_count(observer) >= count)
 
 
 async def until_none_blocked(observer: psycopg.Connection[Any]) -> None:
-    """Return once no session of the database waits for a lock."""
     await _until(lambda: not blocked_count(observer))
 
 
@@ -29,7 +27,6 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 def blocked_count(observer: psycopg.Connection[Any]) -> int:
-    """Return how many sessions of the database wait for a lock."""
     row = observer.execute(
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"

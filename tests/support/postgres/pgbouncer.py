@@ -36,7 +36,6 @@ def binary() -> str | None:
 
 
 def version() -> tuple[int, int]:
-    """Return the release that is installed."""
     found = binary()
     assert found is not None, "asked for the version of what is not installed"
     told = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
@@ -46,7 +45,6 @@ def version() -> tuple[int, int]:
 
 
 def carries_prepared_statements() -> bool:
-    """Tell whether the installed release knows max_prepared_statements."""
     return version() >= _PREPARES
 
 
@@ -54,7 +52,6 @@ class PgBouncer:
     """A pooler between its clients and one database; under the same conninfo after a restart."""
 
     def __init__(self, home: Path, conninfo: str, *, prepared_statements_max: int = 0) -> None:
-        """Start nothing yet; `conninfo` is that of the database behind it."""
         self._home = home
         self._behind = conninfo_to_dict(conninfo)
         self._prepared_statements_max = prepared_statements_max
@@ -63,18 +60,15 @@ class PgBouncer:
 
     @property
     def conninfo(self) -> str:
-        """How to connect through it."""
         return make_conninfo(
             host=str(self._home), port=PORT, user="postgres", dbname=str(self._behind["dbname"])
         )
 
     @property
     def log(self) -> str:
-        """What it has said."""
         return (self._home / "pgbouncer.log").read_text("utf-8", "replace")
 
     def start(self) -> None:
-        """Start, and return once it serves."""
         found = binary()
         assert found is not None, "pgbouncer is not installed"
         config = self._home / "pgbouncer.ini"
@@ -98,14 +92,12 @@ class PgBouncer:
         self._wait_until_serving()
 
     def kill(self) -> None:
-        """End it as kill -9 does; it stays down until `start`."""
         assert self._guard is not None, "it does not run"
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process_id, signal.SIGKILL)
         self.stop()
 
     def stop(self) -> None:
-        """End it, and its clients' connections; safe to repeat."""
         guard, self._guard = self._guard, None
         if guard is not None:
             assert guard.stdin is not None, "asked for a pipe"

@@ -64,7 +64,6 @@ class Proxy:
 
     @property
     def conninfo(self) -> str:
-        """How to connect through it; the same for as long as it runs."""
         return make_conninfo(
             self._server,
             host="127.0.0.1",
@@ -79,25 +78,21 @@ class Proxy:
         return self._given_up_count
 
     def start(self) -> None:
-        """Listen."""
         self._thread.start()
         self._do(self._flowing.set)
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(PATIENCE_SECONDS)
 
     def stop(self) -> None:
-        """Cut all connections and end the thread."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(PATIENCE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def arm(self, fault: Fault) -> Fault:
-        """Have a fault happen, and return it."""
         self._do(lambda: self._faults.append(fault))
         return fault
 
     def cut(self) -> None:
-        """Break every connection at once, both ways."""
         self._do(self._cut)
 
     def refuse(self) -> None:
@@ -197,28 +192,22 @@ class Proxy:
             self._links.discard(link)
 
     async def connect(self) -> "_End":
-        """Open a connection to the server; called by a link."""
         if self._host.startswith("/"):
             return _End(*await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}"))
         return _End(*await asyncio.open_connection(self._host, self._port))
 
     async def flow(self) -> None:
-        """Wait while everything stalls; called by a link."""
         await self._flowing.wait()
 
     def fault_for(self, turn: Turn) -> Fault | None:
-        """Return the fault of a turn; called by a link."""
         return next((fault for fault in self._faults if fault.matches(turn)), None)
 
     def note_given_up(self) -> None:
-        """Note that a client has lost its patience; called by a link."""
         with self._gave_up:
             self._given_up_count += 1
             self._gave_up.notify_all()
 
     async def terminate(self, backend: int) -> None:
-        """End a session of the server, and wait until it has ended; called by a link."""
-
         def end() -> None:
             with psycopg.connect(self._server, autocommit=True) as connection:
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
@@ -228,7 +217,6 @@ class Proxy:
 
 @contextlib.contextmanager
 def running_proxy(conninfo: str) -> Iterator[Proxy]:
-    """Yield a proxy to the server of `conninfo`."""
     proxy = Proxy(conninfo)
     proxy.start()
     try:
@@ -239,8 +227,6 @@ def running_proxy(conninfo: str) -> Iterator[Proxy]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _End:
-    """One end of a connection."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -285,7 +271,6 @@ class _Link:
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     def cut(self) -> None:
-        """Break both ends at once."""
         self.flowing.set()
         self._client.cut()
         if self._server is not None:

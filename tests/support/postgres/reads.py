@@ -28,8 +28,6 @@ _COUNTERS: LiteralString = """
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Rows of one table that were read."""
-
     sequential: int
     by_index: int
 
@@ -61,7 +59,6 @@ def seeded_key(number: int) -> ProcessKey:
 
 
 def scheduled_task(number: int) -> int:
-    """Return the task for which a seeded process waits, or which it runs."""
     return FIRST_SCHEDULED_TASK + number
 
 

@@ -25,11 +25,9 @@ class Relay:
 
     @property
     def target(self) -> str:
-        """Where it listens, as gRPC names it."""
         return f"127.0.0.1:{self._port}" if self._path is None else f"unix:{self._path}"
 
     async def start(self, server_port: int) -> None:
-        """Accept connections and pass them on to `server_port`."""
         self._server_port, self._is_open = server_port, True
         if self._path is not None:
             self._listener = await asyncio.start_unix_server(self._serve, self._path)

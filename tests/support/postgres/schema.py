@@ -74,7 +74,6 @@ _INDEXES: LiteralString = """
 
 
 def schema_of(connection: psycopg.Connection[Any]) -> str:
-    """Return the text of the schema that is in a database."""
     # Names are given in full: the hash schemas of the functions are not on any search path.
     connection.execute("SET search_path = pg_catalog")
     parts = [
@@ -86,7 +85,6 @@ def schema_of(connection: psycopg.Connection[Any]) -> str:
 
 
 def main() -> None:
-    """Write the file."""
     with open_cluster() as cluster:
         conninfo = cluster.create_database()
         migrate(conninfo)

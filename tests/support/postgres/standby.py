@@ -25,8 +25,6 @@ _POLL_SECONDS = 0.02
 
 
 class Server(Cluster):
-    """A server that can be a standby."""
-
     def __init__(self, embedded: EmbeddedPostgres, home: Path) -> None:
         super().__init__(embedded.conninfo, embedded, home)
         self._settings = home / "data/postgres/postgresql.auto.conf"
@@ -84,7 +82,6 @@ class Pair:
 
 @contextlib.contextmanager
 def open_pair() -> Iterator[Pair]:
-    """Yield a primary with a synchronous standby; both are removed in the end."""
     with contextlib.ExitStack() as stack:
         primary = stack.enter_context(_server())
         standby = stack.enter_context(_server(copied_from=primary))

@@ -45,7 +45,6 @@ class Opening:
 
 
 def size_of_opening(head: bytes) -> int:
-    """Return the size of an opening packet whose first four bytes these are."""
     return int.from_bytes(head, "big")
 
 
@@ -68,13 +67,10 @@ class Turn:
 
 
 class Messages:
-    """Splits a stream of bytes into typed messages."""
-
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the messages that are complete now, each with its head."""
         data, at = self._rest + chunk, 0
         found = []
         while len(data) - at >= _HEAD.size:
@@ -98,7 +94,6 @@ class Turns:
         self._executed: list[str] = []
 
     def feed(self, chunk: bytes) -> list[Turn]:
-        """Return the turns that are complete now."""
         return [
             turn
             for message in self._messages.feed(chunk)

@@ -21,7 +21,6 @@ ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args
 
 @contextlib.asynccontextmanager
 async def running_channels() -> AsyncIterator[Channels]:
-    """Give channels that carry streams, and close them."""
     channels = Channels()
     async with asyncio.TaskGroup() as group:
         group.create_task(channels.run())
@@ -31,20 +30,15 @@ async def running_channels() -> AsyncIterator[Channels]:
 
 
 class Asking:
-    """A client, and the namespace whose processor it asks."""
-
     def __init__(self, channels: Channels, target: str) -> None:
-        """Ask the processor at `target`."""
         self.channels = channels
         self.namespace = Namespace(name="orders", processor_targets=(target,))
         self._client = ProcessorClient(channels, SystemClock())
 
     def aim_at(self, *targets: str) -> None:
-        """Ask these targets from now on."""
         self.namespace = dataclasses.replace(self.namespace, processor_targets=targets)
 
     async def ask(self, task: RunningTask = TASK, *, seconds: float = 10) -> Outcome:
-        """Ask about the task, without history."""
         return await self._client.ask(
             task, (), namespace=self.namespace, timeout=dt.timedelta(seconds=seconds)
         )

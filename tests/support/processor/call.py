@@ -21,21 +21,17 @@ class ScriptedCall:
 
     @property
     def steps(self) -> dict[int, bytes]:
-        """The requests that were written, by their step ids."""
         return {step.step_id: step.request for frame in self.frames for step in frame.steps}
 
     @property
     def cancelled(self) -> list[int]:
-        """The step ids that were given up, in order."""
         return [step_id for frame in self.frames for step_id in frame.cancelled]
 
     async def write(self, request: bytes, /) -> None:
-        """Keep a frame."""
         self.frames.append(frames_pb2.StepsFrame.FromString(request))
         await self.flowing.wait()
 
     async def read(self) -> object:
-        """Return the next frame, or raise the status that ends the stream."""
         word = await self._to_read.get()
         if isinstance(word, BaseException):
             raise word
@@ -56,11 +52,9 @@ class ScriptedCall:
         self._to_read.put_nowait(frame.SerializeToString())
 
     def garble(self) -> None:
-        """Put a frame on the stream that is none."""
         self._to_read.put_nowait(b"\xff\xfe")
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        """End the stream with a status."""
         if code is grpc.StatusCode.OK:
             self._to_read.put_nowait(aio.EOF)
         else:

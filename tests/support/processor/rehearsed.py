@@ -26,7 +26,6 @@ async def comes_to(expected: Seen, look: Callable[[], Awaitable[Seen]], points: 
 
 
 def chain(*names: str) -> Graph:
-    """Return a graph in which each node comes after the one before."""
     graph = Graph()
     before: Any = ()
     for name in names:
@@ -35,7 +34,6 @@ def chain(*names: str) -> Graph:
 
 
 def processor_of(name: str = "jobs", **handlers: Any) -> Processor[Any]:
-    """Return a processor with handlers by what they handle: init, call, join and so on."""
     processor = Processor(name)
     for handler_name, handler in handlers.items():
         getattr(processor, handler_name)(handler)

@@ -145,12 +145,10 @@ class ScriptedProcessor:
         self._server: aio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        """Start to serve."""
         await self.restart()
         return self
 
     async def __aexit__(self, error_type: object, error: object, traceback: object) -> None:
-        """Stop at once, whatever is in flight."""
         await self.stop()
         if error is None and self._one_at_a_time:
             assert not self.overlaps, f"asked twice at once for {self.overlaps}"
@@ -161,7 +159,6 @@ class ScriptedProcessor:
         return self._relay.target
 
     async def restart(self) -> None:
-        """Serve (again) under the same target."""
         assert self._server is None, "it has not been stopped"
         limit = self.request_bytes_max or _DEFAULT_BYTES_MAX
         options = (
@@ -210,14 +207,12 @@ class ScriptedProcessor:
             return self.requests[:count]
 
     async def describe(self, _packed: bytes, _context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Say what it takes; called by the gRPC server."""
         self.described_count += 1
         described = processor_service_pb2.DescribeResponse()
         described.request_bytes_max = self.request_bytes_max or 0
         return described.SerializeToString()
 
     async def serve(self, packed: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Answer a call; called by the gRPC server."""
         request = processor_service_pb2.ProcessRequest.FromString(packed)
         self.called.append(request.process.process_id)
         step, answer = await self.carry_out(request, context)
@@ -359,11 +354,9 @@ class ScriptedStreams:
 
     @property
     def open_count(self) -> int:
-        """How many streams are open."""
         return len(self._open)
 
     async def serve(self, _frames: object, context: Context) -> None:
-        """Answer one stream; called by the gRPC server."""
         self.opened_count += 1
         stream = _Stream(self, context)
         self._open.add(stream)
@@ -378,7 +371,6 @@ class ScriptedStreams:
             await context.abort(end.code, end.text)
 
     async def write(self, frame: frames_pb2.StepAnswersFrame) -> None:
-        """Write a frame on every open stream."""
         for stream in tuple(self._open):
             await stream.write(frame)
 
@@ -388,7 +380,6 @@ class ScriptedStreams:
             await self._changed.wait_for(lambda: reached(self))
 
     async def note(self) -> None:
-        """Have those who wait look again."""
         async with self._changed:
             self._changed.notify_all()
 

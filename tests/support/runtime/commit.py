@@ -33,8 +33,6 @@ REFUSED = psycopg.DataError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """Something to write about a process."""
-
     number: int
     process_id: str
     poisoned: bool = False
@@ -170,5 +168,4 @@ class Harness:
 
 
 def crowd(*numbers: int) -> list[Item]:
-    """Return items of as many processes."""
     return [Item(number, f"p{number}") for number in numbers]

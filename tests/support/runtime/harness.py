@@ -91,7 +91,6 @@ def make_dispatcher(**parts: Any) -> EffectDispatcher:
 
 
 def traced(part: Any, tracing: Any) -> Any:
-    """Return a part of the runtime whose context has another tracing."""
     return dataclasses.replace(part, context=dataclasses.replace(part.context, tracing=tracing))
 
 
@@ -186,7 +185,6 @@ class Harness:
         await self.steps.carry(make_task() if task is None else task, self.slots)
 
     def history_sent(self) -> tuple[int, ...]:
-        """Return the ids of the events that went with the last task."""
         return tuple(event.event_id for event in self.processor.asked[-1][1])
 
     def make_due(
@@ -195,14 +193,12 @@ class Harness:
         namespace: str = "orders",
         task_type: TaskType = TaskType.TIMEOUT,
     ) -> None:
-        """Make tasks due in storage."""
         for task_id in task_ids:
             process = make_process(key=make_key(f"p{task_id}", namespace=namespace))
             task = make_task(task_id=task_id, process=process, task_type=task_type)
             self.claims.add(make_claimed(task))
 
     def remember(self, *task_ids: int, ahead: float = 0.0, namespace: str = "orders") -> None:
-        """Put tasks in the due queue."""
         for task_id in task_ids:
             key = make_key(f"p{task_id}", namespace=namespace)
             due_at = START + seconds(ahead)
@@ -214,7 +210,6 @@ class Harness:
         self.slots.mark_backlog("orders")
 
     def end(self, task_id: int) -> None:
-        """Let a step end."""
         self.ends[task_id].set()
 
     def end_elsewhere(self, *task_ids: int) -> None:
@@ -229,7 +224,6 @@ class Harness:
     async def ask(
         self, request: Request | None = None, *, timeout: float | None = None
     ) -> "asyncio.Future[Reply]":
-        """Return the reply to come, once the request has been submitted."""
         return await begun(self.requests.ask(request or make_request(), timeout=timeout))
 
     async def accept(self) -> "asyncio.Future[Receipt]":
@@ -237,7 +231,6 @@ class Harness:
 
     @contextlib.asynccontextmanager
     async def running(self, *scanners: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Run what starts in the slots, and these."""
         async with running(lambda: self.slots.run(asyncio.Event()), *scanners):
             yield
 
@@ -249,7 +242,6 @@ class Harness:
 
 @contextlib.asynccontextmanager
 async def running(*parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run parts of the runtime; they are cancelled at the end."""
     tasks = []
     for part in parts:
         tasks.append(asyncio.ensure_future(part()))

@@ -38,7 +38,6 @@ AWAY = "it is away, says the test"
 
 
 def away() -> errors.StorageUnavailableError:
-    """Return what storage raises while PostgreSQL is unreachable."""
     return errors.StorageUnavailableError(AWAY)
 
 
@@ -49,7 +48,6 @@ class Outage:
         self.remaining = 0
 
     def strike(self) -> None:
-        """Raise, if there is an outage."""
         if self.remaining:
             self.remaining -= 1
             raise away()
@@ -192,7 +190,6 @@ class MemoryAdmissions:
         return key in self.writing
 
     def answer(self, admission: Admission | Exception, effects: Effects = NO_EFFECTS) -> None:
-        """Answer the oldest that waits."""
         _, future = self.pending.popleft()
         if isinstance(admission, Exception):
             future.set_exception(admission)
@@ -237,19 +234,15 @@ class MemoryListener:
         self._heard: asyncio.Queue[Word | BaseException] = asyncio.Queue()
 
     def notify(self, *task_ids: int) -> None:
-        """Tell that tasks have ended."""
         self._heard.put_nowait(Word(task_ids=task_ids))
 
     def call(self) -> None:
-        """Tell that another replica leaves due tasks to this one."""
         self._heard.put_nowait(Word(work_is_due=True))
 
     def cut(self) -> None:
-        """Break the connection."""
         self._heard.put_nowait(away())
 
     def hang_up(self) -> None:
-        """Close the connection in good order."""
         self._heard.put_nowait(StopAsyncIteration())
 
     async def listen(self) -> AsyncIterator[Word]:
@@ -284,7 +277,6 @@ class MemoryClaims:
         """So many next claims choose tasks that another replica takes first."""
 
     def add(self, *claimed: Claimed) -> None:
-        """Make tasks due."""
         self.due.update({each.task.task_id: each for each in claimed})
 
     async def claim_tasks(self, _pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
@@ -392,7 +384,6 @@ class MemoryPool:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lend the connection."""
         if self.outages:
             self.outages -= 1
             raise self.outage(AWAY)

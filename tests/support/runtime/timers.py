@@ -23,20 +23,17 @@ class ManualTimers:
 
     @property
     def waiting(self) -> int:
-        """How many are still to be called."""
         return sum(not it.cancelled for it in self._timers)
 
     def monotonic(self) -> float:
         return self.now
 
     def later(self, seconds: float, function: Callable[[], None]) -> _Timer:
-        """Put a call off."""
         timer = _Timer(self.now + seconds, function)
         self._timers.append(timer)
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
         end = self.now + seconds
         while due := [it for it in self._timers if it.due_at <= end]:
             first = min(due, key=lambda it: it.due_at)

@@ -31,7 +31,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector(self._skip))
 
     def time(self) -> float:
-        """Return the virtual seconds that have passed."""
         return self._passed
 
     def run_in_executor(  # type: ignore[override]
@@ -60,15 +59,12 @@ class LoopClock:
     """The clock of code that runs in a virtual loop; PostgreSQL's clock stands still."""
 
     def now(self) -> dt.datetime:
-        """Return the start of time, and what has passed."""
         return START + dt.timedelta(seconds=self.monotonic())
 
     def monotonic(self) -> float:
-        """Return the running loop's seconds."""
         return asyncio.get_running_loop().time()
 
     def pinned(self) -> dt.datetime | None:
-        """Return the same instant as `now`."""
         return self.now()
 
 

@@ -14,6 +14,5 @@ def on(*gates: str, capacity: int | None = 1, **fields: Any) -> Constraints:
 
 
 def whole(spent: TimeSpent) -> dt.timedelta:
-    """Return all parts together."""
     parts = (getattr(spent, field.name) for field in dataclasses.fields(spent))
     return sum(parts, dt.timedelta())

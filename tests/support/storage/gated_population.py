@@ -12,7 +12,6 @@ HOUR = dt.timedelta(hours=1)
 
 
 async def populate_gates(store: Store) -> None:
-    """Make a process for each way of waiting, and of holding a gate."""
     mutex = {"mutex": 1}
     await _call(store, Constraints(gates=mutex))
     await _call(store, Constraints(gates=mutex, order=Order("rollout", Version((1, 9)))))

@@ -91,7 +91,6 @@ _LOCK: LiteralString = """
 
 
 def key_of(process_id: str) -> ProcessKey:
-    """Return the key of a process of the namespace."""
     return process_key(NAMESPACE.name, process_id)
 
 
@@ -115,7 +114,6 @@ class Opened:
 def opened(
     conninfo: str, *, starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
 ) -> Iterator[Opened]:
-    """Open three replicas on a database with the schema."""
     # What a crash would lose, no test of this kind looks for.
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
     create_namespace(quick)
@@ -160,13 +158,11 @@ class GatedStorage:
             self.run(store.beat())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end."""
         return self._runner.run(work)
 
     # Deeds.
 
     def request(self, request: Request, store: int, *, run: bool) -> None:
-        """Admit a request; it may be refused."""
         self.run(self.admit(request, store, run=run))
         self.hear()
 
@@ -181,13 +177,11 @@ class GatedStorage:
         return admission.task_id
 
     def settle(self, which: int, outcome: Outcome) -> None:
-        """Settle one of those that run, if any does."""
         if self.held:
             self.run(self.settle_one(which, outcome))
             self.hear()
 
     async def settle_one(self, which: int, outcome: Outcome) -> None:
-        """Settle one of those that run."""
         task, store = self.held.pop(self._token(which))
         if task.task_type is TaskType.REMOVE:
             outcome = success(RemoveProcess())
@@ -205,7 +199,6 @@ class GatedStorage:
                 self.note_due(task.key, written.due.task_id, written.due.due_at)
 
     def set_gate(self, gate: str, capacity: int, store: int) -> None:
-        """Set the capacity of a gate, which may not be there yet."""
         writes = self.stores[store].writes
         self.run(writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
         while not self.run(writes.evict_holders(LoweredGate(NAMESPACE.name, gate))).is_done:
@@ -221,7 +214,6 @@ class GatedStorage:
         self.run(self.claim_noted(store))
 
     async def claim_noted(self, store: int) -> None:
-        """As `claim_told`."""
         now = self.clock.now()
         for noted in [noted for noted in self.due if noted[1] <= now]:
             key = self.due.pop(noted, None)
@@ -235,7 +227,6 @@ class GatedStorage:
                 self.due[noted] = key
 
     def claim_due(self, limit: int, store: int) -> None:
-        """Claim as the scan does: whatever is due."""
         for claimed in self.run(self.stores[store].claim_due(limit=limit)):
             self._hold(claimed.task, store)
 
@@ -258,7 +249,6 @@ class GatedStorage:
     # What was told.
 
     def hear(self) -> None:
-        """Take what statements have told."""
         for store in self.stores:
             told, store.told[:] = list(store.told), []
             self._take(told)
@@ -276,7 +266,6 @@ class GatedStorage:
             self.again.update(dict.fromkeys(promoted.again))
 
     def note_due(self, key: ProcessKey, task_id: int, due_at: dt.datetime) -> None:
-        """Note that a task is to be claimed at an instant."""
         self.due[task_id, due_at] = key
 
     def _hold(self, task: RunningTask, store: int) -> None:

@@ -41,7 +41,6 @@ _numbers = itertools.count(1)
 
 
 def fresh_schedule_key(namespace: str = NAMESPACE.name) -> ScheduleKey:
-    """Return the key of a schedule that no test has used before."""
     return schedule_key(namespace, f"s{next(_numbers)}")
 
 
@@ -51,7 +50,6 @@ def a_spec(target: Target | None = None, times: Times = MINUTELY, **timing: Any)
 
 
 def process_of(run: ScheduleRun) -> ProcessKey:
-    """Return the process that a run was about."""
     assert run.process_id is not None
     return process_key(NAMESPACE.name, run.process_id)
 
@@ -60,7 +58,6 @@ class NoJobs:
     """Jobs where there are none."""
 
     async def cancel(self, key: ProcessKey, reason: str) -> Job:
-        """Find none."""
         del reason
         raise job_errors.JobNotFoundError(key.namespace, key.process_id)
 
@@ -75,14 +72,11 @@ class Ender:
         return await self.store.writes.cancel(key, task)
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
-        """Put a process into error."""
         await self.store.writes.halt(key, detail)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStore:
-    """One replica's schedules."""
-
     store: Store
     schedules: Schedules
     runs: StoredRuns
@@ -109,12 +103,10 @@ class ScheduleStore:
         return [str(each["verdict"]) for each in self.ran[before:]]
 
     async def after(self, duration: dt.timedelta) -> list[str]:
-        """Let time pass, and run all that is due then."""
         self.clock.advance(duration)
         return await self.run_due()
 
     async def count(self, table: str) -> int:
-        """Return how many rows a table has."""
         async with self.store.pool.connection() as connection:
             query = sql.SQL("SELECT count(*) FROM progressor.{}").format(sql.Identifier(table))
             [(count,)] = await (await connection.execute(query)).fetchall()
@@ -127,16 +119,13 @@ class ScheduleStore:
         return [str(each["verdict"]) for each in self.ran[before:]]
 
     async def last(self, schedule: Schedule) -> Sequence[ScheduleRun]:
-        """Return the runs of a schedule, the oldest first."""
         return (await self.runs.last(schedule.key, limit=1000))[::-1]
 
     async def states(self, schedule: Schedule) -> list[str]:
-        """Return where the runs of a schedule are, the oldest first."""
         return [each.state.value for each in await self.last(schedule)]
 
 
 def schedule_store(store: Store) -> ScheduleStore:
-    """Return a replica's schedules."""
     metrics, observers = Metrics(), Observers()
     storage = dataclasses.replace(store.context, clock=store.clock)
     ran: list[dict[str, object]] = []

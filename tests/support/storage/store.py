@@ -72,12 +72,10 @@ _numbers = itertools.count(1)
 
 
 def fresh_key(namespace: str = NAMESPACE.name) -> ProcessKey:
-    """Return the key of a process that no test has used before."""
     return process_key(namespace, f"p{next(_numbers)}")
 
 
 def a_request(key: ProcessKey, task_type: TaskType = TaskType.CALL, **fields: Any) -> Request:
-    """Return a request on a process; a call unless said otherwise."""
     return Request(key=key, task_type=task_type, **fields)
 
 
@@ -103,17 +101,14 @@ class LentConnection:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lend it."""
         yield self.lent
 
 
 def lent(connection: Connection) -> Pool:
-    """Return a connection as the pool that storage asks for."""
     return cast("Pool", LentConnection(connection))
 
 
 async def connect(conninfo: str) -> Connection:
-    """Return a connection as the pools open them."""
     connection = await psycopg.AsyncConnection.connect(
         conninfo, autocommit=True, prepare_threshold=None
     )
@@ -128,7 +123,6 @@ class RecordedEffects:
         self.told: list[Effects] = []
 
     def apply(self, effects: Effects) -> None:
-        """Keep effects."""
         if effects != Effects():
             self.told.append(effects)
 
@@ -152,7 +146,6 @@ class Writes:
     effects: RecordedEffects
 
     async def put(self, process: Import) -> Put:
-        """Import a process."""
         put, effects = await self.processes.put(process)
         self.effects.apply(effects)
         return put
@@ -172,7 +165,6 @@ class Writes:
         return task_id
 
     async def simple_repair(self, key: ProcessKey) -> Repaired:
-        """Bring a broken process back."""
         repaired, effects = await self.processes.simple_repair(key)
         self.effects.apply(effects)
         due = None
@@ -183,7 +175,6 @@ class Writes:
     async def set_gate(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> None:
-        """Set a capacity."""
         self.effects.apply(
             await self.gates.set(
                 namespace, gate, capacity=capacity, expected_revision=expected_revision
@@ -191,7 +182,6 @@ class Writes:
         )
 
     async def evict_holders(self, lowered: LoweredGate) -> Evicted:
-        """Send back some surplus holders of a gate."""
         evicted, effects = await self.gates.evict_holders(lowered)
         self.effects.apply(effects)
         return evicted
@@ -224,12 +214,10 @@ class Store:
 
     @property
     def queues(self) -> Queues:
-        """What counts the tasks that wait."""
         return Queues(self.context)
 
     @property
     def told(self) -> list[Effects]:
-        """The effects of writes, oldest first."""
         return self.effects.told
 
     async def admit(self, request: Request, *, run: bool = True) -> Admission:
@@ -246,15 +234,12 @@ class Store:
         return admission.running
 
     async def start(self, key: ProcessKey, **fields: Any) -> RunningTask:
-        """Start a process; its init task runs."""
         return await self.run_task(a_request(key, TaskType.INIT, **fields))
 
     async def started(self, key: ProcessKey, answer: Outcome | None = None) -> Written:
-        """Start a process and answer its init task."""
         return await self.settled(await self.start(key), answer)
 
     async def ready(self, answer: Outcome | None = None) -> ProcessKey:
-        """Return a process that was started and has answered its init task."""
         key = fresh_key()
         await self.started(key, answer)
         return key
@@ -268,7 +253,6 @@ class Store:
         return following
 
     async def error_of(self, key: ProcessKey, task_id: int | None) -> TaskError:
-        """Return the error that a task ended with."""
         assert task_id is not None, "there is no task"
         result = await self.results.await_task(key, task_id)
         assert not isinstance(result, int), "it has not ended"
@@ -276,7 +260,6 @@ class Store:
         return result.error
 
     async def broken(self, key: ProcessKey) -> int:
-        """Bring a process to error by a call; return the task that broke it."""
         await self.started(key)
         call = await self.run_task(a_request(key))
         await self.settled(call, BROKEN)
@@ -285,7 +268,6 @@ class Store:
     async def timed(
         self, after: dt.timedelta = dt.timedelta(hours=1), **fields: Any
     ) -> tuple[ProcessKey, int]:
-        """Return a process that waits for a timer, and the timer's task."""
         init = await self.start(fresh_key())
         timer = success(SetTimer(after=after, **fields))
         written = await self.settled(init, timer, continues=False)
@@ -293,7 +275,6 @@ class Store:
         return init.key, written.due.task_id
 
     async def task_status(self, key: ProcessKey, task_id: int) -> TaskStatus:
-        """Return the status that a trace shows."""
         [traced] = await self.processes.trace(key, after=task_id - 1, limit=1)
         return traced.status
 
@@ -327,7 +308,6 @@ class Store:
         return await self.write(self.entry(task, outcome, continues=continues))
 
     async def write(self, entry: Settled) -> SettlementOutcome:
-        """Write a settlement."""
         written = await self.settlements.submit(entry)
         if isinstance(written, Written):
             self.effects.apply(written.effects)
@@ -336,7 +316,6 @@ class Store:
     async def settled(
         self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
     ) -> Written:
-        """Settle a task whose lease holds."""
         written = await self.settle(task, outcome, continues=continues)
         assert isinstance(written, Written), "the lease was lost"
         return written
@@ -367,7 +346,6 @@ class Store:
         wait: bool = True,
         requests_first: bool = False,
     ) -> list[Claimed]:
-        """Claim what is due in the namespace."""
         room = Room(
             namespace=self.namespace.name,
             limit=limit,
@@ -510,7 +488,6 @@ async def running_stores(
 
 
 def create_namespace(conninfo: str, namespace: Namespace = NAMESPACE) -> None:
-    """Create a namespace, if it is not there."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO progressor.namespaces VALUES (%s, 1, %s, now(), now())"
@@ -539,7 +516,6 @@ def empty(connection: psycopg.Connection[Any], *, keep: Collection[str] = ("name
 
 
 def count(connection: psycopg.Connection[Any], table: str) -> int:
-    """Return how many rows a table has."""
     query = sql.SQL("SELECT count(*) FROM progressor.{}").format(sql.Identifier(table))
     row = connection.execute(query).fetchone()
     assert row is not None

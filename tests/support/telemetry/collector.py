@@ -45,8 +45,6 @@ class Told:
 
 
 class Collector:
-    """What came so far; `running_collector` opens one."""
-
     def __init__(self) -> None:
         self.endpoint = ""
         self.spans: list[Told] = []
@@ -57,7 +55,6 @@ class Collector:
 
     @property
     def names(self) -> set[str]:
-        """Of all metrics that were ever pushed."""
         return set(self._counts)
 
     def count(self, name: str) -> int:
@@ -65,12 +62,10 @@ class Collector:
         return self._counts[name]
 
     async def pushed(self, count: int) -> None:
-        """Wait until there were so many pushes of metrics in all."""
         async with self._news:
             await self._news.wait_for(lambda: len(self.pushes) >= count)
 
     def named(self, name: str) -> list[Told]:
-        """Return the spans of a name, in the order in which they began."""
         found = [span for span in self.spans if span.name == name]
         return sorted(found, key=lambda span: span.started_at)
 
@@ -110,7 +105,6 @@ class Collector:
 
 @contextlib.asynccontextmanager
 async def running_collector() -> AsyncIterator[Collector]:
-    """Collect until the context is left."""
     collector = Collector()
     server = aio.server()
     server.add_generic_rpc_handlers(
@@ -137,7 +131,6 @@ async def running_collector() -> AsyncIterator[Collector]:
 
 
 def within(inner: Told, outer: Told) -> bool:
-    """Tell whether a span lies inside of another."""
     return outer.started_at <= inner.started_at <= inner.ended_at <= outer.ended_at
 
 

@@ -4,7 +4,6 @@ from progressor.telemetry.instruments import Counter, Distribution, Gauge, Histo
 
 
 def counted(instrument: Counter | Gauge) -> dict[Labels, float]:
-    """Return the values of a counter or a gauge by their labels."""
     found = instrument.snapshot().values
     assert not any(isinstance(value, Distribution) for value in found.values())
     return {labels: value for labels, value in found.items() if not isinstance(value, Distribution)}

@@ -52,7 +52,6 @@ def fill(instrument: Counter | Gauge | Histogram, number: float, labels: Labels)
 
 
 def series(names: tuple[str, ...], values: Labels) -> tuple[tuple[str, str], ...]:
-    """Return labels as `read` has them."""
     return tuple(sorted(zip(names, values, strict=True)))
 
 
@@ -69,12 +68,10 @@ def families(text: str) -> dict[str, Exposed]:
 
 
 def read(text: str) -> dict[Series, float]:
-    """Return each value of a scrape."""
     return dict(_samples(families(text)))
 
 
 async def scraped(url: str) -> str:
-    """Return what is to be read at an address."""
     return await asyncio.to_thread(scrape, url)
 
 

@@ -38,7 +38,6 @@ class Query:
 
     @property
     def grouped(self) -> frozenset[str]:
-        """The labels of all groups."""
         return frozenset[str]().union(*self.groups)
 
     def faults(self, known: Mapping[str, frozenset[str]]) -> Iterator[str]:
@@ -55,7 +54,6 @@ class Query:
 
 
 def query(expression: str) -> Query:
-    """Take a query apart."""
     bare = _STRING.sub('""', expression)
     matched: dict[str, frozenset[str]] = {}
     for name, matchers in _SELECTOR.findall(bare):

@@ -39,7 +39,6 @@ class Spans:
         return ended
 
     def one(self, name: str) -> ReadableSpan:
-        """Return the only span of a name."""
         (found,) = [span for span in self.ended() if span.name == name]
         return found
 
@@ -49,29 +48,24 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
 
 
 def id_of(span: ReadableSpan) -> str:
-    """Return the id of a span, as in a traceparent."""
     assert span.context is not None
     return trace.format_span_id(span.context.span_id)
 
 
 def parent_of(span: ReadableSpan) -> str | None:
-    """Return the id of its parent, None for a root."""
     return None if span.parent is None else trace.format_span_id(span.parent.span_id)
 
 
 def trace_of(span: ReadableSpan) -> str:
-    """Return the id of its trace."""
     assert span.context is not None
     return trace.format_trace_id(span.context.trace_id)
 
 
 def is_error(span: ReadableSpan) -> bool:
-    """Tell whether its status is an error."""
     return span.status.status_code is trace.StatusCode.ERROR
 
 
 def seconds_of(span: ReadableSpan) -> float:
-    """Return how long it took."""
     assert span.start_time is not None
     assert span.end_time is not None
     return (span.end_time - span.start_time) / 1e9

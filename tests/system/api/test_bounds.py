@@ -222,7 +222,6 @@ async def test_those_who_wait_for_a_connection_are_so_many_and_no_more(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def narrow(replica: Replica) -> AsyncIterator[Env]:
-    """Return a namespace with two workers."""
     async with open_env(replica, worker_count_max=2) as env:
         yield env
 

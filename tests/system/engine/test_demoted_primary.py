@@ -129,7 +129,6 @@ def conninfo(primary: Cluster) -> str:
 class TestTheOnlyServer:
     @pytest_asyncio.fixture(loop_scope="module")
     async def env(self, conninfo: str) -> AsyncIterator[Env]:
-        """Return an environment on an engine whose leases outlast a demotion."""
         async with running_replica(conninfo, SETTINGS) as replica, open_env(replica) as env:
             yield env
 

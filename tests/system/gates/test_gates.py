@@ -36,7 +36,6 @@ MUTEX = Constraints(gates={"mutex": 1})
 async def held(
     env: Env, process_id: str = "holder", constraints: Constraints = MUTEX
 ) -> AsyncIterator[Hang]:
-    """Have a call in hand that holds its gates until it is released, at the latest at the end."""
     hang = Hang()
     await env.running(process_id, hang)
     await env.client.call(process_id, constraints=constraints, accept_only=True)
@@ -49,12 +48,10 @@ async def held(
 
 
 async def line_of(env: Env, gate: str = "mutex") -> list[str]:
-    """Return the processes that stand in the line of a gate, in order."""
     return [it.process_id for it in (await env.client.gates.get(gate)).line]
 
 
 async def status_of(env: Env, process_id: str, task_id: int) -> TaskStatus:
-    """Return where a task is."""
     tasks = (await env.client.trace(process_id)).tasks
     return next(it.status for it in tasks if it.task_id == task_id)
 

@@ -33,7 +33,6 @@ async def pair(database: str) -> AsyncIterator[tuple[Replica, Replica]]:
 
 @contextlib.asynccontextmanager
 async def through(jobs: JobEnv, *replicas: Replica) -> AsyncIterator[list[JobEnv]]:
-    """Yield an environment as it is through each of these replicas."""
     async with contextlib.AsyncExitStack() as stack:
         yield [
             jobs.through(

@@ -50,7 +50,6 @@ async def reason_of(call: Any) -> str:
 
 
 async def watched(service: "JobServiceAsyncStub", env: Env) -> list[pb.WatchJobResponse]:
-    """Watch a job to its end."""
     request = pb.WatchJobRequest(namespace=env.namespace, job_id="job")
     async with asyncio.timeout(PATIENCE_SECONDS):
         return [message async for message in service.WatchJob(request)]

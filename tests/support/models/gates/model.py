@@ -54,8 +54,6 @@ class Passage:
 
 
 class GatedModel(Model):
-    """Processes, and the gates of their tasks."""
-
     def __init__(self) -> None:
         super().__init__()
         self.capacities: dict[str, int] = {}
@@ -70,7 +68,6 @@ class GatedModel(Model):
     # Deeds.
 
     def accept(self, process_id: str, task: ModelTask, *, run: bool, now: dt.datetime) -> bool:
-        """Take in an accepted request; return whether it is free to run, which none of these is."""
         if task.constraints is None:
             return super().accept(process_id, task, run=run, now=now)
         if task.task_type is TaskType.INIT:
@@ -100,14 +97,12 @@ class GatedModel(Model):
         return following
 
     def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
-        """Bring a process back without asking its processor."""
         verdict = super().simple_repair(process_id, now)
         if verdict is Verdict.ACCEPTED:
             self._constrain_timer(self.processes[process_id], now)
         return verdict
 
     def cancel(self, process_id: str, task: ModelTask, now: dt.datetime) -> None:
-        """Cancel a task that waits; an init task takes its process with it."""
         process = self.processes[process_id]
         if task.task_type is TaskType.INIT:
             self.remove(process_id)
@@ -120,7 +115,6 @@ class GatedModel(Model):
         self.look(process, now)
 
     def remove(self, process_id: str) -> ModelProcess | None:
-        """Forget a process, and what it holds with it."""
         process = super().remove(process_id)
         if process is not None:
             self.kept.pop(process, None)
@@ -165,17 +159,14 @@ class GatedModel(Model):
             self.kept[process].clear()
 
     def look_at_all_that_is_due(self, now: dt.datetime) -> None:
-        """Do as the replicas when an instant has come."""
         for process in self.processes.values():
             if any(self._has_come(task, now) for task in process.apart):
                 self.look(process, now)
 
     def reserve(self, reserved: dict[str, dict[str, int]]) -> None:
-        """Take from storage which gates are reserved for the tasks of which processes."""
         self.reserved = {self.processes[name]: gates for name, gates in reserved.items()}
 
     def pass_on(self, task: ModelTask, now: dt.datetime) -> None:
-        """Have a task pass that storage has let pass."""
         process = self.process_of(task)
         self.passages[task].is_available = True
         process.apart.remove(task)
@@ -202,13 +193,11 @@ class GatedModel(Model):
     # Facts.
 
     def gated(self) -> Iterator[tuple[ModelProcess, ModelTask]]:
-        """Yield the tasks with constraints that have not ended."""
         for process in self.processes.values():
             for task in self.gated_of(process):
                 yield process, task
 
     def gated_of(self, process: ModelProcess) -> list[ModelTask]:
-        """Return those of a process."""
         return [
             task
             for task in process.tasks
@@ -216,23 +205,18 @@ class GatedModel(Model):
         ]
 
     def apart(self) -> list[tuple[ModelProcess, ModelTask]]:
-        """Return those that wait for their constraints."""
         return [(process, task) for process, task in self.gated() if task in process.apart]
 
     def name_of(self, process: ModelProcess) -> str:
-        """Return the id of a process."""
         return next(name for name, each in self.processes.items() if each is process)
 
     def process_of(self, task: ModelTask) -> ModelProcess:
-        """Return the process of a task with constraints."""
         return next(process for process, each in self.gated() if each is task)
 
     def find(self, task_id: int) -> ModelTask:
-        """Return a task with constraints that has not ended."""
         return next(task for _, task in self.gated() if task.task_id == task_id)
 
     def is_gated(self, process: ModelProcess) -> bool:
-        """Tell whether a process has to do with gates."""
         broken_by = process.broken_by
         breaker_is_gated = (
             broken_by is not None
@@ -252,7 +236,6 @@ class GatedModel(Model):
         return own
 
     def held(self, gate: str) -> int:
-        """Return how many hold a gate, or have it reserved."""
         return sum(
             gate in self.kept[process]
             or gate in self.reserved.get(process, {})
@@ -261,13 +244,11 @@ class GatedModel(Model):
         )
 
     def has_waited_long(self, task: ModelTask, now: dt.datetime) -> bool:
-        """Tell whether only gates have kept a task for longer than the starvation timeout."""
         return self.passages[task].ready_at <= now - STARVATION_TIMEOUT
 
     def in_the_way(
         self, process: ModelProcess, task: ModelTask, now: dt.datetime
     ) -> frozenset[GatedState]:
-        """Return all that a task waits for."""
         run_at = self.passages[task].run_at
         is_behind = self._is_behind(process, task) or self.older_in_line(process, task)
         return rules.waits(
@@ -279,7 +260,6 @@ class GatedModel(Model):
         )
 
     def smaller_versions(self, task: ModelTask) -> list[tuple[ModelProcess, ModelTask]]:
-        """Return those before which a task must not go by its order."""
         order = _constraints(task).order
         return [
             (process, other)
@@ -325,13 +305,11 @@ class GatedModel(Model):
         }
 
     def full(self, task: ModelTask, own: set[str]) -> set[str]:
-        """Return the gates of a task that are full, but for those that it has."""
         return {gate for gate in self.wants(task) - own if self.held(gate) >= self.capacities[gate]}
 
     # What is right.
 
     def assert_may_pass(self, task: ModelTask, now: dt.datetime) -> None:
-        """Assert that nothing is in the way of one that passes, but for its gates."""
         process = self.process_of(task)
         run_at = self.passages[task].run_at
         assert run_at is None or run_at <= now, "before its time"
@@ -343,7 +321,6 @@ class GatedModel(Model):
     def assert_passages(
         self, trace: Iterable[Passed], now: dt.datetime, *, by_rank: bool = True
     ) -> None:
-        """Assert that each task that passed had all its gates and overtook no other task."""
         for passage in trace:
             task = self.find(passage.task_id)
             assert self.wants(task) <= passage.holders, "some of its gates, and not all"

@@ -76,8 +76,6 @@ class Seen:
 
 
 class ModelledGates(ModelledStorage):
-    """Two replicas at work, on processes with gates."""
-
     model: GatedModel
     locked: str | None = None
     """A process that another session keeps locked."""
@@ -93,11 +91,9 @@ class ModelledGates(ModelledStorage):
         self._notes: list[Note] = []
 
     def a_model(self) -> GatedModel:
-        """Return the model to compare with."""
         return GatedModel()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end."""
         self._seen = None
         return super().do(work)
 
@@ -133,7 +129,6 @@ class ModelledGates(ModelledStorage):
                 group.create_task(self.stores[number].beat())
 
     def seen(self) -> Seen:
-        """Read the tables, if anything has been done since they were read."""
         if self._seen is None:
             row = self.machinery.observer.execute(_SEEN, prepare=True).fetchone()
             assert row is not None
@@ -169,11 +164,9 @@ class ModelledGates(ModelledStorage):
         )
 
     def later(self, constraints: Constraints, soon: dt.timedelta) -> Constraints:
-        """Return constraints that also wait for an instant."""
         return dataclasses.replace(constraints, run_at=self.clock.now() + soon)
 
     def unended(self) -> list[tuple[str, ModelTask]]:
-        """Return the tasks that have not ended, with their processes."""
         return [
             (process_id, task)
             for process_id, process in self.model.processes.items()
@@ -182,7 +175,6 @@ class ModelledGates(ModelledStorage):
         ]
 
     def cancel(self, which: int) -> None:
-        """Cancel a task that has not ended."""
         self.adopt()
         unended = self.unended()
         if not unended:
@@ -190,7 +182,6 @@ class ModelledGates(ModelledStorage):
         self.cancel_task(*unended[which % len(unended)])
 
     def cancel_task(self, process_id: str, task: ModelTask) -> None:
-        """Cancel a task; one that runs cannot be."""
         assert task.task_id is not None
         cancel = self.stores[0].writes.cancel(key_of(process_id), task.task_id)
         if task.status is TaskStatus.RUNNING:
@@ -216,7 +207,6 @@ class ModelledGates(ModelledStorage):
         self.follow()
 
     def delete_gate(self, gate: str) -> None:
-        """Delete a gate, if it is not in use."""
         in_use = bool(self.model.held(gate)) or any(
             gate in self.model.wants(task) for _, task in self.model.gated()
         )
@@ -290,7 +280,6 @@ class ModelledGates(ModelledStorage):
         self.model.assert_passages(trace, now, by_rank=by_rank)
 
     def tables_are_as_the_model_says(self) -> None:
-        """Compare everything."""
         self.adopt()
         seen, model, now = self.seen(), self.model, self.clock.now()
         for rows, modelled in (

@@ -22,8 +22,6 @@ _DEEDS = ("start", "call", "call", *["claim"] * 3, *["settle"] * 3, *["tick"] * 
 
 
 class Walk:
-    """Random deeds upon processes, some of whose tasks have constraints."""
-
     def __init__(self, store: Store, clock: ManualClock, seed: int) -> None:
         self.claimed: list[RunningTask] = []
         """What has begun since this was emptied."""
@@ -33,7 +31,6 @@ class Walk:
         self._running: list[RunningTask] = []
 
     async def step(self) -> None:
-        """Do something."""
         deed = self._random.choice(_DEEDS)
         await getattr(self, f"_{deed}")()
 

@@ -107,15 +107,11 @@ class Accepted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason, as the engine words it: ErrorInfo.reason."""
-
     reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unknown:
-    """The outcome is unknown, and why."""
-
     why: str = ""
 
 
@@ -422,7 +418,6 @@ def _anew(asked: Sequence[Operation]) -> Iterator[Operation]:
 def _heard(
     asked: Sequence[Operation], requests: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
-    """Return what is known of a request, and since when."""
     in_order = sorted(asked, key=lambda it: it.answered_at)
     for operation in in_order:
         if _binding_answer(operation) == CANCELLED:
@@ -443,7 +438,6 @@ def _heard(
 def _heard_since(
     asked: Sequence[Operation], refusals: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
-    """Return what is known of a request that was accepted."""
     told = [it for it in refusals if it.kind is Kind.AWAIT and not _is_gone(it)]
     if told:
         return told[0].outcome, told[0].answered_at

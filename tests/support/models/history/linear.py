@@ -223,8 +223,6 @@ def may_be_born(operation: Operation) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Path:
-    """The operations done so far, the last one first."""
-
     operation: Operation
     before: "_Path | None"
 

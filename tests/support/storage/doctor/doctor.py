@@ -30,7 +30,6 @@ _POLL_SECONDS = 0.05
 def looking(
     conninfo: str, *, database: Database | None = None, timeout: dt.timedelta = TIMEOUT
 ) -> Iterator[DoctorRun]:
-    """Examine a database for as long as the context lasts."""
     chosen = database or Database(dsn=conninfo)
     with open_run(
         conninfo, database=chosen, replica=ReplicaSettings(name="doctor"), timeout=timeout
@@ -41,7 +40,6 @@ def looking(
 def find(
     conninfo: str, name: str, *, database: Database | None = None, timeout: dt.timedelta = TIMEOUT
 ) -> Finding:
-    """Carry out one check by its name, on a connection of its own."""
     (check,) = [
         each for each in (*environment.CHECKS, *invariants.checks(deep=True)) if each.name == name
     ]
@@ -50,7 +48,6 @@ def find(
 
 
 def execute(conninfo: str, *statements: str) -> None:
-    """Execute statements one by one, each in a transaction of its own."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())

@@ -28,22 +28,18 @@ BROKEN = (
 def replica(
     id_: int = 1, *, version: str = "1", heartbeat: str = "now()", draining: bool = False
 ) -> str:
-    """Return the statement that enters a replica."""
     return REPLICA.format(id=id_, version=version, heartbeat=heartbeat, draining=draining)
 
 
 def scheduled(process: str = "p", *, due: str = AGO, attempt: int = 0, id_: int = 2) -> str:
-    """Return the statement that schedules a call."""
     return SCHEDULED.format(process=process, due=due, attempt=attempt, id=id_)
 
 
 def leased(
     process: str = "p", *, leased: str = "now()", expires: str = "now() + '1 h'", by: int = 1
 ) -> str:
-    """Return the statement that leases a call of a process."""
     return LEASED.format(process=process, leased=leased, expires=expires, replica=by)
 
 
 def change(column: str, value: str) -> str:
-    """Return the statement that changes a column of all replicas."""
     return f"UPDATE progressor.replicas SET {column} = {value}"  # noqa: S608  our words

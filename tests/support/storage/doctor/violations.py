@@ -22,7 +22,6 @@ Violations = Mapping[str, Sequence[str | tuple[str, ...]]]
 
 
 def violations(by_invariant: Violations) -> tuple[Violation, ...]:
-    """Return what each statement breaks."""
     return tuple(
         Violation(invariant=invariant, statement=statement, besides=frozenset(besides))
         for invariant, found in by_invariant.items()
@@ -31,7 +30,6 @@ def violations(by_invariant: Violations) -> tuple[Violation, ...]:
 
 
 def process(change: str, where: str) -> str:
-    """Return the statement that changes processes."""
     return f"UPDATE progressor.processes p SET {change} WHERE {where}"  # noqa: S608  our words
 
 

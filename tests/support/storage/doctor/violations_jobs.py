@@ -7,7 +7,6 @@ _CANCELLED = "(SELECT process_id FROM progressor.jobs WHERE state = 'cancelled')
 
 
 def node(change: str, ordinal: int) -> str:
-    """Return the statement that changes a node of the job at work."""
     return (
         f"UPDATE progressor.job_nodes n SET {change}"  # noqa: S608  our words
         f" WHERE n.ordinal = {ordinal} AND n.process_id = {_AT_WORK}"
@@ -20,7 +19,6 @@ def job(change: str, where: str = "node_count = 9") -> str:
 
 
 def follower(change: str, ordinal: int) -> str:
-    """Return the statement that changes a follower of the job at work."""
     return (
         f"UPDATE progressor.processes p SET {change}"  # noqa: S608  our words
         f" WHERE p.node = {ordinal} AND p.leader_id = {_AT_WORK}"

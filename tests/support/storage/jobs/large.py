@@ -43,7 +43,6 @@ class LargeJob:
         return ProcessKey(self.number * 7919 % 1024, "orders", f"job{self.number}")
 
     def part(self, node: int) -> Part:
-        """Return what a process knows of its job."""
         if not node:
             return Part(led_by=Leadership.PROCESSOR)
         return Part(leader=self.leader, node=node)
@@ -54,11 +53,9 @@ class LargeJob:
         return ProcessKey((self.number + node) * 7919 % 1024, "orders", f"job{self.number}/n{node}")
 
     def token(self, node: int) -> int:
-        """Return the token of the lease of what a process has in hand."""
         return self.number * _NODES_MAX + node
 
     def task(self, node: int) -> int:
-        """Return the task that a process has in hand."""
         return _FIRST_TASK + self.token(node)
 
 

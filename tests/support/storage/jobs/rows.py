@@ -160,19 +160,16 @@ async def write_job(
 
 
 async def idle(store: Store) -> ProcessKey:
-    """Return a process that runs, with nothing to do."""
     key = fresh_key()
     await store.started(key)
     return key
 
 
 async def beginning(store: Store) -> ProcessKey:
-    """Return a process in init, whose task is leased."""
     return (await store.start(fresh_key())).key
 
 
 async def busy(store: Store) -> ProcessKey:
-    """Return a process that runs, and has a call in hand."""
     key = await idle(store)
     await store.run_task(a_request(key, TaskType.CALL))
     return key
@@ -185,7 +182,6 @@ async def finished(store: Store) -> ProcessKey:
 
 
 async def broken(store: Store) -> ProcessKey:
-    """Return a process whose init has broken."""
     key = fresh_key()
     await store.started(key, BROKEN)
     return key

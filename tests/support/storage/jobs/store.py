@@ -57,14 +57,11 @@ _FOLLOWERS = "SELECT process_id, status::text FROM progressor.processes ORDER BY
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobStore:
-    """A replica's storage, for jobs."""
-
     store: Store
     jobs: Jobs
     control: JobControl
 
     async def submit(self, leader: ProcessKey, specs: Sequence[NodeSpec], **fields: Any) -> Written:
-        """Submit a job that the engine leads, and add its nodes."""
         action = StartNodes(nodes=tuple(specs), **fields)
         init = await self.store.run_task(
             a_request(leader, TaskType.INIT, args=encode_graph(action), led_by=Leadership.ENGINE)
@@ -100,7 +97,6 @@ class JobStore:
     async def settled(
         self, task: RunningTask, outcome: Outcome = DONE, *, continues: bool = False
     ) -> Written:
-        """Settle a task whose lease holds."""
         written = await self.settle(task, outcome, continues=continues)
         assert isinstance(written, Written), "the lease was lost"
         return written
@@ -134,11 +130,9 @@ class JobStore:
         return str((await self._rows(_COUNTS, leader))[0][0])
 
     async def states(self, leader: ProcessKey) -> dict[str, str]:
-        """Return the states of a job's nodes, by their names."""
         return {row[0]: row[1] for row in await self._rows(_NODES, leader)}
 
     async def attempts(self, leader: ProcessKey) -> dict[str, int]:
-        """Return how often each node has begun."""
         return {row[0]: row[4] for row in await self._rows(_NODES, leader)}
 
     async def picture(self, leader: ProcessKey) -> list[Any]:
@@ -167,14 +161,12 @@ async def begun(jobs: JobStore, graph: Graph = DIAMOND, **fields: Any) -> Proces
 
 
 def job_store(store: Store) -> JobStore:
-    """Return what a replica does with jobs."""
     jobs = Jobs(store.context)
     control = JobControl(jobs=jobs, effects=cast("EffectDispatcher", store.effects))
     return JobStore(store=store, jobs=jobs, control=control)
 
 
 def leader_of(number: object, namespace: str = "orders") -> ProcessKey:
-    """Return the key of a job's leader."""
     return process_key(namespace, f"job-{number}")
 
 
