@@ -4,6 +4,6 @@
 ``scene.py`` holds what can break, ``faults.py`` breaks it. In ``load/``, ``clients.py`` send
 requests on ``connections.py`` to the processes of ``process_pool.py``; ``processor.py`` answers and
 keeps a ``journal.py``; ``job_clients.py`` submit jobs and follow them (``jobs.py``). ``judges.py``
-find out whether anything was lost. ``report.py`` shows what it cost, on a machine whose speed
-``reference.py`` measures meanwhile. Start reading at ``__main__.py``.
+find out whether anything was lost. ``report.py`` shows what it cost.
+Start reading at ``__main__.py``.
 """

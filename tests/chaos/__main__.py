@@ -19,7 +19,6 @@ from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
 from tests.chaos.load.process_pool import ProcessPool
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import Fault, calm_seconds, plan
-from tests.chaos.reference import Reference
 from tests.chaos.report import Committed, lines, summary
 from tests.chaos.scene import Scene, open_scene
 
@@ -36,7 +35,6 @@ def _arguments() -> argparse.Namespace:
     add("--callers", type=int, default=_CALLERS, help=f"at once [{_CALLERS}]")
     add("--json", type=Path, help="append the report to this file as a line of JSON")
     add("--keep", type=Path, help="leave logs and journals in this directory, which is empty")
-    add("--calm", action="store_true", help="break nothing: what time alone does to the rate")
     arguments = parser.parse_args()
     if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
         # Journals are appended to, and a seed calls its requests by the same names again.
@@ -55,7 +53,6 @@ class _Run:
         self._arguments = arguments
         self._notes = Notes()
         self._job_notes = JobNotes()
-        self._reference = Reference(scene.directory)
         self._committed: list[Committed] = []
         self._pool = ProcessPool(arguments.seed)
         self._begun_at = 0.0
@@ -63,8 +60,7 @@ class _Run:
     async def play(self) -> dict[str, Any]:
         arguments, scene = self._arguments, self._scene
         seconds = max(_SECONDS_MIN, 60.0 * arguments.minutes)
-        with self._reference:
-            ended_at, done_after, undone = await self._load(seconds)
+        ended_at, done_after, undone = await self._load(seconds)
         judgement = await asyncio.to_thread(
             judges.judge,
             scene,
@@ -79,7 +75,6 @@ class _Run:
             self._committed,
             self._notes,
             judgement,
-            self._reference,
             begun_at=self._begun_at,
             ended_at=ended_at,
             done_after=done_after,
@@ -111,8 +106,7 @@ class _Run:
                 self._begun_at = time.monotonic()
                 for client in clients:
                     running.create_task(client.run(ending))
-                faults = () if self._arguments.calm else plan(seed, seconds)
-                await self._break_all(faults)
+                await self._break_all(plan(seed, seconds))
                 fixed_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
@@ -143,9 +137,7 @@ class _Run:
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await self._sleep_until(fault.at)
-                self._pool.is_calm = False
                 group.create_task(self._commit(fault), name=str(fault))
-        self._pool.is_calm = True
 
     async def _commit(self, fault: Fault) -> None:
         _say(f"{time.monotonic() - self._begun_at:8.2f} s  {fault}")

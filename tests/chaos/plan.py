@@ -80,17 +80,8 @@ class Fault:
         return f"#{self.number} at {self.at:.1f} s: {self.kind} {self.target}, {self.seconds:.1f} s"
 
 
-def warm_up_seconds(seconds: float) -> float:
-    """Return how long a run grows old before its rate counts.
-
-    In the beginning the database is empty and every history short: a rate that time alone takes
-    a tenth off.
-    """
-    return min(60.0, seconds / 20)
-
-
 def calm_seconds(seconds: float) -> float:
-    """Return how long a run is without faults after the warm-up, and at the end."""
+    """Return how long a run is without faults at its beginning and at its end."""
     return min(30.0, max(8.0, seconds / 10))
 
 
@@ -102,7 +93,7 @@ def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
     chosen = random.Random(seed)
     faults: list[Fault] = []
     deck: list[FaultKind] = []
-    at = warm_up_seconds(seconds) + calm_seconds(seconds)
+    at = calm_seconds(seconds)
     while True:  # ends: the time of the next grows by a second at least
         if not deck:
             deck = list(FaultKind)

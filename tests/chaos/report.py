@@ -1,10 +1,6 @@
 """The report: throughput around each fault, how long it hurt, totals, and the verdict.
 
-``rate_first`` and ``rate_last`` are the acknowledged writes a second in the calm between warm-up
-and first fault, and after the last, when no step is slow by design. ``rate_kept`` is their ratio;
-``rate_kept_adjusted`` the same with both rates at one speed of the machine, measured in the same
-windows. Rates follow the CPU's speed nearly one to one, since that is what a request waits for. How
-busy the CPUs were, and what the disk took, is reported and not adjusted for.
+What rate remains after a fault is measured by `python -m bench.disturbed`.
 
 `python -m tests.chaos.report FILE...` prints the tables of several runs, which --json has written.
 """
@@ -23,24 +19,17 @@ from typing import Any
 
 from tests.chaos.judges import Judgement
 from tests.chaos.load.connections import Notes
-from tests.chaos.plan import Fault, calm_seconds, warm_up_seconds
-from tests.chaos.reference import Reference
+from tests.chaos.plan import Fault
 
 Document = dict[str, Any]
 
 _WINDOW_SECONDS = 5.0
 """Before and after a fault, at most."""
 
-_SETTLING_SECONDS = 2.0
-"""Left out of the first and the last window: who starts, and who has just been fixed, is slow."""
-
 _FINDINGS_MAX = 20
 _RUNS = (
-    (
-        "| Seed | Minutes | Faults | Operations | Processes | Found | Undecided | Doctor "
-        "| Writes/s before, after | Kept | Kept, at one speed of the machine |"
-    ),
-    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- | ---: | ---: | ---: |",
+    ("| Seed | Minutes | Faults | Operations | Processes | Found | Undecided | Doctor |"),
+    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |",
 )
 _KINDS = (
     (
@@ -96,7 +85,6 @@ def summary(
     committed: Sequence[Committed],
     notes: Notes,
     judgement: Judgement,
-    reference: Reference,
     *,
     begun_at: float,
     ended_at: float,
@@ -111,34 +99,8 @@ def summary(
         "passed": not judgement.findings,
         **dataclasses.asdict(judgement),
         "all_done_seconds": round(done_after, 2),
-        **_pace(notes, reference, begun_at=begun_at, ended_at=ended_at),
         "totals": totals,
         "faults": list(effects(committed, notes, begun_at=begun_at, ended_at=ended_at)),
-    }
-
-
-def _pace(notes: Notes, reference: Reference, *, begun_at: float, ended_at: float) -> Document:
-    """Return the rates before and after the faults, raw and adjusted."""
-    free = calm_seconds(ended_at - begun_at)
-    warm_at = begun_at + warm_up_seconds(ended_at - begun_at)
-    windows = (
-        (warm_at + _SETTLING_SECONDS, warm_at + free),
-        (ended_at - free + _SETTLING_SECONDS, ended_at),
-    )
-    instants = [instant for instant, _ in notes.acknowledged]
-    first, last = (_rate(instants, *window) for window in windows)
-    slow, fast = (reference.speed(*window) for window in windows)
-    kept = round(last / first, 3) if first else None
-    adjusted = None
-    if kept is not None and slow is not None and fast is not None:
-        adjusted = round(kept * slow.pieces_per_ms / fast.pieces_per_ms, 3)
-    return {
-        "rate_first": first,
-        "rate_last": last,
-        "speed_first": slow and dataclasses.asdict(slow),
-        "speed_last": fast and dataclasses.asdict(fast),
-        "rate_kept": kept,
-        "rate_kept_adjusted": adjusted,
     }
 
 
@@ -154,8 +116,7 @@ def lines(document: Document) -> Iterable[str]:
         f"\n{document['event_count']:,} events kept; {document['gated_count']:,} tasks had "
         f"constraints; {document['job_count']:,} jobs of {document['node_count']:,} nodes; "
         f"judged in {document['seconds_judging']} s; all due done in "
-        f"{document['all_done_seconds']} s; machine: {document['speed_first']} before, "
-        f"{document['speed_last']} after"
+        f"{document['all_done_seconds']} s"
     )
     findings = document["findings"]
     for finding in findings[:_FINDINGS_MAX]:
@@ -178,9 +139,6 @@ def table(documents: Sequence[Document]) -> Iterator[str]:
             f"{len(it['findings'])}",
             f"{it['undecided']}",
             it["doctor"],
-            f"{it['rate_first']:.0f}, {it['rate_last']:.0f}",
-            _share(it["rate_kept"]),
-            _share(it["rate_kept_adjusted"]),
         )
     yield ""
     yield from _KINDS
@@ -228,10 +186,6 @@ def _median_and_worst(figures: Sequence[float | None]) -> str:
         return "never"
     never = f", {len(figures) - len(known)} never" if len(known) < len(figures) else ""
     return f"{statistics.median(known):.2f}, {max(known):.2f} s{never}"
-
-
-def _share(figure: float | None) -> str:
-    return "unknown" if figure is None else f"{figure:.0%}"
 
 
 def main() -> None:

@@ -53,7 +53,6 @@ class Caller:
             await asyncio.sleep(self._random.uniform(0.0, _PAUSE_SECONDS))
             if self._random.random() < 0.02:
                 self._move()
-            self._requester.is_calm = self._pool.is_calm
             subject = self._pool.pick()
             if subject is None:
                 await self._begin(self._pool.grow())

@@ -72,17 +72,12 @@ class Request:
 
 
 class ProcessPool:
-    """The processes of a run, a few of them asked for much more often than the others.
-
-    ``is_calm`` while no step is to be slow by design: a single one holds up every caller of a
-    process, and the rates before the first fault and after the last could not be compared.
-    """
+    """The processes of a run, a few of them asked for much more often than the others."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._numbers = itertools.count(1)
         self._subjects: list[Subject] = []
-        self.is_calm = True
 
     def pick(self) -> Subject | None:
         """Return the process to ask next; None: it is time for a new one."""
@@ -102,9 +97,7 @@ class ProcessPool:
 
 
 class Requester:
-    """Makes up requests, for one client; while ``is_calm``, none that takes long."""
-
-    is_calm = False
+    """Makes up requests, for one client."""
 
     def __init__(self, name: str, chosen: random.Random) -> None:
         self._name = name
@@ -162,11 +155,11 @@ class Requester:
         fate = chosen.random()
         if fate < 0.25:
             order["delay"] = chosen.uniform(0.0, 0.05)
-        elif fate < 0.255 and not self.is_calm:
+        elif fate < 0.255:
             order["delay"] = chosen.uniform(0.2, 2.5)
         elif fate < 0.30:
             order["flaky"] = chosen.randint(1, 2)
-        elif fate < 0.302 and not self.is_calm:
+        elif fate < 0.302:
             order["stall"] = True
         elif fate < 0.33:
             order["unset"] = True
