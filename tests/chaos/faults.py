@@ -6,17 +6,15 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import psycopg
 
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.scene import Scene
 from tests.support.engine.process import ChildProcess
+from tests.support.faults.disasters import terminate_all, without_connections
 
-_OURS = "chaos"
 _LOCKED_COUNT = 5
-_PAUSE_SECONDS = 0.02
 _OF_PROCESSORS = frozenset({FaultKind.KILL_PROCESSOR, FaultKind.FREEZE_PROCESSOR})
 _OF_REPLICAS = frozenset(
     {FaultKind.KILL_REPLICA, FaultKind.FREEZE_REPLICA, FaultKind.DRAIN_REPLICA}
@@ -83,15 +81,13 @@ async def _kill_postgres(scene: Scene, fault: Fault) -> None:
 
 
 async def _end_backends(scene: Scene, _fault: Fault) -> None:
-    def end() -> None:
-        with psycopg.connect(scene.conninfo, autocommit=True) as connection:
-            _end_others(connection)
-
-    await asyncio.to_thread(end)
+    await asyncio.to_thread(terminate_all, scene.conninfo)
 
 
 async def _take_connections(scene: Scene, fault: Fault) -> None:
-    await asyncio.to_thread(_take, scene.conninfo, fault.seconds)
+    with contextlib.ExitStack() as taken:
+        await asyncio.to_thread(taken.enter_context, without_connections(scene.conninfo))
+        await asyncio.sleep(fault.seconds)
 
 
 async def _hold_locks(scene: Scene, fault: Fault) -> None:
@@ -120,42 +116,13 @@ _BREAKS: Mapping[FaultKind, Break] = MappingProxyType(
 )
 
 
-def _end_others(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(
-        """
-        SELECT pg_terminate_backend(pid)
-        FROM pg_stat_activity
-        WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
-            AND application_name <> %s
-        """,
-        (_OURS,),
-    )
-
-
-def _take(conninfo: str, seconds: float) -> None:
-    """Take every connection there is, also those that the engine had, and give them back."""
-    ends_at = time.monotonic() + seconds
-    with contextlib.ExitStack() as taken:
-        last: psycopg.Connection[Any] | None = None
-        while time.monotonic() < ends_at:
-            try:
-                last = psycopg.connect(conninfo, autocommit=True, application_name=_OURS)
-                taken.callback(last.close)
-            except psycopg.OperationalError:
-                # Others come back at once: each time a few less, until all is ours.
-                if last is not None:
-                    with contextlib.suppress(psycopg.OperationalError):
-                        _end_others(last)
-                time.sleep(_PAUSE_SECONDS)
-
-
 def _hold(conninfo: str, fault: Fault) -> None:
     """Lock a few processes in a transaction, and fall asleep in it."""
     chosen = random.Random(fault.seed)
     # Its connection may be ended by another fault meanwhile.
     with (
         contextlib.suppress(psycopg.OperationalError),
-        psycopg.connect(conninfo, application_name=_OURS) as connection,
+        psycopg.connect(conninfo) as connection,
     ):
         recent = connection.execute(
             """
