@@ -22,7 +22,8 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate, migrations
 from tests.support.postgres.cluster import Cluster, put_cluster
 from tests.support.postgres.pgbouncer import binary, open_pgbouncer
-from tests.support.storage.doctor.doctor import execute, find, looking, pretending_relay, role
+from tests.support.postgres.proxy import running_proxy
+from tests.support.storage.doctor.doctor import execute, find, looking, role
 from tests.support.storage.doctor.rows import replica
 
 NOW = dt.timedelta()
@@ -270,8 +271,8 @@ class TestSessions:
         assert find(orders, "connections").state is State.FAILED
 
     def test_a_pooler_in_between(self, orders: str) -> None:
-        with pretending_relay(orders) as conninfo:
-            found = find(conninfo, "pooler")
+        with running_proxy(orders, pretends=True) as proxy:
+            found = find(proxy.conninfo, "pooler")
 
         assert found.state is State.WARNING
         assert "LISTEN" in found.words

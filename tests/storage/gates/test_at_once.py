@@ -16,13 +16,14 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.task import TaskType
 from progressor.storage.rows.effects import LoweredGate
+from tests.support.models.machine import machinery
 from tests.support.storage.doctor.invariants import broken_invariants
-from tests.support.storage.gates import STORES_COUNT, GatedStorage, key_of, opened
-from tests.support.storage.store import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
+from tests.support.storage.gates import GatedStorage
+from tests.support.storage.store import BROKEN, NAMESPACE, UNREACHABLE, a_request, key_of, success
 
 PROCESSES = [f"p{number}" for number in range(8)]
 GATES, ORDERS = "abc", "vw"
-PARTIES_EACH = 3
+STORES_COUNT, PARTIES_EACH = 3, 3
 DEEDS_EACH = 50
 CALM = dt.timedelta(seconds=60)
 """The starvation timeout by which no task gets old: the clock stands still."""
@@ -133,11 +134,13 @@ def test_three_replicas_at_once_leave_nothing_to_a_scan(
     ended = threading.Event()
     broken: list[dict[str, list[Any]]] = []
     watch = threading.Thread(target=_watch, args=(own_database, ended, broken), name="watch")
-    with opened(own_database, starvation_timeout=starvation_timeout) as three:
+    with machinery(
+        own_database, count=STORES_COUNT, starvation_timeout=starvation_timeout
+    ) as three:
         storage = GatedStorage(three)
         watch.start()
         try:
-            three.runner.run(_crowd(storage, seed, holds=holds))
+            three.run(_crowd(storage, seed, holds=holds))
         finally:
             ended.set()
             watch.join()
@@ -177,7 +180,7 @@ def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[An
 def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than_was_told(
     own_database: str,
 ) -> None:
-    with opened(own_database) as three:
+    with machinery(own_database, count=STORES_COUNT) as three:
         storage = GatedStorage(three)
         storage.request(a_request(key_of("p"), TaskType.INIT), 0, run=True)
         storage.settle(0, success())

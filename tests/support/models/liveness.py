@@ -24,9 +24,9 @@ from collections.abc import Iterable
 from progressor.domain.processes.intent import RemoveProcess
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TIMER_TYPES, TaskType
-from tests.support.models.modelled_processes import ModelledStorage, key_of
+from tests.support.models.modelled_processes import ModelledStorage
 from tests.support.models.strategies import LONGEST_BACKOFF
-from tests.support.storage.store import LEASE_TIMEOUT, success
+from tests.support.storage.store import LEASE_TIMEOUT, key_of, success
 
 SCAN_INTERVAL = dt.timedelta(seconds=1)
 OVERDUE = SCAN_INTERVAL

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import dataclasses
+import datetime as dt
 from collections.abc import Coroutine, Iterator
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from tests.support.clock import ManualClock
 from tests.support.storage.store import Store, create_namespace, running_stores
 
@@ -28,7 +30,7 @@ _TASKS: LiteralString = """
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machinery:
-    """Two replicas, their clock, and a connection to look at the tables with."""
+    """Replicas, their clock, and a connection to look at the tables with."""
 
     runner: asyncio.Runner
     observer: psycopg.Connection[Any]
@@ -46,7 +48,9 @@ class Machinery:
 
 
 @contextlib.contextmanager
-def machinery(conninfo: str) -> Iterator[Machinery]:
+def machinery(
+    conninfo: str, *, count: int = 2, starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
+) -> Iterator[Machinery]:
     # What a crash would lose, no test of this kind looks for.
     quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
     create_namespace(quick)
@@ -56,7 +60,10 @@ def machinery(conninfo: str) -> Iterator[Machinery]:
         psycopg.connect(quick, autocommit=True) as observer,
     ):
         stack = contextlib.AsyncExitStack()
-        stores = runner.run(stack.enter_async_context(running_stores(quick, count=2, clock=clock)))
+        running = running_stores(
+            quick, count=count, clock=clock, starvation_timeout=starvation_timeout
+        )
+        stores = runner.run(stack.enter_async_context(running))
         try:
             yield Machinery(runner, observer, stores, clock)
         finally:

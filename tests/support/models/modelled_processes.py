@@ -14,7 +14,7 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Lost, Outcome, RemoveProcess, SetTimer
-from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskStatus, TaskType
 from progressor.domain.views.wait import (
@@ -41,14 +41,11 @@ from tests.support.storage.store import (
     a_request,
     dump,
     empty,
+    key_of,
     success,
 )
 
 T = TypeVar("T")
-
-
-def key_of(process_id: str) -> ProcessKey:
-    return process_key(NAMESPACE.name, process_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -46,9 +46,11 @@ _CHUNK_BYTES = 64 * 1024
 class Proxy:
     """A way to a PostgreSQL; `running_proxy` opens one. Its methods may be called in any thread."""
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, *, pretends: bool = False) -> None:
+        """Tell clients another backend's number, as poolers do, if it `pretends`."""
         given = conninfo_to_dict(conninfo)
         self._server = conninfo
+        self.pretends = pretends
         self._host, self._port = str(given["host"]), int(given.get("port") or 5432)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -216,8 +218,8 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def running_proxy(conninfo: str) -> Iterator[Proxy]:
-    proxy = Proxy(conninfo)
+def running_proxy(conninfo: str, *, pretends: bool = False) -> Iterator[Proxy]:
+    proxy = Proxy(conninfo, pretends=pretends)
     proxy.start()
     try:
         yield proxy
@@ -265,7 +267,7 @@ class _Link:
         self._client = client
         self._server: _End | None = None
         self._turns = Turns()
-        self._answers = Answers()
+        self._answers = Answers(pretends=proxy.pretends)
         self._asked: collections.deque[_Asked] = collections.deque()
         self._held = b""
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()

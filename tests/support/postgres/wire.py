@@ -144,8 +144,10 @@ class Piece:
 class Answers:
     """What a server says on a connection, split where a turn is answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pretends: bool = False) -> None:
+        """Pretend to be another backend, as poolers do, if told to."""
         self._messages = Messages()
+        self._pretends = pretends
         self.backend = 0
         """The process id of the server's end, once it has told it."""
 
@@ -155,10 +157,13 @@ class Answers:
         gathered, executed = b"", False
         for message in self._messages.feed(chunk):
             kind = message[:1]
-            gathered += message
             executed |= kind == b"C"
             if kind == b"K":
                 self.backend = int.from_bytes(message[5:9], "big")
+                told = 1 if self._pretends else self.backend
+                gathered += message[:5] + told.to_bytes(4, "big") + message[9:]
+            else:
+                gathered += message
             if kind == b"Z":
                 pieces.append(Piece(gathered, executed, ended=True))
                 gathered, executed = b"", False

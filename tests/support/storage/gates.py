@@ -4,39 +4,30 @@ A task is claimed only because a statement reported it, as a replica's due queue
 do it: a task that no statement reports is never run, and the last check finds it.
 """
 
-import asyncio
-import contextlib
 import datetime as dt
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, LiteralString, TypeVar
-
-import psycopg
-from psycopg.conninfo import make_conninfo
 
 from progressor import errors
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.intent import Outcome, Rejected, RemoveProcess
-from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.storage.gates.gates import BEFORE_ALL
-from progressor.storage.postgres.context import STARVATION_TIMEOUT
 from progressor.storage.processes.settlements import Written
 from progressor.storage.rows.effects import Again, LoweredGate
-from tests.support.clock import ManualClock
+from tests.support.models.machine import Machinery
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
-    Store,
-    create_namespace,
     empty,
-    running_stores,
+    key_of,
     success,
 )
 
 T = TypeVar("T")
 
-STORES_COUNT = 3
 PLENTY = 1000
 """The capacity of a gate that no task waits for."""
 
@@ -90,57 +81,14 @@ _LOCK: LiteralString = """
     FOR NO KEY UPDATE"""
 
 
-def key_of(process_id: str) -> ProcessKey:
-    return process_key(NAMESPACE.name, process_id)
-
-
-class Opened:
-    """Three replicas, their clock, and a connection that looks."""
-
-    def __init__(
-        self,
-        runner: asyncio.Runner,
-        observer: psycopg.Connection[Any],
-        stores: tuple[Store, ...],
-        clock: ManualClock,
-    ) -> None:
-        self.runner = runner
-        self.observer = observer
-        self.stores = stores
-        self.clock = clock
-
-
-@contextlib.contextmanager
-def opened(
-    conninfo: str, *, starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
-) -> Iterator[Opened]:
-    # What a crash would lose, no test of this kind looks for.
-    quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
-    create_namespace(quick)
-    clock = ManualClock()
-    with (
-        asyncio.Runner() as runner,
-        psycopg.connect(quick, autocommit=True) as observer,
-    ):
-        stack = contextlib.AsyncExitStack()
-        running = running_stores(
-            quick, count=STORES_COUNT, clock=clock, starvation_timeout=starvation_timeout
-        )
-        stores = runner.run(stack.enter_async_context(running))
-        try:
-            yield Opened(runner, observer, stores, clock)
-        finally:
-            runner.run(stack.aclose())
-
-
 class GatedStorage:
     """Notifications not yet handled, what runs, and what must hold after each deed."""
 
-    def __init__(self, opened: Opened) -> None:
-        self.clock = opened.clock
-        self.stores = opened.stores
-        self.observer = opened.observer
-        self._runner = opened.runner
+    def __init__(self, machinery: Machinery) -> None:
+        self.clock = machinery.clock
+        self.stores = machinery.stores
+        self.observer = machinery.observer
+        self.run = machinery.run
         self.held: dict[int, tuple[RunningTask, int]] = {}
         """By token: what runs, and at which store; or ran, if its process was removed meanwhile."""
         self.due: dict[tuple[int, dt.datetime], ProcessKey] = {}
@@ -156,9 +104,6 @@ class GatedStorage:
         empty(self.observer)
         for store in self.stores:
             self.run(store.beat())
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
 
     # Deeds.
 

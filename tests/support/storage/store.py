@@ -75,6 +75,10 @@ def fresh_key(namespace: str = NAMESPACE.name) -> ProcessKey:
     return process_key(namespace, f"p{next(_numbers)}")
 
 
+def key_of(process_id: str) -> ProcessKey:
+    return process_key(NAMESPACE.name, process_id)
+
+
 def a_request(key: ProcessKey, task_type: TaskType = TaskType.CALL, **fields: Any) -> Request:
     return Request(key=key, task_type=task_type, **fields)
 

@@ -19,11 +19,11 @@ from progressor.storage.processes.settlements import LeaseLost
 from progressor.storage.rows.effects import Effects
 from tests.support.models.gates.model import GatedModel
 from tests.support.models.machine import Machinery
-from tests.support.models.modelled_processes import ModelledStorage, key_of
+from tests.support.models.modelled_processes import ModelledStorage
 from tests.support.models.processes import ModelProcess, ModelTask
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.gate_trace import Note, note_passages
-from tests.support.storage.store import NAMESPACE, a_request
+from tests.support.storage.store import NAMESPACE, a_request, key_of
 
 T = TypeVar("T")
 

@@ -3,13 +3,10 @@
 import asyncio
 import contextlib
 import datetime as dt
-import socket
-import struct
-import threading
 from collections.abc import Iterator
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from progressor.settings.sections import Database, ReplicaSettings
 from progressor.storage.doctor.environment import checks as environment
@@ -20,9 +17,6 @@ from tests.support.engine.points import PATIENCE_SECONDS
 
 TIMEOUT = dt.timedelta(seconds=20)
 
-_KEY_DATA = b"K\x00\x00\x00\x0c"
-_CHUNK_BYTES = 65536
-_SOCKET_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
 
@@ -72,59 +66,3 @@ def role(conninfo: str, name: str) -> Iterator[str]:
         yield make_conninfo(conninfo, user=name, password=name)
     finally:
         execute(conninfo, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
-
-
-@contextlib.contextmanager
-def pretending_relay(conninfo: str) -> Iterator[str]:
-    """Relay one connection, telling its client another backend's number, as poolers do.
-
-    Yields the conninfo of the relay.
-    """
-    given = conninfo_to_dict(conninfo)
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        listener.settimeout(_SOCKET_SECONDS)
-        server = stack.enter_context(_connected(str(given["host"]), str(given.get("port", 5432))))
-        thread = threading.Thread(target=_relay, args=(listener, server), name="pretending relay")
-        thread.start()
-        stack.callback(thread.join)
-        port = listener.getsockname()[1]
-        elsewhere = {
-            "host": "127.0.0.1",
-            "port": port,
-            "sslmode": "disable",
-            "gssencmode": "disable",
-        }
-        yield make_conninfo(**{**given, **elsewhere})
-
-
-def _connected(host: str, port: str) -> socket.socket:
-    if host.startswith("/"):
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(f"{host}/.s.PGSQL.{port}")
-    else:
-        server = socket.create_connection((host, int(port)))
-    server.settimeout(_SOCKET_SECONDS)
-    return server
-
-
-def _relay(listener: socket.socket, server: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        client, _ = listener.accept()
-        with client:
-            client.settimeout(_SOCKET_SECONDS)
-            up = threading.Thread(target=_copy, args=(client, server, False), name="up")
-            up.start()
-            _copy(server, client, True)
-            up.join()
-
-
-def _copy(source: socket.socket, target: socket.socket, pretends: bool) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(_CHUNK_BYTES):
-            place = data.find(_KEY_DATA) if pretends else -1
-            if place >= 0:
-                start = place + len(_KEY_DATA)
-                data = data[:start] + struct.pack("!i", 1) + data[start + 4 :]
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
