@@ -64,28 +64,16 @@ class Terminal:
         fcntl.ioctl(self._number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     async def draws(self, satisfied: Callable[[str], bool], *, since: int = 0) -> str:
-        """Wait until a frame was drawn that satisfies, behind the first `since`, and return it.
-
-        Raises:
-            AssertionError: None was within 30 s.
-        """
+        """Wait until a frame was drawn that satisfies, behind the first `since`, and return it."""
         await self._reads(lambda: any(map(satisfied, self.frames[since:])))
         return next(filter(satisfied, self.frames[since:]))
 
     async def fills(self, rows: int) -> None:
-        """Wait until what was drawn last, perhaps not whole yet, has so many rows.
-
-        Raises:
-            AssertionError: It had not within 30 s.
-        """
+        """Wait until what was drawn last, perhaps not whole yet, has so many rows."""
         await self._reads(lambda: self.drawn.rpartition(_HOME)[2].count("\n") == rows - 1)
 
     async def shows(self, text: str) -> None:
-        """Wait until a text was drawn, with what commands the terminal.
-
-        Raises:
-            AssertionError: It was not within 30 s.
-        """
+        """Wait until a text was drawn, with what commands the terminal."""
         await self._reads(lambda: text in self.drawn)
 
     async def ended(self) -> int:

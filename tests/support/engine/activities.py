@@ -104,9 +104,6 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
     """Wait until an engine tells of an activity that satisfies, and return it.
 
     What it tells is up to a second old, and what replicas tell as old as their heartbeats.
-
-    Raises:
-        TimeoutError: It did not within 30 s.
     """
 
     async def read() -> Activity | None:

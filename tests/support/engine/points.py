@@ -8,6 +8,8 @@ from typing import Any
 from progressor.runtime.core.observer import Observers
 
 PATIENCE_SECONDS = 30.0
+"""After which every wait of a test ends, by a TimeoutError unless it says otherwise."""
+
 _LOOK_SECONDS = 0.005
 
 Facts = dict[str, Any]
@@ -39,9 +41,6 @@ class Points:
 
         Returns:
             The facts of those times, in order.
-
-        Raises:
-            TimeoutError: It was not, within 30 s.
         """
         found: list[Facts] = []
         looked_at = 0
@@ -64,11 +63,7 @@ class Points:
 async def eventually(
     holds: Callable[[], object | Awaitable[object]], *, pause: float = _LOOK_SECONDS
 ) -> Any:
-    """Wait until something holds of which no point tells, and return it; read again and again.
-
-    Raises:
-        TimeoutError: It did not, within 30 s.
-    """
+    """Wait until something holds of which no point tells, and return it; read again and again."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = holds()

@@ -74,11 +74,7 @@ class ChildProcess:
         self._send(signal.SIGCONT)
 
     async def left(self) -> int:
-        """Wait until it has ended, and return its exit code.
-
-        Raises:
-            TimeoutError: It has not, within 30 s.
-        """
+        """Wait until it has ended, and return its exit code."""
         assert self._process is not None, "started before"
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self._process.wait()

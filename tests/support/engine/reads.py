@@ -40,11 +40,7 @@ async def first_wait(
     cause: WaitCause,
     satisfied: Callable[[Wait], bool] = lambda _wait: True,
 ) -> Wait:
-    """Wait until the first wait of a process has this cause and satisfies, and return it.
-
-    Raises:
-        TimeoutError: It had not within 30 s.
-    """
+    """Wait until the first wait of a process has this cause and satisfies, and return it."""
 
     async def read() -> Wait | None:
         waits = (await client.get(process_id)).waits

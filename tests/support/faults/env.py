@@ -181,11 +181,7 @@ def rows(observer: psycopg.Connection[Any], env: Env, query: str, **values: obje
 
 
 async def until(points: Points, holds: Callable[[], bool]) -> None:
-    """Wait until something holds of the database; looked at again after each scan.
-
-    Raises:
-        TimeoutError: It did not, within 30 s.
-    """
+    """Wait until something holds of the database; looked at again after each scan."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():
             await points.wait("scanned", points.count("scanned") + 1)

@@ -55,11 +55,7 @@ class Fault:
         return self._struck.done()
 
     async def struck(self) -> None:
-        """Wait until it has happened.
-
-        Raises:
-            TimeoutError: It has not, within 30 s.
-        """
+        """Wait until it has happened."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.shield(asyncio.wrap_future(self._struck))
 

@@ -121,9 +121,6 @@ class Proxy:
 
         That is seen from outside: one asks for its statement to be cancelled, or hangs up on a
         connection that stalls.
-
-        Raises:
-            TimeoutError: They have not, within 30 s.
         """
 
         def wait() -> bool:
