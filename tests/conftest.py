@@ -10,7 +10,7 @@ import pytest
 from hypothesis.internal.conjecture import engine
 
 from progressor.storage.postgres.migrations import migrate
-from tests.support.postgres.cluster import Cluster, open_cluster
+from tests.support.postgres.cluster import Cluster, open_cluster, own_cluster
 
 TEMPLATE = "progressor_template"
 
@@ -86,6 +86,21 @@ def own_database(cluster: Cluster) -> Iterator[str]:
     conninfo = cluster.create_database(TEMPLATE)
     yield conninfo
     cluster.drop_database(conninfo)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Cluster]:
+    """Return a PostgreSQL that these tests may kill, wherever the others run."""
+    with own_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def conninfo(mortal: Cluster) -> str:
+    """Return a database of that server."""
+    created = mortal.create_database()
+    migrate(created)
+    return created
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.storage.postgres.migrations import migrate
 from tests.support.engine.replica import Replica, running_replica
 from tests.support.faults.env import QUICK, FaultEnv, open_fault_env
 from tests.support.faults.load import BRIEF
-from tests.support.postgres.cluster import Cluster, own_cluster
+from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.proxy import Proxy, running_proxy
 from tests.support.storage.doctor.judge import ailments
 
@@ -129,20 +128,6 @@ async def second_replica(request: pytest.FixtureRequest, database: str) -> Async
     settings = getattr(request.module, "STAYING", {})
     async with running_replica(database, settings) as replica:
         yield replica
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[Cluster]:
-    """Return a PostgreSQL that these tests may kill, wherever the others run."""
-    with own_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def conninfo(mortal: Cluster) -> str:
-    created = mortal.create_database()
-    migrate(created)
-    return created
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

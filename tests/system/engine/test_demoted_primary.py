@@ -113,31 +113,18 @@ def quick_probes() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def primary() -> Iterator[Cluster]:
-    with own_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def conninfo(primary: Cluster) -> str:
-    created = primary.create_database()
-    migrate(created)
-    return created
-
-
 class TestTheOnlyServer:
     @pytest_asyncio.fixture(loop_scope="module")
     async def env(self, conninfo: str) -> AsyncIterator[Env]:
         async with running_replica(conninfo, SETTINGS) as replica, open_env(replica) as env:
             yield env
 
-    async def test_is_away_while_it_takes_no_writes(self, env: Env, primary: Cluster) -> None:
+    async def test_is_away_while_it_takes_no_writes(self, env: Env, mortal: Cluster) -> None:
         await env.running("p")
-        await demote(primary)
+        await demote(mortal)
         await health_becomes(env.replica.address, NOT_SERVING)
         status = await refusal(env.client.call("p", b"lost"))
-        await promote(primary)
+        await promote(mortal)
         await health_becomes(env.replica.address, SERVING)
         answer = await env.client.call("p", b"1")
 
@@ -146,27 +133,27 @@ class TestTheOnlyServer:
         assert answer.response == b"1"
 
     async def test_gets_no_step_twice_and_none_lost_under_load(
-        self, env: Env, primary: Cluster, conninfo: str
+        self, env: Env, mortal: Cluster, conninfo: str
     ) -> None:
         async def disturb() -> None:
-            await demote(primary)
+            await demote(mortal)
             await health_becomes(env.replica.address, NOT_SERVING)
-            await promote(primary)
+            await promote(mortal)
 
         await loaded(env, disturb)
 
         assert await nothing_is_lost_or_done_twice(env, conninfo)
 
     async def test_is_left_by_all_connections_also_by_those_that_only_read(
-        self, env: Env, primary: Cluster
+        self, env: Env, mortal: Cluster
     ) -> None:
         await env.running("p")
-        await demote(primary)
+        await demote(mortal)
         try:
-            await asyncio.to_thread(primary.wait_until_left)
+            await asyncio.to_thread(mortal.wait_until_left)
             status = await refusal(env.client.get("p", timeout=1))
         finally:
-            await promote(primary)
+            await promote(mortal)
         await health_becomes(env.replica.address, SERVING)
 
         # Which of the two depends on how long the pool looks for another server.
@@ -195,7 +182,7 @@ def successor(conninfo: str) -> Iterator[Successor]:
 
 
 async def test_of_two_servers_the_one_that_takes_writes_is_found(
-    primary: Cluster, successor: Successor
+    mortal: Cluster, successor: Successor
 ) -> None:
     try:
         async with running_replica(successor.both, SETTINGS) as replica:
@@ -203,24 +190,24 @@ async def test_of_two_servers_the_one_that_takes_writes_is_found(
             with contextlib.suppress(errors.NamespaceNotFoundError):
                 async with open_env(replica) as before:
                     await before.client.start("p", b"old")
-                    await demote(primary)
-                    await asyncio.to_thread(primary.wait_until_left)
+                    await demote(mortal)
+                    await asyncio.to_thread(mortal.wait_until_left)
                     await health_becomes(replica.address, SERVING)
             async with open_env(replica) as after:
                 answer = await after.client.start("p", b"new")
                 with psycopg.connect(successor.conninfo, autocommit=True) as observer:
                     row = observer.execute("SELECT count(*) FROM progressor.namespaces").fetchone()
     finally:
-        await promote(primary)
+        await promote(mortal)
 
     assert answer.response == b"new"
     assert row == (1,)
 
 
 async def test_of_two_servers_the_one_that_takes_writes_is_migrated(
-    primary: Cluster, successor: Successor
+    mortal: Cluster, successor: Successor
 ) -> None:
-    await demote(primary)
+    await demote(mortal)
     try:
         migrating = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "progressor", "migrate", "--set", f"database.dsn={successor.both}"
@@ -228,20 +215,20 @@ async def test_of_two_servers_the_one_that_takes_writes_is_migrated(
         async with asyncio.timeout(PATIENCE_SECONDS):
             code = await migrating.wait()
     finally:
-        await promote(primary)
+        await promote(mortal)
 
     assert code == 0
 
 
 async def test_who_listens_leaves_a_server_that_takes_no_writes_for_the_one_that_does(
-    primary: Cluster, successor: Successor
+    mortal: Cluster, successor: Successor
 ) -> None:
     dsn = connection_string(Database(dsn=successor.both), successor.both, application="listener")
     words = listen(dsn, 7, probe_seconds=0.05)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await anext(words)
-            await demote(primary)
+            await demote(mortal)
             with pytest.raises(errors.StorageReadOnlyError):
                 await anext(words)
             words = listen(dsn, 7)
@@ -251,7 +238,7 @@ async def test_who_listens_leaves_a_server_that_takes_no_writes_for_the_one_that
             word = await anext(words)
     finally:
         await words.aclose()  # type: ignore[attr-defined]  # an async generator, said more loosely
-        await promote(primary)
+        await promote(mortal)
 
     assert word.task_ids == (1,)
 

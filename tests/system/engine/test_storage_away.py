@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
 from progressor.sdk import BYTES, Client, NamespaceConfig
-from progressor.storage.postgres.migrations import migrate
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     LONG_LEASE,
@@ -26,26 +25,13 @@ from tests.support.engine.replica import (
     running_replica,
     starting_replica,
 )
-from tests.support.postgres.cluster import Cluster, own_cluster
+from tests.support.postgres.cluster import Cluster
 from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[Cluster]:
-    with own_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def conninfo(mortal: Cluster) -> str:
-    created = mortal.create_database()
-    migrate(created)
-    return created
 
 
 @pytest_asyncio.fixture(loop_scope="module")

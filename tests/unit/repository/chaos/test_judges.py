@@ -17,6 +17,7 @@ from tests.support.models.history.history import (
     Operation,
     Outcome,
     Refused,
+    Sight,
     StoredProcess,
     StoredTask,
     Unknown,
@@ -140,6 +141,11 @@ def invent(run: Run) -> None:
     run.change(events=(*run.stored["p"].events, (6, "x")), register=("x", 5))
 
 
+def read_stale(run: Run) -> None:
+    sight = Done(Sight("error", 2, ("s", "a")))
+    run.history.append(asked(Kind.LOOK, "", sight, SETTLED_AT + 2))
+
+
 def never_fail(run: Run) -> None:
     run.change_line(4, deed=Deed.APPEND)
 
@@ -187,6 +193,7 @@ def never_fail(run: Run) -> None:
             id="decided by an old history",
         ),
         pytest.param(lambda run: run.stored.clear(), "no order explains p", id="process lost"),
+        pytest.param(read_stale, "no order explains p", id="stale reading"),
         pytest.param(
             lambda run: run.history.clear(), "p: no client started it",
             id="process out of thin air",
