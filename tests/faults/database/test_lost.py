@@ -1,8 +1,9 @@
-"""Writes and commits that PostgreSQL refuses, and answers that are lost after the commit.
+"""Writes and commits that PostgreSQL refuses, and answers and notifications that are lost.
 
-A trigger refuses them: a deferred one fails the commit after the rows have come, as a serialisation
-failure of a database that is serializable by default would; another one says that the disk is full,
-as the server does where it cannot make a table longer. Reads go on, connections stay as they are.
+A trigger refuses writes: a deferred one fails the commit after the rows have come, as a
+serialisation failure of a database that is serializable by default would; another one says that the
+disk is full, as the server does where it cannot make a table longer. Reads go on, connections stay
+as they are.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from psycopg import sql
 
-from tests.support.engine.replica import answering, timer
+from tests.support.engine.replica import Replica, answering, timer
 from tests.support.faults.env import FaultEnv, insist
 from tests.support.faults.faults import FAULTS
+from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,7 +24,6 @@ SERIALISATION_FAILURE, DISK_FULL = "40001", "53100"
 COUNT = 8
 DENIED = 5
 """Writes that must have failed before there is room again."""
-
 FULL: Mapping[str, Sequence[str]] = {
     "admissions": ("tasks",),
     "settlements": ("events",),
@@ -32,7 +33,6 @@ FULL: Mapping[str, Sequence[str]] = {
         "processes", "tasks", "schedule", "running", "events", "replies", "replicas",
     ),
 }  # fmt: skip
-
 ONCE = "CONSTRAINT TRIGGER refuse AFTER INSERT ON {} DEFERRABLE INITIALLY DEFERRED"
 ALWAYS = "TRIGGER refuse BEFORE INSERT OR UPDATE ON {}"
 
@@ -153,4 +153,46 @@ async def test_a_full_disk_is_waited_for_and_everything_is_done_once(
     assert [each.result().response for each in calls] == [b"1"] * COUNT
     assert [env.events(name) for name in called] == [[b"1"]] * COUNT
     assert env.events(driven)[-1] == b"last"
+    env.judge()
+
+
+losses = pytest.mark.parametrize(
+    "fault", ["cut before", "cut after", "backend terminated", "disk full", "stalled before"]
+)
+
+
+@losses
+async def test_a_caller_elsewhere_is_answered_although_nobody_told_its_replica(
+    env: FaultEnv, second_replica: Replica, fault: str
+) -> None:
+    process_id = env.fresh()
+    hang, _ = await env.busy(process_id)
+    async with env.client_at(second_replica.address) as elsewhere, asyncio.TaskGroup() as group:
+        waiting = group.create_task(elsewhere.call(process_id, b"2"))
+        await second_replica.points.wait("admitted", key=env.key(process_id))
+        async with env.under("pg_notify(", FAULTS[fault]):
+            hang.released.set()
+    await env.at_rest()
+
+    assert waiting.result().response == b"2"
+    assert env.events(process_id) == [b"busy", b"2"]
+    env.judge()
+
+
+@losses
+async def test_a_caller_here_is_answered_although_the_answer_could_not_be_read_at_once(
+    env: FaultEnv, second_replica: Replica, fault: str
+) -> None:
+    process_id = await env.fresh_running(hang := Hang(), Answer())
+    async with env.client_at(second_replica.address) as elsewhere, asyncio.TaskGroup() as group:
+        await elsewhere.call(process_id, b"busy", accept_only=True)
+        await env.asked(process_id, 2)
+        waiting = group.create_task(env.client.call(process_id, b"2"))
+        await env.points.wait("admitted", 2, key=env.key(process_id))
+        async with env.under("LEFT JOIN progressor.replies", FAULTS[fault]):
+            hang.released.set()
+    await env.at_rest()
+
+    assert waiting.result().response == b"2"
+    assert env.events(process_id) == [b"busy", b"2"]
     env.judge()
