@@ -26,7 +26,7 @@ words of enums           the enums                      types of PostgreSQL     
 
  1. ``tests/storage/processes/test_admissions.py``, each cell of the table
  2. ``tests/model/test_storage_model.py``
- 3. ``tests/property/test_retry.py``, ``tests/property/test_sdk_testing.py``
+ 3. ``tests/property/test_retry.py``, ``tests/system/sdk/test_rehearsal.py``
  4. ``tests/model/test_jobs_model.py``, ``tests/property/test_job_graphs.py``
  5. ``tests/storage/schedules/test_runs_triggers.py``
  6. ``tests/model/test_schedules_model.py``

@@ -1,4 +1,4 @@
-"""Invariants of the SDK: requests of a session, rehearsed retries, rates of activity."""
+"""Invariants of the SDK: requests of a session, rates of activity."""
 
 import asyncio
 import dataclasses
@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.processes import policy as domain
-from progressor.domain.processes.policy import next_delay
 from progressor.domain.views.replica import StepTally
-from progressor.sdk import NamespaceConfig, RetryPolicy, TaskError, TaskType
 from progressor.sdk.client.replicas import (
     Activity,
     ReplicaActivity,
@@ -24,8 +21,6 @@ from progressor.sdk.client.replicas import (
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.testing.rehearsal import STARTS_AT
-from progressor.sdk.testing.simulated_process import Failed, Task, delay_after
 from progressor.sdk.transport.session import Pending, Unanswered
 from tests.support.builders import seconds
 from tests.support.clock import START
@@ -137,55 +132,6 @@ def test_an_answer_to_an_unknown_request_is_ignored() -> None:
     unanswered.resolve(7, ("call", b""))
 
     assert len(unanswered) == 0
-
-
-durations = st.integers(0, 10**7).map(lambda it: dt.timedelta(milliseconds=it))
-
-
-@given(
-    st.fixed_dictionaries(
-        {
-            "initial_interval": durations,
-            "interval_max": durations,
-            "coefficient": st.floats(1, 1e6),
-            "attempts_max": st.integers(1, 9),
-            "elapsed_max": st.none() | durations,
-            "non_retryable_reasons": st.just(("B",)),
-            "jitter": st.just(0.0),
-        }
-    ),
-    st.integers(1, 5000),
-    durations,
-    durations,
-    st.sampled_from(["A", "B"]),
-)
-def test_the_next_attempt_of_a_rehearsal_comes_when_the_engine_has_it(
-    policy: dict[str, Any],
-    attempt: int,
-    elapsed: dt.timedelta,
-    retry_after: dt.timedelta,
-    reason: str,
-) -> None:
-    task = Task(
-        task_id=1,
-        type=TaskType.CALL,
-        args=b"",
-        scheduled_at=STARTS_AT,
-        first_at=STARTS_AT,
-        attempt=attempt,
-    )
-    error = TaskError(code=14, reason=reason, message="")
-    failed = Failed(error=error, retryable=True, retry_after=retry_after)
-    config = NamespaceConfig(name="n", processor_targets=(), retry_policy=RetryPolicy(**policy))
-
-    assert delay_after(failed, task, config, STARTS_AT + elapsed) == next_delay(
-        domain.RetryPolicy(**policy),
-        attempt=attempt,
-        reason=reason,
-        elapsed=elapsed,
-        spread=0,
-        retry_after=retry_after,
-    )
 
 
 NAMES = ("orders", "payments", "parcels")

@@ -8,6 +8,7 @@ from typing import Generic
 from typing_extensions import TypeForm
 
 from progressor import errors
+from progressor.domain.processes.task import TaskType
 from progressor.sdk.codec.codecs import Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import (
@@ -20,17 +21,15 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.testing.simulated_process import EndedTask, Observer, SimulatedProcess, Task
+from progressor.sdk.testing.simulated_process import (
+    Observer,
+    SimulatedProcess,
+    TakenStep,
+    Task,
+)
 from progressor.sdk.values.jobs import NodeOutcome
 from progressor.sdk.values.namespaces import NamespaceConfig
-from progressor.sdk.values.processes import (
-    Event,
-    ProcessStatus,
-    Reply,
-    TaskError,
-    TaskType,
-    read_event,
-)
+from progressor.sdk.values.processes import Event, ProcessStatus, Reply, read_event
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -47,22 +46,6 @@ class DueTimer:
     due_at: dt.datetime
     args: Payload
     remove: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TakenStep:
-    """A task of a rehearsal that has ended, with a response or an error.
-
-    ``rejected``: the error is a rejection by the handler, not a failure.
-    """
-
-    task_id: int
-    type: TaskType
-    ended_at: dt.datetime
-    attempt_count: int
-    response: Payload
-    error: TaskError | None
-    rejected: bool
 
 
 class Rehearsal(Generic[State]):
@@ -189,18 +172,7 @@ class Rehearsal(Generic[State]):
     @property
     def steps(self) -> tuple[TakenStep, ...]:
         """The tasks that have ended, in order; also those of a removed process."""
-        return tuple(
-            TakenStep(
-                task_id=it.task.task_id,
-                type=it.task.type,
-                ended_at=it.at,
-                attempt_count=it.task.attempt,
-                response=self._codec.decode(it.response),
-                error=it.error,
-                rejected=it.reject is not None,
-            )
-            for it in self.simulated.ended
-        )
+        return tuple(self.simulated.steps)
 
     async def start(
         self,
@@ -231,7 +203,7 @@ class Rehearsal(Generic[State]):
             status_changed_at=now,
             metadata=optional(object_to_wire, metadata),
         )
-        ended = await self._ask(TaskType.INIT, args, context, nodes=tuple(nodes))
+        ended = await self._ask(TaskType.INIT, args, context, nodes=nodes)
         return self._reply_of(ended, response_type)
 
     async def call(
@@ -308,7 +280,7 @@ class Rehearsal(Generic[State]):
             ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It no longer runs.
         """
         self._expect_running()
-        await self._ask(TaskType.JOIN, None, None, nodes=tuple(nodes))
+        await self._ask(TaskType.JOIN, None, None, nodes=nodes)
 
     async def remove(self) -> None:
         """Remove the process; `steps` are kept.
@@ -358,49 +330,41 @@ class Rehearsal(Generic[State]):
         args: Payload,
         context: Mapping[str, str] | None,
         *,
-        nodes: tuple[NodeOutcome, ...] = (),
-    ) -> EndedTask:
+        nodes: Iterable[NodeOutcome] = (),
+    ) -> Task:
         task = Task(
             task_id=self.simulated.next_task_id(),
-            type=task_type,
+            task_type=task_type,
             args=self._codec.encode(args),
             context=context or {},
-            nodes=nodes,
+            nodes=tuple(nodes),
+            broken_by=self._expect_process().corrupted_by or None,
             scheduled_at=self.now,
-            first_at=self.now,
+            first_started_at=self.now,
         )
-        return await self.simulated.run(task)
+        await self.simulated.run(task)
+        return task
 
-    def _reply_of(self, ended: EndedTask, response_type: TypeForm[Decoded]) -> Reply[Decoded]:
+    def _reply_of(self, task: Task, response_type: TypeForm[Decoded]) -> Reply[Decoded]:
         """Return the answer for the caller, or raise the error."""
-        task, error, reject = ended.task, ended.error, ended.reject
-        if reject is not None:
-            raise errors.RejectedError(
-                reject.message,
-                code=reject.code,
-                processor_reason=reject.reason,
-                metadata=dict(reject.metadata),
-            )
+        error = task.error
         if error is None:
-            response = decoded(self._codec, ended.response, response_type)
+            response = decoded(self._codec, task.response, response_type)
             return Reply(task_id=task.task_id, response=response, deduplicated=False)
-        failure = errors.StepFailure(code=error.code, reason=error.reason)
-        if task.type is TaskType.REPAIR:
-            broken_by = None if self.simulated.process is None else self._broken_by()
-            failure = dataclasses.replace(failure, broken_by=broken_by)
-            raise errors.RepairFailedError(self._process_id, error.message, task.task_id, failure)
-        if ended.is_alone:
-            raise errors.TaskFailedError(self._process_id, error.message, task.task_id, failure)
-        raise errors.ProcessFailedError(
-            self._process_id,
-            error.message,
-            own=True,
-            task_id=task.task_id,
-            failure=dataclasses.replace(failure, broken_by=task.task_id),
-        )
-
-    def _broken_by(self) -> int | None:
-        return self._expect_process().corrupted_by or None
+        if error.rejected:
+            raise errors.RejectedError(
+                error.message,
+                code=error.code,
+                processor_reason=error.reason,
+                metadata=error.metadata,
+            )
+        failure = errors.StepFailure(broken_by=task.broken_by, code=error.code, reason=error.reason)
+        arguments = (self._process_id, error.message, task.task_id, failure)
+        if task.task_type is TaskType.REPAIR:
+            raise errors.RepairFailedError(*arguments)
+        if "alone" in error.metadata:
+            raise errors.TaskFailedError(*arguments)
+        raise errors.ProcessFailedError(*arguments, own=True)
 
     def _expect_process(self) -> types_pb2.Process:
         if self.simulated.process is None:
@@ -412,8 +376,8 @@ class Rehearsal(Generic[State]):
         if self.status is ProcessStatus.FINISHED:
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is ProcessStatus.ERROR:
-            broken_by = self._broken_by()
-            found = (it.error for it in self.simulated.ended if it.task.task_id == broken_by)
+            broken_by = process.corrupted_by or None
+            found = (it.error for it in self.simulated.steps if it.task_id == broken_by)
             error = next(found, None)
             failure = errors.StepFailure(
                 broken_by=broken_by,

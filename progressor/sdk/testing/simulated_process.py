@@ -1,8 +1,8 @@
 """A process in memory: the engine's rules of steps, retries and timers, on messages.
 
-A step is saved as a whole or not at all. A failed attempt is retried by the policy of the
-namespace, and the clock moves by the pauses, without jitter. A step that fails for good breaks the
-process. There is one caller, so no task waits for another.
+A step is saved as a whole or not at all; `progressor.domain.processes.settlement` decides what a
+failure or a rejection means. The clock moves by the pauses between attempts, without jitter. There
+is one caller, so no task waits for another.
 """
 
 import dataclasses
@@ -13,7 +13,11 @@ from typing import Any
 
 import grpc
 
-from progressor.domain.processes.policy import next_delay
+from progressor.domain.processes import task as domain
+from progressor.domain.processes.intent import Failed, Rejected
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.settlement import Break, Fail, Remove, Retry, settle
+from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.verdicts import status_number
@@ -22,42 +26,50 @@ from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import TaskError, TaskType
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.processes import TASK_TYPE_TO_WIRE
 
+_CODES = {status_number(it): it for it in grpc.StatusCode}
 _RETRYABLE = frozenset(
-    status_number(it)
-    for it in (
+    {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.ABORTED,
-    )
+    }
 )
-_CODE_NAMES = {status_number(it): it.name for it in grpc.StatusCode}
-_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
-_LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Task:
-    """A running task; `attempt` counts up."""
+    """A task, and, once it has ended, how; `attempt` counts up."""
 
     task_id: int
-    type: TaskType
+    task_type: domain.TaskType
     args: bytes
     scheduled_at: dt.datetime
-    first_at: dt.datetime
+    first_started_at: dt.datetime
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Sequence[NodeOutcome] = ()
     history_range: types_pb2.HistoryRange | None = None
     attempt: int = 1
+    broken_by: int | None = None
+    response: bytes = b""
+    error: domain.TaskError | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A failed attempt; one that is ``retryable`` may be followed by another."""
+class TakenStep:
+    """A task of a rehearsal that has ended, with a response or an error.
 
-    error: TaskError
-    retryable: bool
-    retry_after: dt.timedelta
+    ``rejected``: the error is a rejection by the handler, not a failure.
+    """
+
+    task_id: int
+    type: TaskType
+    ended_at: dt.datetime
+    attempt_count: int
+    response: Payload
+    error: TaskError | None
+    rejected: bool
 
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
@@ -78,18 +90,6 @@ class Timer:
         """Return a new timer, due at the same instant, or at `not_before` if that is later."""
         due_at = max(self.due_at, not_before)
         return Timer(message=self.message, due_at=due_at, task_id=self.task_id)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTask:
-    """The end of a task. ``is_alone``: it failed without breaking its process."""
-
-    task: Task
-    at: dt.datetime
-    response: bytes = b""
-    error: TaskError | None = None
-    reject: pb.Reject | None = None
-    is_alone: bool = False
 
 
 class _InlineExecutor(Executor):
@@ -122,6 +122,15 @@ class SimulatedProcess:
         self._processor = processor
         self._config = config
         self._observer = observer
+        self._namespace = Namespace(
+            name=config.name,
+            processor_targets=(),
+            retry_policy=config.retry_policy,
+            retry_policies={
+                domain.TaskType(it): policy for it, policy in config.retry_policies.items()
+            },
+            exhausted_call_fails_alone=config.exhausted_call_fails_alone,
+        )
         self._last_task_id = 0
         self.now = now
         self.process: types_pb2.Process | None = None
@@ -133,14 +142,14 @@ class SimulatedProcess:
         # The timer that the process had when it was broken from outside, while it is in error.
         self.suspended_timer: Timer | None = None
         self.removed_by_request = False
-        self.ended: list[EndedTask] = []
+        self.steps: list[TakenStep] = []
 
     def next_task_id(self) -> int:
         """Return the id of a new task."""
         self._last_task_id += 1
         return self._last_task_id
 
-    async def run(self, task: Task, timer: Timer | None = None) -> EndedTask:
+    async def run(self, task: Task, timer: Timer | None = None) -> None:
         """Run a task until it succeeds, is rejected or fails for good, and save its outcome.
 
         The task of a `timer` is run once: to retry it, the timer is set again.
@@ -149,18 +158,28 @@ class SimulatedProcess:
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
             response = await self._processor.answer(self._request(task, process), _InlineExecutor())
-            failed = failure_of(response, task.type)
-            if failed is None:
-                return await self._settle(process, task, response)
-            delay = delay_after(failed, task, self._config, self.now)
-            if delay is None:
-                return await self._give_up(process, task, failed, timer)
+            refusal = refusal_of(response, task.task_type)
+            if refusal is None:
+                await self._save(process, task, response)
+                return
+            settlement = settle(task, refusal, namespace=self._namespace, now=self.now, spread=0.0)
+            if not isinstance(settlement, Retry):
+                assert isinstance(settlement, Fail | Break | Remove), "nothing is saved"
+                task.error = settlement.error
+                if isinstance(settlement, Remove):
+                    # A rejected init creates no process.
+                    self._clear()
+                elif isinstance(settlement, Break):
+                    self.break_by(settlement.error.message, timer)
+                    process.corrupted_by = task.broken_by = task.task_id
+                await self._record(task, None)
+                return
             task.attempt += 1
             if timer is not None:
-                timer.due_at, timer.attempt = self.now + delay, task.attempt
+                timer.due_at, timer.attempt = self.now + settlement.delay, task.attempt
                 self.timer = timer
-                return EndedTask(task=task, at=self.now, error=failed.error)
-            self.now += delay
+                return
+            self.now += settlement.delay
 
     def break_by(self, detail: str, timer: Timer | None = None) -> None:
         """Set the process in error and cancel its timer; `timer` is the one that broke it."""
@@ -207,12 +226,12 @@ class SimulatedProcess:
         has_range = timer.message.HasField("history_range")
         task = Task(
             task_id=timer.task_id,
-            type=TaskType.TIMEOUT,
+            task_type=domain.TaskType.TIMEOUT,
             args=timer.message.args,
             history_range=timer.message.history_range if has_range else None,
             scheduled_at=timer.due_at,
             attempt=timer.attempt,
-            first_at=timer.first_at,
+            first_started_at=timer.first_at,
         )
         await self.run(task, timer)
 
@@ -238,7 +257,7 @@ class SimulatedProcess:
             history=_in_range(self.history, task.history_range, self._config.history_last),
             task=pb.ProcessorTask(
                 task_id=task.task_id,
-                type=task.type.number,
+                type=TASK_TYPE_TO_WIRE[task.task_type],
                 args=task.args,
                 attempt=task.attempt,
                 token=task.task_id * 1_000 + task.attempt,
@@ -251,25 +270,9 @@ class SimulatedProcess:
         # A copy, so that a handler cannot change the process through the request.
         return pb.ProcessRequest.FromString(request.SerializeToString())
 
-    async def _settle(
+    async def _save(
         self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
-    ) -> EndedTask:
-        if response.HasField("reject"):
-            return await self._refuse(task, response.reject)
-        self._save(process, task, response)
-        match response.WhichOneof("action"):
-            case "remove":
-                self._clear()
-            case "complete":
-                self.finish(response.complete.result)
-            case _:
-                self._change_timer(task, response)
-        self.breaking_timer = None
-        ended = EndedTask(task=task, at=self.now, response=response.response)
-        starts_nodes = response.HasField("start_nodes")
-        return await self._record(ended, response.start_nodes if starts_nodes else None)
-
-    def _save(self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse) -> None:
+    ) -> None:
         for event in response.events:
             process.last_event_id += 1
             recorded = types_pb2.Event(
@@ -287,6 +290,17 @@ class SimulatedProcess:
         if response.HasField("metadata"):
             process.metadata.CopyFrom(response.metadata)
         self.recover()
+        match response.WhichOneof("action"):
+            case "remove":
+                self._clear()
+            case "complete":
+                self.finish(response.complete.result)
+            case _:
+                self._change_timer(task, response)
+        self.breaking_timer = None
+        task.response = response.response
+        starts_nodes = response.HasField("start_nodes")
+        await self._record(task, response.start_nodes if starts_nodes else None)
 
     def _change_timer(self, task: Task, response: pb.ProcessResponse) -> None:
         match response.WhichOneof("timer"):
@@ -301,28 +315,8 @@ class SimulatedProcess:
             case "unset_timer":
                 self.timer = None
             case _:
-                if task.type is TaskType.REPAIR and self.breaking_timer is not None:
+                if task.task_type is domain.TaskType.REPAIR and self.breaking_timer is not None:
                     self.timer = self.breaking_timer.again(self.now)
-
-    async def _refuse(self, task: Task, reject: pb.Reject) -> EndedTask:
-        error = TaskError(code=reject.code, reason=reject.reason, message=reject.message)
-        if task.type is TaskType.INIT:
-            # A rejected init creates no process.
-            self._clear()
-        return await self._record(
-            EndedTask(task=task, at=self.now, error=error, reject=reject), None
-        )
-
-    async def _give_up(
-        self, process: types_pb2.Process, task: Task, failed: Failed, timer: Timer | None
-    ) -> EndedTask:
-        may_fail_alone = self._config.exhausted_call_fails_alone and failed.retryable
-        is_alone = may_fail_alone and task.type in _LONE_TYPES
-        if not is_alone and task.type is not TaskType.REPAIR:
-            self.break_by(failed.error.message, timer)
-            process.corrupted_by = task.task_id
-        ended = EndedTask(task=task, at=self.now, error=failed.error, is_alone=is_alone)
-        return await self._record(ended, None)
 
     def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:
         process = self.process
@@ -338,47 +332,57 @@ class SimulatedProcess:
         self.history, self.result = [], b""
         self.removed_by_request = False
 
-    async def _record(self, ended: EndedTask, started: nodes_pb2.StartNodes | None) -> EndedTask:
-        self.ended.append(ended)
-        await self.observed(started)
-        return ended
-
-
-def failure_of(response: pb.ProcessResponse, task_type: TaskType) -> Failed | None:
-    """Return how a step failed, by its answer; None: it succeeded or was rejected."""
-    if response.HasField("reject") and task_type in _WITHOUT_CALLER:
-        text = f"reject: a {task_type} has no caller to refuse"
-        error = TaskError(
-            code=status_number(grpc.StatusCode.INTERNAL), reason="INVALID_ANSWER", message=text
+    async def _record(self, task: Task, started: nodes_pb2.StartNodes | None) -> None:
+        error: TaskError | None = None
+        if task.error is not None:
+            error = TaskError(
+                code=task.error.code, reason=task.error.reason, message=task.error.message
+            )
+        taken = TakenStep(
+            task_id=task.task_id,
+            type=TaskType(task.task_type),
+            ended_at=self.now,
+            attempt_count=task.attempt,
+            response=self._processor.codec.decode(task.response),
+            error=error,
+            rejected=task.error is not None and task.error.rejected,
         )
-        return Failed(error=error, retryable=False, retry_after=dt.timedelta())
-    if not response.HasField("failure"):
-        return None
-    failure = response.failure
-    code = failure.code or status_number(grpc.StatusCode.UNKNOWN)
-    return Failed(
-        error=TaskError(
-            code=code, reason=failure.reason or _CODE_NAMES[code], message=failure.message
-        ),
-        retryable=code in _RETRYABLE,
-        retry_after=duration_from_wire(failure.retry_after),
-    )
+        self.steps.append(taken)
+        await self.observed(started)
 
 
-def delay_after(
-    failed: Failed, task: Task, config: NamespaceConfig, now: dt.datetime
-) -> dt.timedelta | None:
-    """Return how long the next attempt waits, without jitter; None: there is none."""
-    if not failed.retryable:
-        return None
-    return next_delay(
-        config.policy_for(task.type.value),
-        attempt=task.attempt,
-        reason=failed.error.reason,
-        elapsed=now - task.first_at,
-        spread=0,
-        retry_after=failed.retry_after,
-    )
+def refusal_of(
+    response: pb.ProcessResponse, task_type: domain.TaskType
+) -> Failed | Rejected | None:
+    """Return how a step failed or was rejected, by its answer; None: it succeeded."""
+    match response.WhichOneof("action"):
+        case "reject" if task_type in {domain.TaskType.TIMEOUT, domain.TaskType.JOIN}:
+            return Failed(
+                code=status_number(grpc.StatusCode.INTERNAL),
+                reason="INVALID_ANSWER",
+                message=f"reject: a {task_type} has no caller to refuse",
+                retryable=False,
+            )
+        case "reject":
+            reject = response.reject
+            return Rejected(
+                code=reject.code,
+                reason=reject.reason,
+                message=reject.message,
+                metadata=dict(reject.metadata),
+            )
+        case "failure":
+            failure = response.failure
+            code = _CODES[failure.code or status_number(grpc.StatusCode.UNKNOWN)]
+            return Failed(
+                code=status_number(code),
+                reason=failure.reason or code.name,
+                message=failure.message,
+                retryable=code in _RETRYABLE,
+                retry_after=duration_from_wire(failure.retry_after),
+            )
+        case _:
+            return None
 
 
 def _in_range(

@@ -17,7 +17,7 @@ from progressor.sdk import (
     RetryPolicy,
     Step,
 )
-from progressor.sdk.testing import JobRehearsal, simulated_job
+from progressor.sdk.testing import JobRehearsal, job_rehearsal
 from tests.support.processor.rehearsed import breaking, chain, processor_of
 
 
@@ -136,7 +136,7 @@ async def test_attempts_go_by_the_policy_of_the_node_or_else_of_its_namespace(
 
 
 async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_job, "TIMERS_MAX", 3)
+    monkeypatch.setattr(job_rehearsal, "TIMERS_MAX", 3)
     again = processor_of(
         init=lambda step: step.set_timer(after=1), timeout=lambda step: step.set_timer(after=1)
     )

@@ -15,7 +15,7 @@ from progressor.sdk import (
     Step,
     TaskError,
 )
-from progressor.sdk.testing import JobRehearsal, simulated_job
+from progressor.sdk.testing import JobRehearsal, job_rehearsal
 from tests.support.processor.rehearsed import chain, processor_of
 
 
@@ -155,7 +155,7 @@ async def test_jobs_may_be_three_deep() -> None:
 async def test_a_job_within_a_job_without_an_end_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(simulated_job, "DEPTH_MAX", 2)
+    monkeypatch.setattr(job_rehearsal, "DEPTH_MAX", 2)
 
     def lead(step: Step[Any]) -> None:
         step.start_nodes(chain("x"))
