@@ -2,6 +2,6 @@
 
 Imported by ``runtime``; protobuf objects stay in ``codec``. Start with ``client.ask``: it takes a
 task with its history and returns an outcome, whatever the processor does. ``failures`` maps a gRPC
-status to a failure of the step, ``channels`` keeps a connection per target, ``connection`` chooses
-between stream and call, and ``stream`` multiplexes steps on one stream.
+status to a failure of the step, ``channels`` keeps a connection per target, and ``stream``
+multiplexes steps on one stream.
 """

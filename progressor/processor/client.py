@@ -19,8 +19,7 @@ from progressor.domain.processes.intent import Failed
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
-from progressor.processor.channels import Channels
-from progressor.processor.connection import Connection
+from progressor.processor.channels import Channels, Connection
 from progressor.processor.reach import Reach, Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.traces.spans import record_server

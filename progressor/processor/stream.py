@@ -23,7 +23,7 @@ import asyncio
 import contextvars
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import grpc
 from google.protobuf import message
@@ -33,6 +33,7 @@ from progressor.domain.processes.intent import Failed
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import failures
 from progressor.wire.frames import Outbox
+from progressor.wire.stream_call import StreamCall
 
 STEP_BYTES_MAX = 1024 * 1024
 """A larger step is sent in a call of its own, which delays no other."""
@@ -52,19 +53,6 @@ _CLOSED = "the channel was closed during the call"
 
 _CLOCK_SECONDS = 0.001
 """How early a timer may go off: the event loop counts in milliseconds."""
-
-
-class Call(Protocol):
-    """The part of a gRPC call that a stream needs."""
-
-    async def write(self, request: bytes, /) -> None:
-        """Send a frame."""
-
-    async def read(self) -> object:
-        """Return the next frame; EOF after the last."""
-
-    def cancel(self) -> bool:
-        """Hang up."""
 
 
 class _Step:
@@ -92,7 +80,7 @@ _Item: TypeAlias = _Step | int
 class Stream:
     """A stream to one processor, from its opening to its end; not to be opened again."""
 
-    def __init__(self, target: str, call: Callable[[], Call]) -> None:
+    def __init__(self, target: str, call: Callable[[], StreamCall[bytes, bytes]]) -> None:
         """Open nothing; `open` does. Needs a running event loop.
 
         Args:
@@ -110,7 +98,7 @@ class Stream:
         self._draining = False
         self._target = target
         self._begin = call
-        self._call: Call | None = None
+        self._call: StreamCall[bytes, bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Step] = {}
@@ -178,7 +166,7 @@ class Stream:
             call.cancel()
             self._end(end)
 
-    async def _read(self, call: Call) -> Failed | None:
+    async def _read(self, call: StreamCall[bytes, bytes]) -> Failed | None:
         """Deliver answers until the stream ends, and return the failure of the other steps."""
         try:
             while isinstance(packed := await call.read(), bytes):

@@ -7,9 +7,10 @@ import grpc
 from grpc import aio
 
 from progressor.internal.v1 import frames_pb2
+from progressor.wire.stream_call import StreamCall
 
 
-class ScriptedCall:
+class ScriptedCall(StreamCall[bytes, bytes]):
     """Keeps what is written; reads what it is given. Writing waits until `flowing`."""
 
     def __init__(self) -> None:

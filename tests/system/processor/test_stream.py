@@ -14,7 +14,7 @@ from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeede
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
-from progressor.processor import client, connection
+from progressor.processor import channels, client
 from progressor.sdk import Processor, Step
 from progressor.v1 import types_pb2
 from tests.support.processor import scripted as script
@@ -276,7 +276,7 @@ class TestNotOffered:
         self, processor: ScriptedProcessor, asking: Asking, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # grpc.aio says of one in ten of these INTERNAL, if it is asked itself.
-        monkeypatch.setattr(connection, "REFUSED_SECONDS", 0.0)
+        monkeypatch.setattr(channels, "REFUSED_SECONDS", 0.0)
         processor.streaming = False
         tasks = [task_of(f"p{number}", args=b"x" * 300_000) for number in range(8)]
 

@@ -7,8 +7,7 @@ import grpc
 import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
-from progressor.processor.channels import Channels
-from progressor.processor.connection import Connection
+from progressor.processor.channels import Channels, Connection
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
