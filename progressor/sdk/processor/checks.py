@@ -64,18 +64,20 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
 
 def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
     """Raise TypeError if a handler lacks an `await`, or requests what the codec cannot read."""
-    call = _forgotten_await(handler)
-    if call is not None:
-        how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
-        message = f"{owner} must await {call}{how}"
-        raise TypeError(message)
-    if not isinstance(codec, CheckedCodec):
-        return
-    for kind, place in _types_asked(handler):
-        why = codec.unreadable(kind)
-        if why is not None:
-            message = f"{owner} requests a `{name_of(kind)}` {place}: {why}"
+    source = _Source.of(handler)
+    for call, chain in () if source is None else _calls(source.definition):
+        assert source is not None, "there are calls"
+        if _is_coroutine_function(call.func, source.function) and _is_lost(chain, source.step):
+            how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
+            called = f"{ast.unparse(call.func)}(...)"
+            message = f"{owner} must await {called} {source.place(call)}{how}"
             raise TypeError(message)
+        kind = _type_requested(call, source)
+        if kind is not _UNKNOWN and isinstance(codec, CheckedCodec):
+            why = codec.unreadable(kind)
+            if why is not None:
+                message = f"{owner} requests a `{name_of(kind)}` {source.place(call)}: {why}"
+                raise TypeError(message)
 
 
 def _form_of(handler: Callable[..., object]) -> str | None:
@@ -105,32 +107,6 @@ def _returned_by(handler: Callable[..., object], codec: Codec) -> str | None:
     return None if found is None else f"cannot return a `{name_of(found[0])}`: {found[1]}"
 
 
-def _forgotten_await(handler: Callable[..., object]) -> str | None:
-    """Return the first call in a handler that lacks an `await`, with its place; None: none."""
-    source = _Source.of(handler)
-    for call, chain in () if source is None else _calls(source.definition):
-        assert source is not None, "there are calls"
-        if _is_coroutine_function(call.func, source.function) and _is_lost(chain, source.step):
-            return f"{ast.unparse(call.func)}(...) {source.place(call)}"
-    return None
-
-
-def _types_asked(handler: Callable[..., object]) -> Iterator[tuple[object, str]]:
-    """Yield each type that a handler requests of its step, and where."""
-    source = _Source.of(handler)
-    for call, _ in () if source is None else _calls(source.definition):
-        assert source is not None, "there are calls"
-        match call:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=source.step), attr=name), args=[kind]
-            ) if name in _ASKING:
-                found = _type(kind, source.function)
-                if found is not _UNKNOWN:
-                    yield found, source.place(call)
-            case _:
-                pass
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
     """A handler that is a function, with its source and the name of its argument."""
@@ -141,13 +117,19 @@ class _Source:
 
     @classmethod
     def of(cls, handler: Callable[..., object]) -> Self | None:
-        """Return the source of a handler; None: it has none."""
+        """Return the source of a handler; None: it has none, or is a lambda."""
         function = inspect.unwrap(getattr(handler, "__func__", handler))
-        definition = _definition_of(function) if isinstance(function, FunctionType) else None
-        if definition is None or not isinstance(function, FunctionType):
+        if not isinstance(function, FunctionType):
             return None
-        step = _step_name(definition, is_bound=inspect.ismethod(handler))
-        return cls(function=function, definition=definition, step=step)
+        try:
+            definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        except (OSError, TypeError, SyntaxError):
+            return None
+        if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+            return None
+        names = [it.arg for it in (*definition.args.posonlyargs, *definition.args.args)]
+        names = names[1:] if inspect.ismethod(handler) else names
+        return cls(function=function, definition=definition, step=names[0] if names else "")
 
     def place(self, call: ast.Call) -> str:
         """Return the file and line of a call."""
@@ -155,20 +137,15 @@ class _Source:
         return f"({code.co_filename}, line {code.co_firstlineno + call.lineno - 1})"
 
 
-def _definition_of(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the parsed source; None: it has none, or is a lambda."""
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-        definition = ast.parse(source).body[0]
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return definition if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) else None
-
-
-def _step_name(definition: ast.FunctionDef | ast.AsyncFunctionDef, *, is_bound: bool) -> str:
-    names = [it.arg for it in (*definition.args.posonlyargs, *definition.args.args)]
-    names = names[1:] if is_bound else names
-    return names[0] if names else ""
+def _type_requested(call: ast.Call, source: _Source) -> Any:  # noqa: ANN401  # any object of the user's
+    """Return the type that a handler requests of its step by a call."""
+    match call:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=source.step), attr=name), args=[kind]
+        ) if name in _ASKING:
+            return _type(kind, source.function)
+        case _:
+            return _UNKNOWN
 
 
 def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, _Chain]]:
@@ -214,7 +191,7 @@ def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:
     return inspect.iscoroutinefunction(getattr(found, "__func__", found))
 
 
-def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # any object of the user's
+def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # as above
     """Return the object of a dotted name, without evaluating properties."""
     match expression:
         case ast.Name(id=name):

@@ -4,21 +4,25 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.streaming import AnswerStep, Context, StepSlots, Streams
+from progressor.sdk.processor.streaming import AnswerStep, Steps
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.v1 import processor_service_pb2 as pb
+
+if TYPE_CHECKING:  # it imports this module
+    from progressor.sdk.processor.processor import Processor
 
 try:
     import uvloop
@@ -47,17 +51,6 @@ _SERVER_OPTIONS = (
 _log = logging.getLogger(__name__)
 
 
-class Servable(Protocol):
-    """A processor, as the server needs it. A `Processor` also has ``check`` and ``task_types``."""
-
-    @property
-    def name(self) -> str:
-        """Its namespace."""
-
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return the answer to one step."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a server.
@@ -77,7 +70,7 @@ LIMITS_DEFAULT = Limits()
 
 
 def serve(
-    *processors: Servable,
+    *processors: "Processor[Any]",
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -100,7 +93,7 @@ def serve(
 
 
 async def serve_async(
-    *processors: Servable,
+    *processors: "Processor[Any]",
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -112,7 +105,7 @@ async def serve_async(
 
 @contextlib.asynccontextmanager
 async def running(
-    *processors: Servable,
+    *processors: "Processor[Any]",
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -128,10 +121,11 @@ async def running(
         TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
-    answer_step = _router(processors)
+    threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
+    steps = Steps(_router(processors, threads), limits.steps_max)
     for processor in processors:
-        getattr(processor, "check", lambda: None)()
-    # `slots` counts the steps; gRPC counts calls, with room for the streams besides.
+        processor.check()
+    # `Steps` counts steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
         options=(
@@ -142,10 +136,7 @@ async def running(
         ),
         maximum_concurrent_rpcs=rpcs_max,
     )
-    threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
-    slots = StepSlots(limits.steps_max)
-    streams = Streams(answer_step, threads, slots) if streaming else None
-    server.add_generic_rpc_handlers((_service(answer_step, threads, slots, streams),))
+    server.add_generic_rpc_handlers((_service(steps, streaming=streaming),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -157,8 +148,7 @@ async def running(
     try:
         yield bind if bind.startswith("unix:") else f"{bind.rpartition(':')[0]}:{port}"
     finally:
-        if streams is not None:
-            streams.leave()
+        steps.leave()
         await health_servicer.leave()
         await server.stop(limits.drain_timeout.total_seconds())
         threads.shutdown(wait=False, cancel_futures=True)
@@ -171,21 +161,19 @@ async def _describe(
     return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
 
 
-def _service(
-    answer_step: AnswerStep, threads: Executor, slots: StepSlots, streams: Streams | None
-) -> grpc.GenericRpcHandler:
-    """Return the service; without streams, ProcessStream is UNIMPLEMENTED."""
+def _service(steps: Steps, *, streaming: bool) -> grpc.GenericRpcHandler:
+    """Return the service; without streaming, ProcessStream is UNIMPLEMENTED."""
 
     async def process(
         request: pb.ProcessRequest,
         context: grpc.aio.ServicerContext[pb.ProcessRequest, pb.ProcessResponse],
     ) -> pb.ProcessResponse:
-        if not slots.take():
+        if not steps.take():
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
         try:
-            return await answer_step(request, threads)
+            return await steps.answer(request)
         finally:
-            slots.release()
+            steps.release()
 
     methods: dict[str, Any] = {
         "Process": grpc.unary_unary_rpc_method_handler(
@@ -199,13 +187,9 @@ def _service(
             response_serializer=pb.DescribeResponse.SerializeToString,
         ),
     }
-    if streams is not None:
-
-        async def serve_stream(_frames: object, context: Context) -> None:
-            await streams.serve(context)
-
-        # Bytes in, bytes out: `streaming` parses and builds the frames.
-        methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(serve_stream)
+    if streaming:
+        # Bytes in, bytes out: `Steps` parses and builds the frames.
+        methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(steps.serve_stream)
     return grpc.method_handlers_generic_handler(_SERVICE_NAME, methods)
 
 
@@ -242,7 +226,7 @@ class _Health(health.aio.HealthServicer):
 
 
 async def _serve_until_signal(
-    processors: tuple[Servable, ...], bind: str, limits: Limits, *, streaming: bool
+    processors: tuple["Processor[Any]", ...], bind: str, limits: Limits, *, streaming: bool
 ) -> None:
     leaving = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -254,9 +238,10 @@ async def _serve_until_signal(
         _log.info("processor draining", extra={"address": address})
 
 
-def _announce(processors: tuple[Servable, ...], address: str) -> None:
+def _announce(processors: tuple["Processor[Any]", ...], address: str) -> None:
     """Log the address and the processors, or write them to stderr if INFO is not logged."""
-    text = f"serving {', '.join(map(_described, processors))} on {address}"
+    described = ", ".join(f"{it.name!r} ({', '.join(it.task_types)})" for it in processors)
+    text = f"serving {described} on {address}"
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(text, extra={"address": address, "processors": [it.name for it in processors]})
     else:
@@ -264,21 +249,16 @@ def _announce(processors: tuple[Servable, ...], address: str) -> None:
         sys.stderr.flush()
 
 
-def _described(processor: Servable) -> str:
-    task_types: tuple[str, ...] = getattr(processor, "task_types", ())
-    return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
-
-
-def _router(processors: tuple[Servable, ...]) -> AnswerStep:
+def _router(processors: tuple["Processor[Any]", ...], threads: Executor) -> AnswerStep:
     by_name = {processor.name: processor for processor in processors}
     if not processors or len(by_name) < len(processors):
         names = ", ".join(repr(processor.name) for processor in processors)
         message = f"must serve at least one processor, each of another name; got: {names or 'none'}"
         raise ValueError(message)
     if len(processors) == 1:
-        return processors[0].answer
+        return functools.partial(processors[0].answer, threads=threads)
 
-    async def answer_step(request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+    async def answer_step(request: pb.ProcessRequest) -> pb.ProcessResponse:
         processor = by_name.get(request.process.namespace)
         if processor is not None:
             return await processor.answer(request, threads)

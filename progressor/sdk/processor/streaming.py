@@ -19,7 +19,6 @@ import collections
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 from typing import TypeAlias
 
 import grpc
@@ -32,7 +31,7 @@ from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
-AnswerStep: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
+AnswerStep: TypeAlias = Callable[[pb.ProcessRequest], Awaitable[pb.ProcessResponse]]
 
 QUEUE_STEPS_MAX = 10_000
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -57,15 +56,18 @@ _log = logging.getLogger(__name__)
 _Item: TypeAlias = tuple[int, bytes] | None
 
 
-class StepSlots:
-    """The running steps of a server, counted, and the queued steps of its streams."""
+class Steps:
+    """The steps of one server: its streams, the count of running steps, and the queued ones."""
 
-    def __init__(self, steps_max: int) -> None:
+    def __init__(self, answer: AnswerStep, steps_max: int) -> None:
+        self.answer = answer
         self._steps_max = steps_max
         self._count = 0
         self._queue: collections.OrderedDict[tuple[_Stream, int], bytes] = collections.OrderedDict()
         self._queue_bytes = 0
         self._shortened = asyncio.Event()
+        self._streams: set[_Stream] = set()
+        self._leaving = False
 
     def take(self) -> bool:
         """Take a slot for a step; False: all are taken."""
@@ -98,22 +100,9 @@ class StepSlots:
             self._shortened.clear()
             await self._shortened.wait()
 
-    def _shorten_by(self, packed: bytes) -> None:
-        self._queue_bytes -= len(packed)
-        self._shortened.set()
-
-
-class Streams:
-    """All streams of one server."""
-
-    def __init__(self, answer_step: AnswerStep, threads: Executor, slots: StepSlots) -> None:
-        self._answer_step, self._threads, self._slots = answer_step, threads, slots
-        self._streams: set[_Stream] = set()
-        self._leaving = False
-
-    async def serve(self, context: Context) -> None:
+    async def serve_stream(self, _frames: object, context: Context) -> None:
         """Answer one stream until the engine closes it or this server drains."""
-        stream = _Stream(context, self._answer_step, self._threads, self._slots)
+        stream = _Stream(context, self)
         self._streams.add(stream)
         if self._leaving:
             stream.leave()
@@ -130,16 +119,17 @@ class Streams:
         for stream in self._streams:
             stream.leave()
 
+    def _shorten_by(self, packed: bytes) -> None:
+        self._queue_bytes -= len(packed)
+        self._shortened.set()
+
 
 class _Stream:
     """One stream, from its first frame to its last."""
 
-    def __init__(
-        self, wire: Context, answer_step: AnswerStep, threads: Executor, slots: StepSlots
-    ) -> None:
+    def __init__(self, wire: Context, steps: Steps) -> None:
         self.garbled = False
-        self._wire, self._answer_step = wire, answer_step
-        self._threads, self._slots = threads, slots
+        self._wire, self._slots = wire, steps
         # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
@@ -236,7 +226,7 @@ class _Stream:
             self._answer(step_id, _UNREADABLE)
             return
         try:
-            response = await self._answer_step(request, self._threads)
+            response = await self._slots.answer(request)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.

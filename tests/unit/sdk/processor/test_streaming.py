@@ -6,13 +6,14 @@ import contextvars
 import datetime as dt
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor
 from typing import Any
 
 import grpc
 import pytest
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk import Limits, Processor, Step, running
+from progressor.sdk import Limits, Processor, Step
 from progressor.sdk.processor import streaming
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -159,12 +160,10 @@ async def test_what_one_step_does_wrong_is_told_in_its_own_answer() -> None:
     assert answers[5].response == b'"e"'
 
 
-class Buggy:
-    """Something that is served and is no `Processor`: its bugs come through."""
+class Buggy(Processor[Any]):
+    """A processor of which one answer has a bug."""
 
-    name = "orders"
-
-    async def answer(self, request: pb.ProcessRequest, _threads: object) -> pb.ProcessResponse:
+    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:  # noqa: ARG002  # as overridden
         if request.process.process_id == "bug":
             message = "a bug"
             raise RuntimeError(message)
@@ -172,7 +171,9 @@ class Buggy:
 
 
 async def test_a_bug_in_one_step_never_ends_the_others() -> None:
-    async with running(Buggy(), bind="127.0.0.1:0") as address, engine_of(address) as engine:
+    buggy = Buggy("orders")
+    buggy.call(lambda _: None)
+    async with buggy.running("127.0.0.1:0") as address, engine_of(address) as engine:
         await engine.send(step(1, "bug"), step(2, "b"))
         answers = await engine.answers(2)
 
