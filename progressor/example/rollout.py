@@ -52,11 +52,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.database}-{self.version}"
 
 
-Observer = Callable[[Change, str], None]
-"""Called when a change begins and when it ends."""
-
-
-def constraints(change: Change, rollout: str, *, wait_seconds: float = 0.0) -> Constraints:
+def constraints(change: Change, rollout: str, *, wait_seconds: float) -> Constraints:
     """Return what a change waits for."""
     return Constraints(
         order=(change.database, change.version),
@@ -65,8 +61,8 @@ def constraints(change: Change, rollout: str, *, wait_seconds: float = 0.0) -> C
     )
 
 
-def changes(observe: Observer) -> Processor[Change]:
-    """Return the processor, which calls the observer."""
+def changes(observe: Callable[[Change, str], None]) -> Processor[Change]:
+    """Return the processor; it calls `observe` when a change begins and when it ends."""
     processor = Processor("schema-changes", state=Change)
 
     @processor.init
@@ -104,96 +100,83 @@ class RolloutScenario(Scenario):
 
     def __init__(self, *, console: Console, run: str) -> None:
         super().__init__(console=console, run=run)
-        self.processor = changes(self._observe)
+        self._events: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
+        self.processor = changes(lambda change, what: self._events.put_nowait((change, what)))
         self._rollout = f"spring-{run}"
         self._begun_at = time.monotonic()
-        self._events: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
+        self._left: dict[str, Change] = {}
         self._causes: dict[str, str] = {}
         self._applied: list[Change] = []
         self._running: list[Change] = []
 
     async def _play(self) -> tuple[str, ...]:
-        left = await self._submit()
+        await self._client.gates.set(f"rollout/{self._rollout}", 0)
+        self._begun_at = time.monotonic()
+        for name, versions in _CHANGES.items():
+            for version in versions:
+                await self._request(name, version)
+        count = len(self._left)
+        self._tell(f"{count} changes of {len(_CHANGES)} databases accepted; the rollout is closed")
+        await self._show_causes()
+        unwanted = f"orders-{self._run}-{_UNWANTED}"
+        await self._client.cancel(unwanted, idempotency_key="change")
+        self._tell(f"{self._name(self._left.pop(unwanted))} is cancelled", style="yellow")
         self._tell(f"the rollout is open, for {AT_ONCE} at once")
         await self._client.gates.set(f"rollout/{self._rollout}", AT_ONCE)
-        await self._watch(left)
+        while self._left:
+            await self._follow(*await self._events.get())
         for change in self._applied:
             # The outcome is durable a moment after the processor's answer.
             await self._client.await_task(change.process_id, idempotency_key="change")
         return tuple(change.process_id for change in reversed(self._applied))
 
-    def _observe(self, change: Change, what: str) -> None:
-        self._events.put_nowait((change, what))
-
-    async def _submit(self) -> dict[str, Change]:
-        """Request all changes, the newest versions first, and cancel one."""
-        await self._client.gates.set(f"rollout/{self._rollout}", 0)
-        self._begun_at = time.monotonic()
-        left: dict[str, Change] = {}
-        for name, versions in _CHANGES.items():
-            for version in versions:
-                change = Change(
-                    database=f"{name}-{self._run}", version=version, is_wrong=version == _WRONG
-                )
-                await self._client.start(
-                    change.process_id,
-                    change,
-                    idempotency_key="change",
-                    accept_only=True,
-                    constraints=constraints(
-                        change,
-                        self._rollout,
-                        wait_seconds=_NIGHT_SECONDS if version == _AT_NIGHT else 0.0,
-                    ),
-                )
-                left[change.process_id] = change
-        self._tell(
-            f"{len(left)} changes of {len(_CHANGES)} databases accepted; the rollout is closed"
+    async def _request(self, name: str, version: str) -> None:
+        database = f"{name}-{self._run}"
+        change = Change(database=database, version=version, is_wrong=version == _WRONG)
+        wait_seconds = _NIGHT_SECONDS if version == _AT_NIGHT else 0.0
+        await self._client.start(
+            change.process_id,
+            change,
+            idempotency_key="change",
+            accept_only=True,
+            constraints=constraints(change, self._rollout, wait_seconds=wait_seconds),
         )
-        await self._show_causes(left)
-        [unwanted] = [change for change in left.values() if change.version == _UNWANTED]
-        await self._client.cancel(unwanted.process_id, idempotency_key="change")
-        self._tell(f"{self._name(unwanted)} is cancelled", style="yellow")
-        del left[unwanted.process_id]
-        return left
+        self._left[change.process_id] = change
 
-    async def _watch(self, left: dict[str, Change]) -> None:
-        while left:
-            change, what = await self._events.get()
-            if what == "begins":
-                self._begins(change)
-            else:
-                self._running.remove(change)
-                del left[change.process_id]
-            if what == "is applied":
-                self._applied.append(change)
-            self._tell(f"{self._name(change)} {what}", style=_STYLES[what])
-            await self._show_causes(left)
+    async def _follow(self, change: Change, what: str) -> None:
+        if what == "begins":
+            self._expect_allowed(change)
+            self._running.append(change)
+        else:
+            self._running.remove(change)
+            del self._left[change.process_id]
+        if what == "is applied":
+            self._applied.append(change)
+        self._tell(f"{self._name(change)} {what}", style=_STYLES[what])
+        await self._show_causes()
 
-    def _begins(self, change: Change) -> None:
-        same = [it for it in self._running if it.database == change.database]
-        if same:
-            raise ScenarioError("run one change at a time", f"{change.process_id} with {same}")
+    def _expect_allowed(self, change: Change) -> None:
         if len(self._running) >= AT_ONCE:
             raise ScenarioError("limit the rollout", f"{change.process_id}: {self._running}")
+        if any(it.database == change.database for it in self._running):
+            raise ScenarioError("run one change at a time", f"{change}: {self._running}")
         done = [it for it in self._applied if it.database == change.database]
         if any(_number(it.version) > _number(change.version) for it in done):
             raise ScenarioError("follow the versions", f"{change.process_id} after {done}")
-        self._running.append(change)
 
-    async def _show_causes(self, left: dict[str, Change]) -> None:
+    async def _show_causes(self) -> None:
         """Print what each waiting change waits for, if that has changed."""
-        for change in left.values():
+        for process_id, change in self._left.items():
             if change in self._running:
                 continue
             try:
-                waits = (await self._client.get(change.process_id)).waits
+                waits = (await self._client.get(process_id)).waits
             except ProcessNotFoundError:
                 # Its first step has just been rejected.
                 continue
             text = self._cause_text(waits[0]) if waits else ""
-            if text and text != self._causes.get(change.process_id):
-                self._causes[change.process_id] = text
+            if text and text != self._causes.get(process_id):
+                self._causes[process_id] = text
                 self._tell(f"    {self._name(change):<13} {text}", style="dim")
 
     def _cause_text(self, wait: Wait) -> str:
@@ -202,16 +185,7 @@ class RolloutScenario(Scenario):
             return ""
         if wait.status is TaskStatus.AVAILABLE:
             return "is available"
-        return "waits for " + ", ".join(self._causes_of(wait)).replace(f"-{self._run}", "")
-
-    def _causes_of(self, wait: Wait) -> Iterator[str]:
-        if wait.cause is WaitCause.RUN_AT:
-            yield "its time"
-        if wait.order is not None:
-            yield f"version {wait.order.version} ({wait.order.status.value})"
-        for gate in wait.gates:
-            position = f", position {gate.position}" if gate.position else ""
-            yield f"{gate.gate} ({gate.held} of {gate.capacity} held{position})"
+        return f"waits for {', '.join(_causes_of(wait))}".replace(f"-{self._run}", "")
 
     def _name(self, change: Change) -> str:
         return change.process_id.replace(f"-{self._run}", "")
@@ -219,6 +193,16 @@ class RolloutScenario(Scenario):
     def _tell(self, text: str, *, style: str = "") -> None:
         at = f"{time.monotonic() - self._begun_at:6.2f} s  "
         self._say(Text.assemble((at, "dim"), (text, style)))
+
+
+def _causes_of(wait: Wait) -> Iterator[str]:
+    if wait.cause is WaitCause.RUN_AT:
+        yield "its time"
+    if wait.order is not None:
+        yield f"version {wait.order.version} ({wait.order.status.value})"
+    for gate in wait.gates:
+        position = f", position {gate.position}" if gate.position else ""
+        yield f"{gate.gate} ({gate.held} of {gate.capacity} held{position})"
 
 
 def _number(version: str) -> tuple[int, ...]:

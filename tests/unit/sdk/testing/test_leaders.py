@@ -2,6 +2,7 @@
 
 import random
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -95,7 +96,7 @@ async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
 
 
 async def test_a_cancelled_leader_is_finished() -> None:
-    job = await JobRehearsal.led_by(nine.tasks(nine.Turns()), nine.Lead("r"))
+    job = await JobRehearsal.led_by(nine.tasks(AsyncMock()), nine.Lead("r"))
     await job.cancel()
 
     assert job.leader.status is ProcessStatus.FINISHED
