@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -20,9 +20,6 @@ from progressor.sdk.processor.streaming import AnswerStep, Steps
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.v1 import processor_service_pb2 as pb
-
-if TYPE_CHECKING:  # it imports this module
-    from progressor.sdk.processor.processor import Processor
 
 try:
     import uvloop
@@ -51,6 +48,17 @@ _SERVER_OPTIONS = (
 _log = logging.getLogger(__name__)
 
 
+class Servable(Protocol):
+    """A processor, as the server needs it. A `Processor` also has ``check`` and ``task_types``."""
+
+    @property
+    def name(self) -> str:
+        """Its namespace."""
+
+    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+        """Return the answer to one step."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a server.
@@ -70,7 +78,7 @@ LIMITS_DEFAULT = Limits()
 
 
 def serve(
-    *processors: "Processor[Any]",
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -93,7 +101,7 @@ def serve(
 
 
 async def serve_async(
-    *processors: "Processor[Any]",
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -105,7 +113,7 @@ async def serve_async(
 
 @contextlib.asynccontextmanager
 async def running(
-    *processors: "Processor[Any]",
+    *processors: Servable,
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
@@ -124,7 +132,7 @@ async def running(
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     steps = Steps(_router(processors, threads), limits.steps_max)
     for processor in processors:
-        processor.check()
+        getattr(processor, "check", lambda: None)()
     # `Steps` counts steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
@@ -226,7 +234,7 @@ class _Health(health.aio.HealthServicer):
 
 
 async def _serve_until_signal(
-    processors: tuple["Processor[Any]", ...], bind: str, limits: Limits, *, streaming: bool
+    processors: tuple[Servable, ...], bind: str, limits: Limits, *, streaming: bool
 ) -> None:
     leaving = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -238,9 +246,11 @@ async def _serve_until_signal(
         _log.info("processor draining", extra={"address": address})
 
 
-def _announce(processors: tuple["Processor[Any]", ...], address: str) -> None:
+def _announce(processors: tuple[Servable, ...], address: str) -> None:
     """Log the address and the processors, or write them to stderr if INFO is not logged."""
-    described = ", ".join(f"{it.name!r} ({', '.join(it.task_types)})" for it in processors)
+    described = ", ".join(
+        f"{it.name!r} ({', '.join(getattr(it, 'task_types', ()))})" for it in processors
+    )
     text = f"serving {described} on {address}"
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(text, extra={"address": address, "processors": [it.name for it in processors]})
@@ -249,7 +259,7 @@ def _announce(processors: tuple["Processor[Any]", ...], address: str) -> None:
         sys.stderr.flush()
 
 
-def _router(processors: tuple["Processor[Any]", ...], threads: Executor) -> AnswerStep:
+def _router(processors: tuple[Servable, ...], threads: Executor) -> AnswerStep:
     by_name = {processor.name: processor for processor in processors}
     if not processors or len(by_name) < len(processors):
         names = ", ".join(repr(processor.name) for processor in processors)
