@@ -333,6 +333,7 @@ class Rehearsal(Generic[State]):
         nodes: Iterable[NodeOutcome] = (),
     ) -> Task:
         task = Task(
+            key=self.simulated.key,
             task_id=self.simulated.next_task_id(),
             task_type=task_type,
             args=self._codec.encode(args),

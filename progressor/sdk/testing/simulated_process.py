@@ -16,6 +16,7 @@ import grpc
 from progressor.domain.processes import task as domain
 from progressor.domain.processes.intent import Failed, Rejected
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.settlement import Break, Fail, Remove, Retry, settle
 from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
@@ -42,12 +43,14 @@ _RETRYABLE = frozenset(
 class Task:
     """A task, and, once it has ended, how; `attempt` counts up."""
 
+    key: ProcessKey
     task_id: int
     task_type: domain.TaskType
     args: bytes
     scheduled_at: dt.datetime
     first_started_at: dt.datetime
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Sequence[NodeOutcome] = ()
     history_range: types_pb2.HistoryRange | None = None
     attempt: int = 1
@@ -144,6 +147,12 @@ class SimulatedProcess:
         self.removed_by_request = False
         self.steps: list[TakenStep] = []
 
+    @property
+    def key(self) -> ProcessKey:
+        """Which process this is; there is one."""
+        assert self.process is not None, "there is a process"
+        return process_key(self.process.namespace, self.process.process_id)
+
     def next_task_id(self) -> int:
         """Return the id of a new task."""
         self._last_task_id += 1
@@ -225,6 +234,7 @@ class SimulatedProcess:
         timer.first_at = timer.first_at or self.now
         has_range = timer.message.HasField("history_range")
         task = Task(
+            key=self.key,
             task_id=timer.task_id,
             task_type=domain.TaskType.TIMEOUT,
             args=timer.message.args,
