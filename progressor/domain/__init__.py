@@ -19,8 +19,7 @@ state of a node          job.state_before_start         jobs/nodes              
 overlap, queued runs     schedule.decide                schedules/run_schedules      5, 6
 instants and late runs   schedule.Calendar              runtime, api                 7
 passing constraints      constraint.waits, rank         gates/settle_gates           8
-why a task waits         why.waits                      queries/read_gated_waits,    9
-                                                        queries/read_first_waits
+why a task waits         why.waits                      queries/read_waits           9
 words of enums           the enums                      types of PostgreSQL          10
 =======================  =============================  ===========================  ==============
 

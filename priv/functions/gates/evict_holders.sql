@@ -31,10 +31,6 @@ DECLARE
     v_process_ids text[];
     v_orders      text[];
     v_gates       text[];
-    v_alone_slots smallint[];  -- evicted, of processes that have nothing else
-    v_alone_ids   text[];
-    v_alone_tasks bigint[];
-    v_queues      text[];      -- into which these have come
     v_left        text[] := ARRAY[p_gate];
     v_left_slots  smallint[];  -- processes of evicted tasks
     v_left_ids    text[];
@@ -142,42 +138,9 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each is looked at once more: until it was locked it may have begun to run, or have ended. Of most
-    -- processes it is all that there is: it is queued for its gates, and no more follows.
+    -- Each is looked at once more: until it was locked it may have begun to run, or have ended.
     FOR v_task IN
-        SELECT h.slot, h.process_id, h.task_id, h.is_reserved, NOT h.is_reserved AND (
-                SELECT g.order_key IS NULL
-                    AND g.task_type NOT IN ('timeout', 'remove')
-                    AND (g.run_at <= v_now) IS NOT FALSE
-                    AND s.attempt = g.attempt
-                    AND s.due_at <= v_now
-                FROM gated g
-                JOIN schedule s USING (slot, namespace, process_id, task_id)
-                WHERE (g.slot, g.namespace, g.process_id, g.task_id)
-                    = (h.slot, p_namespace, h.process_id, h.task_id)
-            ) AND (
-                SELECT o.task_id
-                FROM gated o
-                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
-                    AND o.task_id <> h.task_id
-                LIMIT 1
-            ) IS NULL AND (
-                SELECT o.task_id
-                FROM schedule o
-                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
-                    AND o.task_id <> h.task_id
-                LIMIT 1
-            ) IS NULL AND (
-                SELECT o.task_id
-                FROM gate_holders o
-                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
-                    AND (o.task_id <> h.task_id OR o.hold <> 'task' OR o.is_reserved)
-                LIMIT 1
-            ) IS NULL AND (
-                SELECT r.task_id
-                FROM running r
-                WHERE (r.slot, r.namespace, r.process_id) = (h.slot, p_namespace, h.process_id)
-            ) IS NULL AS is_alone
+        SELECT h.slot, h.process_id, h.task_id, h.is_reserved
         FROM unnest(v_window.slot, v_window.process_id, v_window.task_id)
             WITH ORDINALITY AS i (slot, process_id, task_id, place)
         JOIN unnest(v_slots, v_process_ids) AS l (slot, process_id) USING (slot, process_id)
@@ -204,12 +167,6 @@ BEGIN
         LIMIT greatest(v_gate.held - v_gate.capacity, 0)
     LOOP
         sent_count := sent_count + 1;
-        IF v_task.is_alone THEN
-            v_alone_slots := v_alone_slots || v_task.slot;
-            v_alone_ids := v_alone_ids || v_task.process_id;
-            v_alone_tasks := v_alone_tasks || v_task.task_id;
-            CONTINUE;
-        END IF;
         v_left := v_left || release_gates(
             v_task.slot, p_namespace, v_task.process_id, v_task.task_id, v_task.is_reserved);
         CONTINUE WHEN v_task.is_reserved;
@@ -219,11 +176,6 @@ BEGIN
         v_left_slots := v_left_slots || v_task.slot;
         v_left_ids := v_left_ids || v_task.process_id;
     END LOOP;
-    IF v_alone_slots IS NOT NULL THEN
-        SELECT v_left || f.freed, f.queues
-        INTO v_left, v_queues
-        FROM requeue_evicted_tasks(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
-    END IF;
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
 
     IF v_gate.held > v_gate.capacity THEN
@@ -243,10 +195,7 @@ BEGIN
     effects := settle_gates(
         v_now, p_replica_id, p_starvation_timeout, p_limit, v_left_slots,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
-        p_left_namespace => array_fill(p_namespace, ARRAY[cardinality(v_left)]),
-        p_left => v_left,
-        p_queue_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_queues), 0)]),
-        p_queue => v_queues);
+        p_named_in => p_namespace, p_left => v_left);
     RETURN NEXT;
 END;
 $$;

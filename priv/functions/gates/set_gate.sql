@@ -55,7 +55,7 @@ BEGIN
     IF NOT is_lowered THEN
         effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, p_limit, NULL, NULL, NULL,
-            p_left_namespace => ARRAY[p_namespace], p_left => ARRAY[p_gate]);
+            p_named_in => p_namespace, p_left => ARRAY[p_gate]);
     END IF;
     RETURN NEXT;
 END;

@@ -5,7 +5,8 @@
 --
 -- Called at the end of every transaction that changes what a gated process has in hand or queued.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
--- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked.
+-- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of
+-- the namespace p_named_in.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
 -- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds], ...]: tasks that
@@ -21,11 +22,9 @@ CREATE FUNCTION settle_gates(
     p_namespace          text[],
     p_process_id         text[],
     p_task_id            bigint[] DEFAULT NULL,
-    p_moved_namespace    text[] DEFAULT NULL,
+    p_named_in           text DEFAULT NULL,
     p_moved              text[] DEFAULT NULL,
-    p_left_namespace     text[] DEFAULT NULL,
     p_left               text[] DEFAULT NULL,
-    p_queue_namespace    text[] DEFAULT NULL,
     p_queue              text[] DEFAULT NULL
 )
 RETURNS jsonb
@@ -42,10 +41,12 @@ DECLARE
     v_order_spaces text[];
     v_gates        text[];
     v_gate_spaces  text[];
-    v_left         text[] := p_left;  -- gates given back, with their namespaces
-    v_left_spaces  text[] := p_left_namespace;
+    v_moved        text[] := p_moved;  -- orders in which a task has ended, with their namespaces
+    v_moved_spaces text[] := array_fill(p_named_in, ARRAY[coalesce(cardinality(p_moved), 0)]);
+    v_left         text[] := p_left;   -- gates given back, likewise
+    v_left_spaces  text[] := array_fill(p_named_in, ARRAY[coalesce(cardinality(p_left), 0)]);
     v_queues       text[] := p_queue;  -- queues to be looked at, likewise
-    v_queue_spaces text[] := p_queue_namespace;
+    v_queue_spaces text[] := array_fill(p_named_in, ARRAY[coalesce(cardinality(p_queue), 0)]);
     v_freed        text[];
     v_process      record;
     v_task         record;
@@ -85,7 +86,7 @@ BEGIN
         WHERE g.order_key IS NOT NULL
         UNION
         SELECT m.namespace, m.order_key
-        FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+        FROM unnest(v_moved_spaces, v_moved) AS m (namespace, order_key)
     ) n;
     SELECT array_agg(n.namespace), array_agg(n.gate)
     INTO v_gate_spaces, v_gates
@@ -126,8 +127,8 @@ BEGIN
                     p_now, v_process.slot, v_process.namespace, v_process.process_id,
                     v_task.task_id);
                 IF v_task.order_key IS NOT NULL THEN
-                    p_moved := p_moved || v_task.order_key;
-                    p_moved_namespace := p_moved_namespace || v_process.namespace;
+                    v_moved := v_moved || v_task.order_key;
+                    v_moved_spaces := v_moved_spaces || v_process.namespace;
                 END IF;
             ELSIF v_task.state = 'available'
                 AND (v_task.attempts_made > v_task.attempt OR v_task.due_at > p_now) THEN
@@ -232,7 +233,7 @@ BEGIN
         SELECT o.namespace, o.order_key, g.slot, g.process_id, g.task_id
         FROM (
             SELECT DISTINCT m.namespace, m.order_key
-            FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+            FROM unnest(v_moved_spaces, v_moved) AS m (namespace, order_key)
         ) o
         CROSS JOIN LATERAL (
             SELECT f.order_version
@@ -278,13 +279,13 @@ BEGIN
     END LOOP;
 
     -- The next task to enter an order creates it again.
-    IF cardinality(p_moved) > 0 THEN
+    IF cardinality(v_moved) > 0 THEN
         DELETE FROM orders o
         USING (
             SELECT f.row_id
             FROM (
                 SELECT DISTINCT m.namespace, m.order_key
-                FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+                FROM unnest(v_moved_spaces, v_moved) AS m (namespace, order_key)
             ) m
             CROSS JOIN LATERAL (
                 SELECT o.ctid AS row_id

@@ -4,7 +4,7 @@
 -- Items of a batch delay each other, so each is bounded: of a process with more than p_state_bytes_max of
 -- state, only is_whole = false is returned; a range of more than p_events_max events is left out, and one
 -- with more than p_event_bytes_max is truncated. event_count is the number of events in the range.
--- The waits of a gated process come from read_gated_waits, which is called for gated processes only.
+-- The waits of a gated process come from read_waits.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(
@@ -44,7 +44,7 @@ BEGIN
         CASE WHEN p.is_whole AND p.is_gated
             THEN (
                 SELECT g.waits
-                FROM read_gated_waits(
+                FROM read_waits(
                     p_now, p_starvation_timeout, p_waits_max, ARRAY[i.slot], ARRAY[i.namespace],
                     ARRAY[i.process_id]) g
             ) ELSE w.waits END,

@@ -6,7 +6,7 @@ no more than LOOKED_AT_MAX for one page, which may be short then.
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psycopg.types.json import Jsonb
@@ -29,16 +29,9 @@ CHUNK_MAX = 1000
 Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
 
 
-class _FirstWaitRow(NamedTuple):
+class _WaitsRow(NamedTuple):
     number: int
-    wait: list[Any]
-
-
-class _ListedRow(NamedTuple):
-    """A process, and whether it may have tasks with constraints."""
-
-    process: Process
-    is_gated: bool
+    waits: list[list[Any]]
 
 
 _TASK = (
@@ -50,7 +43,7 @@ _read_task = reader(UnfinishedTask, _TASK, is_json=True)
 
 
 def task_of(columns: Sequence[Any]) -> UnfinishedTask:
-    """Return an unfinished task, as read_processes and read_first_waits return it.
+    """Return an unfinished task, as read_processes and read_waits return it.
 
     Only a gated process's has its constraints' column.
     """
@@ -63,7 +56,7 @@ class Listings:
     def __init__(self, context: StorageContext, *, whys: Callable[[str], Awaitable[Why]]) -> None:
         self._context = context
         self._whys = whys
-        self._read_first_waits = context.functions.call("read_first_waits", _FirstWaitRow)
+        self._read_waits = context.functions.call("read_waits", _WaitsRow)
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
@@ -71,10 +64,13 @@ class Listings:
         size, left = query.page_size, LOOKED_AT_MAX if query.causes else query.page_size
         while True:
             # One row more than the page tells whether another page follows.
-            found = await self._list(dataclasses.replace(query, page_size=size + 1))
+            found = await self.list(dataclasses.replace(query, page_size=size + 1))
             looked_at = found[:size]
-            waits = await self._waits_of(looked_at)
-            for number, (process, _) in enumerate(looked_at, start=1):
+            waits = await self.first_waits(
+                # A finished one has no tasks that wait.
+                [it.key for it in looked_at if it.status is not ProcessStatus.FINISHED]
+            )
+            for number, process in enumerate(looked_at, start=1):
                 wait = waits.get(process.key)
                 if not query.causes or (wait and isinstance(wait.cause, query.causes)):
                     listed.append(Listed(process=process, first_wait=wait))
@@ -85,46 +81,39 @@ class Listings:
                     )
             if len(found) <= size:
                 return ProcessPage(listed=tuple(listed), next_before=None)
-            last, left = looked_at[-1][0], left - size
+            last, left = looked_at[-1], left - size
             if not left:
                 return ProcessPage(listed=tuple(listed), next_before=last)
             query = dataclasses.replace(query, before=place_of(last))
             size = min(CHUNK_MAX, left)
 
-    async def first_waits(
-        self, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None = None
-    ) -> Mapping[ProcessKey, Wait]:
+    async def first_waits(self, keys: Sequence[ProcessKey]) -> Mapping[ProcessKey, Wait]:
         """Read what the task waits for that runs, or else comes first, of each of some processes.
 
-        Those without an unfinished task are left out. ``gated``: which of them have tasks with
-        constraints; None: any may. As of an instant after now.
+        Those without an unfinished task are left out. As of an instant after now.
         """
         if not keys:
             return {}
         async with self._context.connection(reads_only=True) as connection:
-            found = await self._read_first_waits.rows(
+            found = await self._read_waits.rows(
                 connection,
                 now=self._context.clock.pinned(),
                 starvation_timeout=self._context.starvation_timeout.total_seconds(),
+                waits_max=1,
                 slot=[each.slot for each in keys],
                 namespace=[each.namespace for each in keys],
                 process_id=[each.process_id for each in keys],
-                is_gated=[gated is None or each in gated for each in keys],
             )
-        tasks = {keys[row.number - 1]: task_of(row.wait) for row in found}
+        tasks = {keys[row.number - 1]: task_of(row.waits[0]) for row in found}
         # Each stands for itself: in a line they would be behind each other.
         finders = {name: await self._whys(name) for name in {key.namespace for key in tasks}}
         return {key: finders[key.namespace]([task])[0] for key, task in tasks.items()}
 
-    async def _waits_of(self, found: Sequence[_ListedRow]) -> Mapping[ProcessKey, Wait]:
-        # A finished one has no tasks that wait.
-        keys = [it.process.key for it in found if it.process.status is not ProcessStatus.FINISHED]
-        return await self.first_waits(keys, {it.process.key for it in found if it.is_gated})
-
-    async def _list(self, query: ProcessQuery) -> tuple[_ListedRow, ...]:
+    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
+        """Read processes, newest first, without aux_state and result, whatever they wait for."""
         before_at, before_namespace, before_id = query.before or (None, None, None)
         return await self._context.read(
-            _ListedRow,
+            Process,
             _SQL["list_processes"],
             reads_only=True,
             namespace=query.namespace,
@@ -138,7 +127,3 @@ class Listings:
             before_id=before_id,
             limit=query.page_size,
         )
-
-    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Read processes, newest first, without aux_state and result, whatever they wait for."""
-        return tuple(row.process for row in await self._list(query))

@@ -144,7 +144,7 @@ async def test_a_process_without_constraints_reads_nothing_of_gates(large: Conne
 
     async def ask(store: Store) -> None:
         [wait] = await get(store, key)
-        firsts = await store.processes.first_waits([key], gated=())
+        firsts = await store.processes.first_waits([key])
         assert firsts == {key: wait}
         assert isinstance(wait.cause, TimerNotDue)
         await store.processes.trace(key, after=0, limit=10)

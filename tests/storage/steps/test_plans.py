@@ -192,10 +192,10 @@ async def read_processes(store: Store) -> object:
     return await store.processes._reads._read(_connection(store), wanted)
 
 
-async def read_first_waits(store: Store) -> object:
+async def first_waits(store: Store) -> object:
     numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     keys = [seeded_key(number) for number in numbers]
-    return await store.processes.first_waits(keys, gated=())
+    return await store.processes.first_waits(keys)
 
 
 async def read_history(store: Store) -> object:
@@ -302,7 +302,7 @@ WORKS: dict[Work, int] = {
     admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
     recall_settlements: BATCH, claim_tasks: BATCH, claim_due: BATCH, claim_nothing_due: 1,
     find_locked: BATCH,
-    find_upcoming: BATCH, read_processes: BATCH, read_first_waits: BATCH, read_history: 1,
+    find_upcoming: BATCH, read_processes: BATCH, first_waits: BATCH, read_history: 1,
     trace_process: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
     list_all_processes: BATCH, list_later_of_all_processes: BATCH, list_broken_of_all_processes: 1,

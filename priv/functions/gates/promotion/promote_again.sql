@@ -91,9 +91,7 @@ BEGIN
     effects := settle_gates(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_queue), 0)]), p_queue);
+        p_namespace, p_order_key, p_gate, p_queue);
     RETURN NEXT;
 END;
 $$;

@@ -1,4 +1,4 @@
--- Reads the unfinished tasks of gated processes, in the order in which they run, and for tasks with
+-- Reads unfinished tasks of processes, p_waits_max of each, in the order in which they run, and for tasks with
 -- constraints everything that they wait for. The running task comes first, then the queue of the process, then
 -- tasks that wait for their constraints, by priority and age, and the timer last. An init task comes before all
 -- waiting tasks.
@@ -12,7 +12,7 @@
 -- tasks in the form of read_processes, each with one element more: null, or of a task with constraints
 -- [state, its instant, spent_us, order or null, gates or null, the older call of its process that stands
 -- queued for the same gates or null].
-CREATE FUNCTION read_gated_waits(
+CREATE FUNCTION read_waits(
     p_now                timestamptz,
     p_starvation_timeout double precision,
     p_waits_max          integer,
@@ -22,11 +22,9 @@ CREATE FUNCTION read_gated_waits(
 )
 RETURNS TABLE (number bigint, waits json)
 STABLE
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
+BY KEY
 SET enable_mergejoin = off
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, now());
