@@ -89,7 +89,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         Namespaces as Namespaces, SyncNamespaces as SyncNamespaces,
     )
     from progressor.sdk.client.processes import (
-        Processes as Processes, SyncProcesses as SyncProcesses,
+        Processes as Processes, SyncProcesses as SyncProcesses, TaskOptions as TaskOptions,
     )
     from progressor.sdk.client.replicas import (
         Activity as Activity, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
@@ -99,6 +99,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         SyncReplicas as SyncReplicas, rates_between as rates_between,
         rates_by_namespace as rates_by_namespace,
     )
+    from progressor.sdk.client.resource import RequestOptions as RequestOptions
     from progressor.sdk.client.schedules import (
         Schedules as Schedules, SyncSchedules as SyncSchedules,
         Backfilled as Backfilled, Cron as Cron, Every as Every, NextRun as NextRun,

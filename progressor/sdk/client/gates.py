@@ -1,16 +1,19 @@
 """``client.gates``: the gates of a namespace, and what operators see of them."""
 
 import dataclasses
+from typing import Unpack
 
 from progressor.domain.gates.gate import Gate, GateWaiter
 from progressor.sdk.client.resource import (
+    RequestOptions,
     Resource,
     blocking,
     blocking_iterated,
+    exchange,
     iterated,
+    listing,
     sent,
 )
-from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.values.constraints import GateHolder
@@ -37,33 +40,23 @@ read_view = Shape(
 
 
 class Gates(Resource[Connection]):
-    """The requests about gates.
-
-    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
-    """
+    """The requests about gates."""
 
     @iterated
-    def list(
-        self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Listing[Gate]:
-        """Iterate over the gates of a namespace in the order of their keys, page by page.
-
-        `timeout` applies to each page.
-        """
-        request = pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size)
-        return Listing(request, lambda message: map(read_gate, message.gates), timeout)
+    def list(self, *, page_size: int = 100, **options: Unpack[RequestOptions]) -> Listing[Gate]:
+        """Iterate over the gates of a namespace in the order of their keys, page by page."""
+        request = pb.ListGatesRequest(page_size=page_size)
+        return listing(self, request, lambda message: map(read_gate, message.gates), **options)
 
     @sent
-    def get(
-        self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Exchange[GateView]:
+    def get(self, gate: str, **options: Unpack[RequestOptions]) -> Exchange[GateView]:
         """Return a gate with its holders and the tasks that wait for it.
 
         Raises:
             GateNotFoundError: The gate does not exist.
         """
-        request = pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate)
-        return Exchange(request, read_view, timeout, repeatable=True)
+        request = pb.GetGateRequest(gate=gate)
+        return exchange(self, request, read_view, repeatable=True, **options)
 
     @sent
     def set(
@@ -72,8 +65,7 @@ class Gates(Resource[Connection]):
         capacity: int,
         *,
         expected_revision: int = 0,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Gate]:
         """Set the capacity of a gate, created if it does not exist, and return the gate.
 
@@ -84,34 +76,27 @@ class Gates(Resource[Connection]):
             gate: Its key.
             capacity: How many may hold it at once; 0: none.
             expected_revision: Change the gate only at this revision; 0: at any, or create it.
-            timeout: Of the request.
-            namespace: Of the gate.
+            options: See `RequestOptions`.
 
         Raises:
             GateChangedError: The gate is at another revision.
             GateNotFoundError: A revision is expected, and the gate does not exist.
         """
         request = pb.SetGateRequest(
-            namespace=namespace or self.namespace,
-            gate=gate,
-            capacity=capacity,
-            expected_revision=expected_revision,
+            gate=gate, capacity=capacity, expected_revision=expected_revision
         )
         # Not repeatable: a repeat could overwrite a change that another client made in between.
-        return Exchange(request, lambda message: read_gate(message.gate), timeout)
+        return exchange(self, request, lambda message: read_gate(message.gate), **options)
 
     @sent
-    def delete(
-        self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Exchange[None]:
+    def delete(self, gate: str, **options: Unpack[RequestOptions]) -> Exchange[None]:
         """Delete a gate.
 
         Raises:
             GateInUseError: The gate is held, or tasks wait for it.
             GateNotFoundError: The gate does not exist.
         """
-        request = pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate)
-        return Exchange(request, nothing, timeout)
+        return exchange(self, pb.DeleteGateRequest(gate=gate), nothing, **options)
 
 
 class SyncGates(Resource[BlockingConnection]):

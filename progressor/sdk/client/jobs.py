@@ -12,16 +12,19 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from typing_extensions import TypeForm
 
 from progressor.sdk.client.resource import (
+    RequestOptions,
     Resource,
     blocking,
     blocking_iterated,
     blocking_streamed,
+    exchange,
     iterated,
+    listing,
     sent,
     streamed,
 )
@@ -47,13 +50,10 @@ from progressor.v1 import job_service_pb2 as pb
 
 
 class Jobs(Resource[Connection]):
-    """The requests about jobs.
-
-    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
-    """
+    """The requests about jobs."""
 
     @sent
-    def submit(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def submit(  # the wire's own options, keyword-only
         self,
         job_id: str,
         graph: Graph,
@@ -62,8 +62,7 @@ class Jobs(Resource[Connection]):
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
         metadata: Mapping[str, Payload] | None = None,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Receipt]:
         """Submit a job that the engine leads; return once it is durable.
 
@@ -78,8 +77,7 @@ class Jobs(Resource[Connection]):
             idempotency_key: Makes the request safe to repeat; without it, it is not repeated.
             context: Passed to every node unchanged.
             metadata: Of the leader, a filter for `Client.list`.
-            timeout: Of the request, not of the job.
-            namespace: Of the leader, and of nodes without a namespace.
+            options: See `RequestOptions`; the namespace is also that of nodes without one.
 
         Raises:
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
@@ -92,7 +90,6 @@ class Jobs(Resource[Connection]):
             )
             raise ValueError(message)
         request = pb.SubmitJobRequest(
-            namespace=namespace or self.namespace,
             job_id=job_id,
             nodes=nodes_to_wire(graph, self.codec),
             idempotency_key=idempotency_key,
@@ -100,7 +97,7 @@ class Jobs(Resource[Connection]):
             metadata=optional(object_to_wire, metadata),
             **due_to_wire(deadline),
         )
-        return Exchange(request, read_submitted, timeout, repeatable=bool(idempotency_key))
+        return exchange(self, request, read_submitted, repeatable=bool(idempotency_key), **options)
 
     @sent
     def get(
@@ -109,22 +106,20 @@ class Jobs(Resource[Connection]):
         *,
         payloads: bool = True,
         result_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[JobView[Decoded]]:
         """Return a job with all its nodes: states, times and, with `payloads`, args and results.
 
         Raises:
             JobNotFoundError: The job does not exist.
         """
-        request = pb.GetJobRequest(
-            namespace=namespace or self.namespace, job_id=job_id, without_payloads=not payloads
-        )
-        return Exchange(
+        request = pb.GetJobRequest(job_id=job_id, without_payloads=not payloads)
+        return exchange(
+            self,
             request,
             lambda message: read_view(message, self.codec, result_type),
-            timeout,
             repeatable=True,
+            **options,
         )
 
     @iterated
@@ -134,21 +129,18 @@ class Jobs(Resource[Connection]):
         states: Sequence[JobState] = (),
         schedule_id: str = "",
         page_size: int = 100,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Listing[Job]:
         """Iterate over the jobs of a namespace, the newest first, page by page.
 
         With `states`, only jobs in one of them; with `schedule_id`, only jobs of that schedule.
-        `timeout` applies to each page.
         """
         request = pb.ListJobsRequest(
-            namespace=namespace or self.namespace,
             states=[it.number for it in states],
             schedule_id=schedule_id,
             page_size=page_size,
         )
-        return Listing(request, lambda message: map(read_job, message.jobs), timeout)
+        return listing(self, request, lambda message: map(read_job, message.jobs), **options)
 
     @sent
     def cancel(
@@ -156,8 +148,7 @@ class Jobs(Resource[Connection]):
         job_id: str,
         *,
         cause: str = "",
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Job]:
         """Cancel a job and return it; nodes that have not started are cancelled.
 
@@ -168,11 +159,9 @@ class Jobs(Resource[Connection]):
             JobNotFoundError: The job does not exist.
             JobEndedError: The job has already ended.
         """
-        request = pb.CancelJobRequest(
-            namespace=namespace or self.namespace, job_id=job_id, reason=cause
-        )
+        request = pb.CancelJobRequest(job_id=job_id, reason=cause)
         # If the answer to the first was lost, a repeat would end with JobEndedError.
-        return Exchange(request, lambda message: read_job(message.job), timeout)
+        return exchange(self, request, lambda message: read_job(message.job), **options)
 
     @sent
     def retry(
@@ -180,8 +169,7 @@ class Jobs(Resource[Connection]):
         job_id: str,
         *,
         deadline: Deadline | None = None,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[JobRetried]:
         """Resume a failed job from its failed nodes; nodes that are done stay done.
 
@@ -191,13 +179,12 @@ class Jobs(Resource[Connection]):
             JobNotFoundError: The job does not exist.
             JobNotFailedError: The job has not failed.
         """
-        request = pb.RetryJobRequest(
-            namespace=namespace or self.namespace, job_id=job_id, **due_to_wire(deadline)
-        )
-        return Exchange(
+        request = pb.RetryJobRequest(job_id=job_id, **due_to_wire(deadline))
+        return exchange(
+            self,
             request,
             lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
-            timeout,
+            **options,
         )
 
     @streamed
@@ -215,15 +202,12 @@ class Jobs(Resource[Connection]):
         results; a large change comes in several pieces. If the engine cannot be reached, the client
         reconnects for up to its own timeout and misses no change.
 
-        Args:
-            job_id: The id of the job.
-            after_revision: Begin with what has changed since this revision.
-            timeout: Of the whole iteration; None: no limit.
-            namespace: Of the job.
+        `after_revision`: begin with what has changed since this revision. `timeout` is that
+        of the whole iteration; None: no limit.
 
         Raises:
             JobNotFoundError: The job does not exist.
-            DeadlineExceededError: `timeout` has passed; the job continues.
+            DeadlineExceededError: The timeout has passed; the job continues.
         """
         return Subscription(
             request=lambda revision: pb.WatchJobRequest(
@@ -236,22 +220,16 @@ class Jobs(Resource[Connection]):
         )
 
     async def wait(
-        self,
-        job_id: str,
-        *,
-        check: bool = False,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        self, job_id: str, *, check: bool = False, **options: Unpack[RequestOptions]
     ) -> Job:
-        """Wait until a job has ended, and return it; `timeout` None: no limit.
+        """Wait until a job has ended, and return it; without a timeout there is no limit.
 
         Raises:
             JobFailedError, JobCancelledError: The job is not done, and `check` is set.
             JobNotFoundError: The job does not exist.
-            DeadlineExceededError: `timeout` has passed; the job continues.
+            DeadlineExceededError: The timeout has passed; the job continues.
         """
-        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
-        async with contextlib.aclosing(watching) as views:
+        async with contextlib.aclosing(self.watch(job_id, **options)) as views:
             async for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job
@@ -268,17 +246,9 @@ class SyncJobs(Resource[BlockingConnection]):
     retry = blocking(Jobs.retry)
     watch = blocking_streamed(Jobs.watch)
 
-    def wait(
-        self,
-        job_id: str,
-        *,
-        check: bool = False,
-        timeout: Seconds | None = None,
-        namespace: str = "",
-    ) -> Job:
+    def wait(self, job_id: str, *, check: bool = False, **options: Unpack[RequestOptions]) -> Job:
         """Wait until a job has ended, as `Jobs.wait`."""
-        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
-        with contextlib.closing(watching) as views:
+        with contextlib.closing(self.watch(job_id, **options)) as views:
             for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job

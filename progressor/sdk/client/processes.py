@@ -1,21 +1,44 @@
 """``client.processes``: the processes of a namespace."""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
 
 from typing_extensions import TypeForm
 
 from progressor.domain.processes.event import HistoryRange
-from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
-from progressor.sdk.codec.codecs import Codec, Payload
+from progressor.sdk.client.resource import (
+    RequestOptions,
+    Resource,
+    blocking,
+    blocking_iterated,
+    exchange,
+    iterated,
+    listing,
+    sent,
+)
+from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
+from progressor.sdk.codec.wire import instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
-from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.transport.exchange import Exchange, Listing, Result, nothing
 from progressor.sdk.values import processes as values
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
 from progressor.v1 import process_service_pb2 as pb
+
+
+class TaskOptions(RequestOptions, total=False):
+    """Options of the requests that become tasks, and those of `RequestOptions`.
+
+    ``idempotency_key``: makes the request safe to repeat; the client repeats it while it cannot
+    reach an engine. "": the request is not repeated. ``context``: passed to the processor
+    unchanged. ``history``: how much history the processor receives; None: as the namespace is
+    configured. The task continues after the timeout.
+    """
+
+    idempotency_key: str
+    context: Mapping[str, str] | None
+    history: HistoryRange | None
 
 
 class Processes(Resource[Connection]):
@@ -25,38 +48,27 @@ class Processes(Resource[Connection]):
 
     Args:
         args: The payload for the processor, encoded by the codec.
-        idempotency_key: Makes the request safe to repeat; the client repeats it while it cannot
-            reach an engine. "": the request is not repeated.
-        context: Passed to the processor unchanged.
-        history: How much history the processor receives; None: as the namespace is configured.
         constraints: What must hold before the task may run; None: nothing.
+        accept_only: Return as soon as the task is durable; `await_task` returns the answer.
         response_type, state_type: The type that the codec decodes to, as in
             ``response_type=Receipt``. An empty response raises ValueError, unless the type admits
             None: ``Receipt | None``.
-        timeout: In seconds or a timedelta; None: the client's. The task continues after it.
-        namespace: "": the client's.
+        options: See `TaskOptions` and `RequestOptions`.
     """
 
     @sent
-    def start(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def start(
         self,
         process_id: str,
         args: Payload = None,
         *,
-        idempotency_key: str = "",
-        context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[TaskOptions],
     ) -> Exchange[values.Reply[Decoded]]:
         """Create a process, run its init task and return the processor's answer.
-
-        With `accept_only` it returns as soon as the task is durable; `await_task` returns the
-        answer.
 
         Raises:
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
@@ -64,27 +76,22 @@ class Processes(Resource[Connection]):
             ProcessFailedError: The init task broke the process.
         """
         request = pb.StartRequest(
-            **_task(self, process_id, args, idempotency_key, context, history, namespace),
             metadata=optional(object_to_wire, metadata),
             constraints=optional(constraints_to_wire, constraints),
             accept_only=accept_only,
         )
-        return _asked(request, self.codec, response_type, timeout)
+        return _asked(self, request, response_type, process_id, args, **options)
 
     @sent
-    def call(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def call(
         self,
         process_id: str,
         args: Payload = None,
         *,
-        idempotency_key: str = "",
-        context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[TaskOptions],
     ) -> Exchange[values.Reply[Decoded]]:
         """Run a call on a process and return the processor's answer.
 
@@ -94,45 +101,33 @@ class Processes(Resource[Connection]):
             ProcessFinishedError: The process is finished, or finished before the call ran.
         """
         request = pb.CallRequest(
-            **_task(self, process_id, args, idempotency_key, context, history, namespace),
             constraints=optional(constraints_to_wire, constraints),
             accept_only=accept_only,
         )
-        return _asked(request, self.codec, response_type, timeout)
+        return _asked(self, request, response_type, process_id, args, **options)
 
     @sent
-    def notify(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def notify(
         self,
         process_id: str,
         args: Payload = None,
         *,
-        idempotency_key: str = "",
-        context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
         constraints: Constraints | None = None,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[TaskOptions],
     ) -> Exchange[values.Receipt]:
         """Send a process a notification, a call without an answer; return once it is durable."""
-        request = pb.NotifyRequest(
-            **_task(self, process_id, args, idempotency_key, context, history, namespace),
-            constraints=optional(constraints_to_wire, constraints),
-        )
-        return Exchange(request, values.read_receipt, timeout, repeatable=bool(idempotency_key))
+        request = pb.NotifyRequest(constraints=optional(constraints_to_wire, constraints))
+        return _task(self, request, values.read_receipt, process_id, args, **options)
 
     @sent
-    def repair(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def repair(
         self,
         process_id: str,
         args: Payload = None,
         *,
-        idempotency_key: str = "",
-        context: Mapping[str, str] | None = None,
-        history: HistoryRange | None = None,
         accept_only: bool = False,
         response_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[TaskOptions],
     ) -> Exchange[values.Reply[Decoded]]:
         """Run the processor's repair handler on a broken process, and return its answer.
 
@@ -140,24 +135,19 @@ class Processes(Resource[Connection]):
             RepairFailedError: The repair failed; the process is in error as before.
             ProcessIsRunningError: The process is not in error.
         """
-        request = pb.RepairRequest(
-            **_task(self, process_id, args, idempotency_key, context, history, namespace),
-            accept_only=accept_only,
-        )
-        return _asked(request, self.codec, response_type, timeout)
+        request = pb.RepairRequest(accept_only=accept_only)
+        return _asked(self, request, response_type, process_id, args, **options)
 
     @sent
     def simple_repair(
-        self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
+        self, process_id: str, **options: Unpack[RequestOptions]
     ) -> Exchange[values.SimpleRepaired]:
         """Resume a broken process without its processor; a timer that broke it runs again."""
-        request = pb.SimpleRepairRequest(
-            namespace=namespace or self.namespace, process_id=process_id
-        )
-        return Exchange(request, values.read_simple_repaired, timeout)
+        request = pb.SimpleRepairRequest(process_id=process_id)
+        return exchange(self, request, values.read_simple_repaired, **options)
 
     @sent
-    def get(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def get(
         self,
         process_id: str,
         *,
@@ -165,8 +155,7 @@ class Processes(Resource[Connection]):
         await_init: bool = False,
         without_state: bool = False,
         state_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[values.Snapshot[Decoded]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
@@ -177,25 +166,24 @@ class Processes(Resource[Connection]):
             await_init: Wait until the process has left the status init.
             without_state: Leave out state and result, for further pages of a history.
             state_type: The type of the state; see `Processes`.
-            timeout: Of the request.
-            namespace: Of the process.
+            options: See `RequestOptions`.
 
         Raises:
             ProcessNotFoundError: The process does not exist.
             EventNotFoundError: The history has no event with the id `history.after`.
         """
         request = pb.GetRequest(
-            namespace=namespace or self.namespace,
             process_id=process_id,
             history_range=optional(values.range_to_wire, history),
             await_init=await_init,
             without_state=without_state,
         )
-        return Exchange(
+        return exchange(
+            self,
             request,
             lambda message: values.read_snapshot(message, self.codec, state_type),
-            timeout,
             repeatable=True,
+            **options,
         )
 
     @sent
@@ -215,8 +203,7 @@ class Processes(Resource[Connection]):
         created_at: dt.datetime | None = None,
         status_changed_at: dt.datetime | None = None,
         idempotency_key: str = "",
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[values.Receipt]:
         """Import a process with its state, without running a task.
 
@@ -227,7 +214,6 @@ class Processes(Resource[Connection]):
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
         """
         request = pb.PutRequest(
-            namespace=namespace or self.namespace,
             process_id=process_id,
             status=status.number,
             detail=detail,
@@ -242,15 +228,15 @@ class Processes(Resource[Connection]):
             result=self.codec.encode(result),
             idempotency_key=idempotency_key,
         )
-        return Exchange(request, values.read_receipt, timeout, repeatable=bool(idempotency_key))
+        return exchange(
+            self, request, values.read_receipt, repeatable=bool(idempotency_key), **options
+        )
 
     @sent
-    def remove(
-        self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Exchange[None]:
+    def remove(self, process_id: str, **options: Unpack[RequestOptions]) -> Exchange[None]:
         """Delete a process, in any status, with all its tasks and events."""
-        request = pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id)
-        return Exchange(request, nothing, timeout)
+        request = pb.RemoveRequest(process_id=process_id)
+        return exchange(self, request, nothing, **options)
 
     @sent
     def cancel(
@@ -259,8 +245,7 @@ class Processes(Resource[Connection]):
         *,
         task_id: int | None = None,
         idempotency_key: str | None = None,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[int]:
         """Cancel a task that waits or is available, and return its id.
 
@@ -274,12 +259,11 @@ class Processes(Resource[Connection]):
             TaskHasEndedError: The task has ended.
         """
         request = pb.CancelRequest(
-            namespace=namespace or self.namespace,
             process_id=process_id,
             **_task_named(task_id, idempotency_key),
         )
         # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
-        return Exchange(request, lambda message: int(message.task_id), timeout)
+        return exchange(self, request, lambda message: int(message.task_id), **options)
 
     @sent
     def trace(
@@ -288,24 +272,23 @@ class Processes(Resource[Connection]):
         *,
         page_size: int = 100,
         page_token: str = "",
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[values.Trace]:
         """Return a page of the tasks of a process, in the order of their ids.
 
         `page_token` is `Trace.next_page_token` of the page before; "": the first page.
         """
         request = pb.TraceRequest(
-            namespace=namespace or self.namespace,
             process_id=process_id,
             page_size=page_size,
             page_token=page_token,
         )
-        return Exchange(
+        return exchange(
+            self,
             request,
             lambda message: values.read_trace(message, self.codec),
-            timeout,
             repeatable=True,
+            **options,
         )
 
     @iterated
@@ -318,9 +301,8 @@ class Processes(Resource[Connection]):
         created_to: dt.datetime | None = None,
         metadata: Mapping[str, Payload] | None = None,
         page_size: int = 100,
-        timeout: Seconds | None = None,
-        namespace: str = "",
         all_namespaces: bool = False,
+        **options: Unpack[RequestOptions],
     ) -> Listing[values.Process]:
         """Iterate over the processes of a namespace, or of all, the newest first, page by page.
 
@@ -331,12 +313,10 @@ class Processes(Resource[Connection]):
             created_to: Only processes created before this instant.
             metadata: Only processes whose metadata contains all of this.
             page_size: Processes per request, 1 to 1,000.
-            timeout: Of each page.
-            namespace: Whose processes.
-            all_namespaces: Those of all namespaces instead.
+            all_namespaces: List the processes of all namespaces instead.
+            options: See `RequestOptions`.
         """
         request = pb.ListRequest(
-            namespace="" if all_namespaces else namespace or self.namespace,
             statuses=[it.number for it in statuses],
             causes=[it.number for it in causes],
             created_from=optional(instant_to_wire, created_from),
@@ -344,11 +324,15 @@ class Processes(Resource[Connection]):
             metadata=optional(object_to_wire, metadata),
             page_size=page_size,
         )
-        return Listing(
+        listed = listing(
+            self,
             request,
             lambda message: [values.read_process(it, self.codec) for it in message.processes],
-            timeout,
+            **options,
         )
+        if all_namespaces:
+            request.namespace = ""
+        return listed
 
     @sent
     def await_task(
@@ -358,8 +342,7 @@ class Processes(Resource[Connection]):
         task_id: int | None = None,
         idempotency_key: str | None = None,
         response_type: TypeForm[Decoded] = ANYTHING,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[values.TaskReply[Decoded]]:
         """Wait for a task, given by its id or its key, and end as the request for it would have.
 
@@ -368,49 +351,52 @@ class Processes(Resource[Connection]):
             TaskNotFoundError: The process has no such task.
         """
         request = pb.AwaitTaskRequest(
-            namespace=namespace or self.namespace,
             process_id=process_id,
             **_task_named(task_id, idempotency_key),
         )
-        return Exchange(
+        return exchange(
+            self,
             request,
             lambda message: values.read_task_reply(message, self.codec, response_type),
-            timeout,
             repeatable=True,
+            **options,
         )
 
 
-def _task(  # noqa: PLR0913, PLR0917  # always called with all arguments
+def _asked(
     resource: Resource[Any],
+    request: pb.StartRequest | pb.CallRequest | pb.RepairRequest,
+    kind: TypeForm[Decoded],
     process_id: str,
     args: Payload,
-    idempotency_key: str,
-    context: Mapping[str, str] | None,
-    history: HistoryRange | None,
-    namespace: str,
-) -> dict[str, Any]:
-    return {
-        "namespace": namespace or resource.namespace,
-        "process_id": process_id,
-        "args": resource.codec.encode(args),
-        "caller_context": context,
-        "idempotency_key": idempotency_key,
-        "history_range": optional(values.range_to_wire, history),
-    }
-
-
-def _asked(
-    request: pb.StartRequest | pb.CallRequest | pb.RepairRequest,
-    codec: Codec,
-    kind: TypeForm[Decoded],
-    timeout: Seconds | None,
+    **options: Unpack[TaskOptions],
 ) -> Exchange[values.Reply[Decoded]]:
-    return Exchange(
-        request,
-        lambda message: values.read_reply(message, codec, kind, accept_only=request.accept_only),
-        timeout,
-        repeatable=bool(request.idempotency_key),
-    )
+    def read(message: pb.CallResponse) -> values.Reply[Decoded]:
+        return values.read_reply(message, resource.codec, kind, accept_only=request.accept_only)
+
+    return _task(resource, request, read, process_id, args, **options)
+
+
+def _task(  # noqa: PLR0913  # what all requests that become tasks have
+    resource: Resource[Any],
+    request: pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest,
+    parse: Callable[[Any], Result],
+    process_id: str,
+    args: Payload,
+    *,
+    idempotency_key: str = "",
+    context: Mapping[str, str] | None = None,
+    history: HistoryRange | None = None,
+    **options: Unpack[RequestOptions],
+) -> Exchange[Result]:
+    request.process_id = process_id
+    request.args = resource.codec.encode(args)
+    request.idempotency_key = idempotency_key
+    if context:
+        request.caller_context.update(context)
+    if history is not None:
+        request.history_range.CopyFrom(values.range_to_wire(history))
+    return exchange(resource, request, parse, repeatable=bool(idempotency_key), **options)
 
 
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:

@@ -2,16 +2,36 @@
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar
 
 from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
 
 P = ParamSpec("P")
 C = TypeVar("C", bound=Connection | BlockingConnection)
 S = TypeVar("S", bound="Resource[Connection]")
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of the requests about the things of a namespace.
+
+    ``timeout``: in seconds or a timedelta; None: the client's. Of a list, it applies to each page.
+    ``namespace``: whose process, gate, job or schedule; "": the client's.
+    """
+
+    timeout: Seconds | None
+    namespace: str
 
 
 class Resource(Generic[C]):
@@ -24,6 +44,33 @@ class Resource(Generic[C]):
 
     def __init__(self, connection: C, *, namespace: str, codec: Codec) -> None:
         self.connection, self.namespace, self.codec = connection, namespace, codec
+
+
+def exchange(
+    resource: Resource[Any],
+    request: Any,  # noqa: ANN401  # any message with a namespace
+    parse: Callable[[Any], Result],
+    *,
+    repeatable: bool = False,
+    timeout: Seconds | None = None,
+    namespace: str = "",
+) -> Exchange[Result]:
+    """Return the exchange of a request, whose namespace this sets."""
+    request.namespace = namespace or resource.namespace
+    return Exchange(request, parse, timeout, repeatable=repeatable)
+
+
+def listing(
+    resource: Resource[Any],
+    request: Any,  # noqa: ANN401  # any message with a namespace
+    parse: Callable[[Any], Iterable[Result]],
+    *,
+    timeout: Seconds | None = None,
+    namespace: str = "",
+) -> Listing[Result]:
+    """Return the listing of a request, whose namespace this sets."""
+    request.namespace = namespace or resource.namespace
+    return Listing(request, parse, timeout)
 
 
 def sent(

@@ -14,11 +14,20 @@ Instants are aware datetimes in UTC. Payloads (args) are decoded.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias, Unpack
 
 from progressor.domain.processes.event import HistoryRange
-from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
+from progressor.sdk.client.resource import (
+    RequestOptions,
+    Resource,
+    blocking,
+    blocking_iterated,
+    exchange,
+    iterated,
+    listing,
+    sent,
+)
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import (
     Seconds,
@@ -122,8 +131,23 @@ class Every:
 Times: TypeAlias = Cron | Every
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Scheduled:
+    """What all runs of a schedule have."""
+
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _ScheduledTask(_Scheduled):
+    """What runs that create a task have."""
+
+    history: HistoryRange | None = None
+    constraints: Constraints | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledStart:
+class ScheduledStart(_ScheduledTask):
     """Each run starts a process.
 
     ``process_id_template``: the id of the process, with the placeholders {instant}, required, and
@@ -131,37 +155,31 @@ class ScheduledStart:
     """
 
     args: Payload = None
-    process_id_template: str = dataclasses.field(default="", kw_only=True)
-    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    metadata: Mapping[str, Payload] | None = dataclasses.field(default=None, kw_only=True)
-    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
-    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
+    _: dataclasses.KW_ONLY
+    process_id_template: str = ""
+    metadata: Mapping[str, Payload] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledCall:
+class _ScheduledRequest(_ScheduledTask):
+    """What runs that send a request to a process have."""
+
+    process_id: str
+    args: Payload = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledCall(_ScheduledRequest):
     """Each run calls a process. No caller waits for the response; the task stores it."""
 
-    process_id: str
-    args: Payload = None
-    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
-    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledNotify:
+class ScheduledNotify(_ScheduledRequest):
     """Each run notifies a process."""
 
-    process_id: str
-    args: Payload = None
-    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    history: HistoryRange | None = dataclasses.field(default=None, kw_only=True)
-    constraints: Constraints | None = dataclasses.field(default=None, kw_only=True)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledJob:
+class ScheduledJob(_Scheduled):
     """Each run submits a job; its nodes cannot have a ``process_id``.
 
     ``job_id_template``: the id of the job, as `ScheduledStart.process_id_template`. ``timeout``:
@@ -169,10 +187,10 @@ class ScheduledJob:
     """
 
     graph: Graph
-    job_id_template: str = dataclasses.field(default="", kw_only=True)
-    timeout: Seconds | None = dataclasses.field(default=None, kw_only=True)
-    context: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    metadata: Mapping[str, Payload] | None = dataclasses.field(default=None, kw_only=True)
+    _: dataclasses.KW_ONLY
+    job_id_template: str = ""
+    timeout: Seconds | None = None
+    metadata: Mapping[str, Payload] | None = None
 
 
 Target: TypeAlias = ScheduledStart | ScheduledCall | ScheduledNotify | ScheduledJob
@@ -357,8 +375,7 @@ def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
 class Schedules(Resource[Connection]):
     """The requests about schedules.
 
-    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's. With
-    an `expected_revision`, a schedule is changed only at that revision; 0: at any.
+    With an `expected_revision`, a schedule is changed only at that revision; 0: at any.
     """
 
     @sent
@@ -369,8 +386,7 @@ class Schedules(Resource[Connection]):
         *,
         paused: bool = False,
         note: str = "",
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Schedule]:
         """Create a schedule and return it; it first runs at its next instant from now on.
 
@@ -379,21 +395,19 @@ class Schedules(Resource[Connection]):
             spec: What it starts, and when; the client's codec encodes the args.
             paused: Create it paused; it does not run until it is resumed.
             note: For operators, at most 1,024 bytes.
-            timeout: Of the request.
-            namespace: Of the schedule and of what it starts.
+            options: See `RequestOptions`; the namespace is also that of what it starts.
 
         Raises:
             ScheduleAlreadyExistsError: The id is taken.
             InvalidRequestError: The expression, the time zone or a node is invalid.
         """
         request = pb.CreateScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             spec=spec_to_wire(spec, self.codec),
             paused=paused,
             note=note,
         )
-        return Exchange(request, _reader(self.codec), timeout)
+        return _changed(self, request, **options)
 
     @sent
     def update(
@@ -402,8 +416,7 @@ class Schedules(Resource[Connection]):
         spec: ScheduleSpec,
         *,
         expected_revision: int = 0,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Schedule]:
         """Replace the whole spec of a schedule, and return the schedule.
 
@@ -415,12 +428,11 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.UpdateScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             spec=spec_to_wire(spec, self.codec),
             expected_revision=expected_revision,
         )
-        return Exchange(request, _reader(self.codec), timeout)
+        return _changed(self, request, **options)
 
     @sent
     def get(
@@ -429,8 +441,7 @@ class Schedules(Resource[Connection]):
         *,
         next_count: int | None = None,
         last_count: int | None = None,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[ScheduleView]:
         """Return a schedule with its next and its last runs.
 
@@ -440,33 +451,27 @@ class Schedules(Resource[Connection]):
             ScheduleNotFoundError: The schedule does not exist.
         """
         request = pb.GetScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             next_count=next_count,
             last_count=last_count,
         )
-        return Exchange(
+        return exchange(
+            self,
             request,
             lambda message: read_view(message, self.codec),
-            timeout,
             repeatable=True,
+            **options,
         )
 
     @iterated
-    def list(
-        self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
-    ) -> Listing[Schedule]:
-        """Iterate over the schedules of a namespace in the order of their ids, page by page.
-
-        `timeout` applies to each page.
-        """
-        request = pb.ListSchedulesRequest(
-            namespace=namespace or self.namespace, page_size=page_size
-        )
-        return Listing(
+    def list(self, *, page_size: int = 100, **options: Unpack[RequestOptions]) -> Listing[Schedule]:
+        """Iterate over the schedules of a namespace in the order of their ids, page by page."""
+        request = pb.ListSchedulesRequest(page_size=page_size)
+        return listing(
+            self,
             request,
             lambda message: [read_schedule(it, self.codec) for it in message.schedules],
-            timeout,
+            **options,
         )
 
     @sent
@@ -475,8 +480,7 @@ class Schedules(Resource[Connection]):
         schedule_id: str,
         *,
         expected_revision: int = 0,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[None]:
         """Delete a schedule and the record of its runs; what it started continues.
 
@@ -485,11 +489,10 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.DeleteScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             expected_revision=expected_revision,
         )
-        return Exchange(request, nothing, timeout)
+        return exchange(self, request, nothing, **options)
 
     @sent
     def pause(
@@ -498,8 +501,7 @@ class Schedules(Resource[Connection]):
         *,
         note: str = "",
         expected_revision: int = 0,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Schedule]:
         """Pause a schedule until it is resumed, and return it.
 
@@ -508,12 +510,11 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.PauseScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             note=note,
             expected_revision=expected_revision,
         )
-        return Exchange(request, _reader(self.codec), timeout)
+        return _changed(self, request, **options)
 
     @sent
     def resume(
@@ -522,8 +523,7 @@ class Schedules(Resource[Connection]):
         *,
         note: str = "",
         expected_revision: int = 0,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Schedule]:
         """Let a schedule run again, from its next instant on, and return it.
 
@@ -534,12 +534,11 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.ResumeScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             note=note,
             expected_revision=expected_revision,
         )
-        return Exchange(request, _reader(self.codec), timeout)
+        return _changed(self, request, **options)
 
     @sent
     def trigger(
@@ -548,8 +547,7 @@ class Schedules(Resource[Connection]):
         *,
         overlap_policy: OverlapPolicy = OverlapPolicy.UNSPECIFIED,
         idempotency_key: str = "",
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[ScheduleRun]:
         """Run a schedule now, even if it is paused, and return the run.
 
@@ -561,16 +559,16 @@ class Schedules(Resource[Connection]):
             ScheduleNotFoundError: The schedule does not exist.
         """
         request = pb.TriggerScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             overlap_policy=overlap_policy.number,
             idempotency_key=idempotency_key,
         )
-        return Exchange(
+        return exchange(
+            self,
             request,
             lambda message: read_run(message.run),
-            timeout,
             repeatable=bool(idempotency_key),
+            **options,
         )
 
     @sent
@@ -581,8 +579,7 @@ class Schedules(Resource[Connection]):
         until: dt.datetime,
         *,
         overlap_policy: OverlapPolicy = OverlapPolicy.UNSPECIFIED,
-        timeout: Seconds | None = None,
-        namespace: str = "",
+        **options: Unpack[RequestOptions],
     ) -> Exchange[Backfilled]:
         """Run the past instants of a range that have not run yet.
 
@@ -592,27 +589,33 @@ class Schedules(Resource[Connection]):
             until: The end of the range, exclusive; not in the future. At most 1,000 instants lie
                 in the range.
             overlap_policy: Any but CANCEL_PREVIOUS; UNSPECIFIED: ALLOW.
-            timeout: Of the request.
-            namespace: Of the schedule.
+            options: See `RequestOptions`.
 
         Raises:
             ScheduleNotFoundError: The schedule does not exist.
             ValueError: A datetime has no time zone.
         """
         request = pb.BackfillScheduleRequest(
-            namespace=namespace or self.namespace,
             schedule_id=schedule_id,
             since=instant_to_wire(since),
             until=instant_to_wire(until),
             overlap_policy=overlap_policy.number,
         )
         # An instant runs only once, even if it is requested again.
-        return Exchange(request, read_backfilled, timeout, repeatable=True)
+        return exchange(self, request, read_backfilled, repeatable=True, **options)
 
 
-def _reader(codec: Codec) -> Callable[[Any], Schedule]:
-    """Return a function that reads the schedule of a response."""
-    return lambda message: read_schedule(message.schedule, codec)
+def _changed(
+    resource: Resource[Any],
+    request: Any,  # noqa: ANN401  # any whose response has a schedule
+    **options: Unpack[RequestOptions],
+) -> Exchange[Schedule]:
+    return exchange(
+        resource,
+        request,
+        lambda message: read_schedule(message.schedule, resource.codec),
+        **options,
+    )
 
 
 class SyncSchedules(Resource[BlockingConnection]):
