@@ -183,46 +183,59 @@ async def test_nothing_is_wrong(scene: Scene, name: str) -> None:
         assert sum(seen.value(name, *labels) for labels in seen.labels(name)) == 0
 
 
-async def test_requests_are_counted_by_how_they_ended(scene: Scene) -> None:
-    name, first = scene.namespace, scene.first
-
+FIRST: Mapping[str, Mapping[Labels, float]] = {
     # Those of the load, the one that was retried, and the one that was only to be accepted.
-    assert first.value("requests", name, "Call", "ok", "") == CALLS + 2
-    assert first.value("requests", name, "Call", "failed", "REJECTED") == 1
-    assert first.value("requests", name, "Call", "failed", "PROCESS_FAILED") == 1
-    assert first.value("requests", name, "Remove", "ok", "") == 1
-    assert first.value("requests", name, "Repair", "ok", "") == 1
-    assert scene.second.value("requests", name, "Call", "ok", "") == 1
-    admitted = {it: first.value("admitted", *it) for it in first.labels("admitted")}
-    assert admitted == first.counts("request_preparing")
-    assert admitted[name, "call"] == CALLS + 4
-    assert admitted[name, "repair"] == 1
+    "requests": {
+        ("Call", "ok", ""): CALLS + 2, ("Call", "failed", "REJECTED"): 1,
+        ("Call", "failed", "PROCESS_FAILED"): 1, ("Remove", "ok", ""): 1, ("Repair", "ok", ""): 1,
+    },
+    "admitted": {("call",): CALLS + 4, ("repair",): 1},
+    # The call of the second replica is run by the first, behind the one that it waits for.
+    "settled": {
+        ("call", "finish"): CALLS + 3, ("call", "retry"): 1, ("call", "fail"): 1,
+        ("call", "break"): 1, ("timeout", "finish"): 1,
+    },
+    "processor_errors": {
+        ("call", "UNAVAILABLE", "false"): 1, ("call", "INTERNAL", "false"): 1,
+        ("call", "NOT_FOUND", "true"): 1,
+    },
+}  # fmt: skip
+SECOND: Mapping[str, Mapping[Labels, float]] = {
+    "requests": {("Call", "ok", ""): 1},
+    "queue_tasks": {("timer",): 1, ("gate",): 1}
+    | {
+        (it,): 0
+        for it in ("retry", "no_free_worker", "behind_task", "run_at", "order", "available")
+    },
+    "queue_oldest_age": {(it,): 0 for it in ("retry", "no_free_worker", "behind_task")},
+    "gates_held": {(): 1},
+    "gates_full": {(): 1},
+}
 
 
-async def test_steps_are_counted_by_how_they_ended(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("replica", "name"), [*(("first", it) for it in FIRST), *(("second", it) for it in SECOND)]
+)
+async def test_what_the_load_has_done_is_counted(scene: Scene, replica: str, name: str) -> None:
+    seen: Seen = getattr(scene, replica)
+    expected = (FIRST if replica == "first" else SECOND)[name]
+
+    assert {(scene.namespace, *it) for it in expected} <= seen.labels(name)
+    assert {it: seen.value(name, scene.namespace, *it) for it in expected} == expected
+
+
+async def test_durations_and_bytes_go_with_what_is_counted(scene: Scene) -> None:
     name, first = scene.namespace, scene.first
 
-    # The call of the second replica is carried by the first, behind the one that it waits for.
-    assert first.value("settled", name, "call", "finish") == CALLS + 3
-    assert first.value("settled", name, "call", "retry") == 1
-    assert first.value("settled", name, "call", "fail") == 1
-    assert first.value("settled", name, "call", "break") == 1
-    assert first.value("settled", name, "timeout", "finish") == 1
-    assert first.value("processor_errors", name, "call", "UNAVAILABLE", "false") == 1
-    assert first.value("processor_errors", name, "call", "INTERNAL", "false") == 1
-    assert first.value("processor_errors", name, "call", "NOT_FOUND", "true") == 1
+    assert first.counts("request_preparing") == {
+        it: first.value("admitted", *it) for it in first.labels("admitted")
+    }
     assert first.counts("task_processing") == first.counts("task_completion")
     assert first.counts("task_completion")[name, "call"] == CALLS + 6
     assert first.counts("process_removing") == {(name, "remove"): 1}
-
-
-async def test_what_is_written_is_counted_in_events_and_bytes(scene: Scene) -> None:
-    name, first = scene.namespace, scene.first
-
     assert first.value("events_written", name) > CALLS
-    assert first.value("bytes_written", name, "args") >= CALLS * len(b"args")
-    assert first.value("bytes_written", name, "events") >= CALLS * len(b"event")
-    assert first.value("bytes_written", name, "response") >= CALLS * len(b"answer")
+    for kind, payload in ("args", b"args"), ("events", b"event"), ("response", b"answer"):
+        assert first.value("bytes_written", name, kind) >= CALLS * len(payload)
     assert first.value("bytes_written", name, "aux_state") >= CALLS * len(b"state")
 
 
@@ -247,36 +260,13 @@ async def test_an_answer_from_another_replica_is_remote(scene: Scene) -> None:
     assert scene.second.value("callers_waiting") == 0
 
 
-async def test_places_are_taken_while_a_step_is_in_hand(scene: Scene) -> None:
-    name = scene.namespace
-    size = scene.busy.value("workers_free", name) + scene.busy.value("steps_in_flight", name)
+async def test_slots_are_taken_while_a_step_runs(scene: Scene) -> None:
+    busy, name = scene.busy, scene.namespace
+    in_flight, free = busy.value("steps_in_flight", name), busy.value("workers_free", name)
 
-    assert scene.busy.value("steps_in_flight", name) == 1
-    assert scene.first.value("workers_free", name) <= size
-    assert scene.busy.value("stream_sessions", "client") == 1
-    assert scene.busy.value("stream_sessions", "processor") == 1
-
-
-async def test_what_waits_is_counted_at_the_look_before(scene: Scene) -> None:
-    name, second = scene.namespace, scene.second
-
-    assert second.value("queue_tasks", name, "timer") == 1
-    for cause in ("retry", "no_free_worker", "behind_task"):
-        assert (name, cause) in second.labels("queue_tasks")
-        assert second.value("queue_tasks", name, cause) == 0
-        assert (name, cause) in second.labels("queue_oldest_age")
-        assert second.value("queue_oldest_age", name, cause) == 0
-
-
-async def test_what_gates_keep_waiting_is_counted_too(scene: Scene) -> None:
-    name, second = scene.namespace, scene.second
-
-    assert second.value("queue_tasks", name, "gate") == 1
-    assert second.value("queue_oldest_age", name, "gate") >= 0
-    for cause in ("run_at", "order", "available"):
-        assert (name, cause) in second.labels("queue_tasks")
-        assert second.value("queue_tasks", name, cause) == 0
-    assert (second.value("gates_held", name), second.value("gates_full", name)) == (1, 1)
+    assert in_flight == 1
+    assert scene.first.value("workers_free", name) <= free + in_flight
+    assert [busy.value("stream_sessions", side) for side in ("client", "processor")] == [1, 1]
 
 
 async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:
