@@ -380,10 +380,7 @@ async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[st
 
 
 async def _keep(postgres: EmbeddedPostgres) -> None:
-    """Start our own PostgreSQL again when it has ended; ends only by cancellation.
-
-    It comes back at the same address, so that connection strings stay valid.
-    """
+    """Start our own PostgreSQL again at the same address when it has ended."""
     while True:
         await asyncio.sleep(_KEEP_SECONDS)
         if not postgres.running:

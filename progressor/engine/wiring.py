@@ -154,7 +154,7 @@ class Wiring:
             leases=self.leases,
             context=self.context,
         )
-        self.slots = Slots(lambda task: steps.carry(task, self.slots))
+        self.slots = Slots(lambda task: steps.run(task, self.slots))
         self._requests = Requests(
             admissions=self._admissions, slots=self.slots, replies=self.replies,
             results=self._results, processes=self._processes, namespaces=self.namespaces,

@@ -58,11 +58,7 @@ class JobControl:
     async def retry(
         self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None
     ) -> tuple[Job, tuple[str, ...]]:
-        """Continue a failed job, and the failed jobs below it.
-
-        Returns:
-            The job, and the names of its nodes that begin again, by their ordinals.
-        """
+        """Continue a failed job, and those below it; return the names of nodes that begin again."""
         retried, effects = await self.jobs.retry(key, deadline=deadline, timeout=timeout)
         self.effects.apply(effects)
         leaders = list(retried.leaders)
@@ -107,9 +103,7 @@ class JobControl:
     ) -> tuple[Found, ...] | None:
         """Do a round of recovery if one is due, at most one in all replicas each `interval`.
 
-        Returns:
-            What was found, nothing in a healthy engine; None: no round is due, or another replica
-            does it.
+        Returns what was found, nothing in a healthy engine; None: no round is due here.
         """
         taken_at = await self.jobs.begin_recovery(interval=interval)
         if taken_at is None:

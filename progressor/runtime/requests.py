@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import Process, ProcessKey
+from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply, response_of
-from progressor.domain.processes.task import TaskError, TaskResult, TaskType
+from progressor.domain.processes.task import TaskResult, TaskType
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
@@ -154,22 +154,12 @@ class Requests:
         self.context.measures.removed(key, self.context.clock.monotonic() - came_at)
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
-        """Put a process into error; callers who wait for its tasks get ProcessFailedError.
-
-        Raises:
-            RequestError: There is no such process, or it has ended.
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
+        """Put a process into error; callers who wait for its tasks get ProcessFailedError."""
         await self.namespaces.lookup(key.namespace)
         self.effects.apply(await self.processes.halt(key, detail))
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a waiting task, and return its id; callers who wait for it get an error.
-
-        Raises:
-            RequestError: There is no such task, or it runs, or has ended.
-            StorageUnavailableError: PostgreSQL is unreachable.
-        """
+        """Cancel a waiting task, and return its id; callers who wait for it get an error."""
         await self.namespaces.lookup(key.namespace)
         task_id, effects = await self.processes.cancel(key, task)
         self.effects.apply(effects)
@@ -313,13 +303,6 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
             future.exception()
 
 
-def _failure(process: Process, error: TaskError | None) -> errors.StepFailure:
-    """Return what broke a process, for the error of a request that finds it broken."""
-    if error is None:
-        return errors.StepFailure(broken_by=process.corrupted_by)
-    return errors.StepFailure(broken_by=process.corrupted_by, code=error.code, reason=error.reason)
-
-
 def _after(request: Request) -> int:
     return 0 if request.history_range is None else request.history_range.after
 
@@ -329,9 +312,13 @@ def _refusal(
 ) -> errors.RequestError:
     namespace, process_id, verdict = key.namespace, key.process_id, admission.verdict
     if verdict is Verdict.PROCESS_FAILED:
-        process = admission.process
+        process, error = admission.process, admission.failure
         assert process is not None, "the verdict comes with the process"
-        failure = _failure(process, admission.failure)
+        failure = errors.StepFailure(
+            broken_by=process.corrupted_by,
+            code=None if error is None else error.code,
+            reason=None if error is None else error.reason,
+        )
         return errors.ProcessFailedError(process_id, process.detail or "", failure=failure)
     gate_namespace = admission.gate_namespace or namespace
     refusals: Mapping[Verdict, errors.RequestError] = {

@@ -87,11 +87,7 @@ class ReplicaTelemetry:
 
 
 def resource_of(*, service_name: str, instance: str) -> Resource:
-    """Return the attributes of every span and every pushed metric of a replica.
-
-    ``OTEL_RESOURCE_ATTRIBUTES`` adds to them. ``service.instance.id`` distinguishes the counters of
-    replicas.
-    """
+    """Return the attributes of all spans and metrics; ``OTEL_RESOURCE_ATTRIBUTES`` adds to them."""
     return Resource.create(
         {
             "service.name": service_name,

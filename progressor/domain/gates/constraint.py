@@ -3,10 +3,9 @@
 ==========  =========================================  ===========================================
 state       the task waits for                         ends when
 ==========  =========================================  ===========================================
-time        its instant: ``run_at``, a timer's, or     it has come (the replica that knows of it;
-            that of a retry                            the scan is the safety net)
-order       a smaller version of its order, which      the last of the smaller ones has ended
-            waits, is available or runs
+time        its instant: ``run_at``, a timer's, or     it has come
+            that of a retry
+order       a smaller version of its order             the last of the smaller ones has ended
 process     another task of its process                that one is settled
 gates       a place in each of its gates, all or none  a holder of the last one leaves it
 available   nothing but a worker                       a replica claims it
@@ -17,10 +16,6 @@ task may pass an older one that waits for something else. To prevent starvation,
 waited for longer than the starvation timeout precedes all others, reserves the free places of its
 gates (in the order of their keys, so that two tasks never wait for each other), and takes the next
 place in the queue of its process even while a step of that is running.
-
-`waits`, `rank` and `Order.waits_for` are these rules. ``priv/functions/gates/settle_gates.sql`` and
-the functions that it calls implement them, under the locks of process, order and gates;
-``tests/model/test_gates_model.py`` compares both.
 """
 
 import dataclasses
@@ -77,11 +72,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """Parse a version.
-
-        Raises:
-            ValueError: The text is not a version.
-        """
+        """Parse dotted numbers; raises ValueError if the text is not a version."""
         if not _VERSION.fullmatch(text):
             message = f"{text!r} is not a version: dotted numbers, as 1.10.2"
             raise ValueError(message)
@@ -171,11 +162,8 @@ def rank(
 ) -> tuple[int, dt.datetime | int, int]:
     """Return what tasks in the queue of a gate are admitted by, the smallest first.
 
-    Args:
-        priority: Of the task.
-        ready_at: When it could have run without its gates.
-        task_id: Of the task.
-        starving_since: The starvation timeout ago: a task that was ready by then goes first.
+    `ready_at` is when the task could have run without its gates; `starving_since`, the starvation
+    timeout ago: one that was ready by then goes first.
     """
     if ready_at <= starving_since:
         return 0, ready_at, task_id

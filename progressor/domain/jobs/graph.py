@@ -70,8 +70,8 @@ class NodePlan:
 def plan_nodes(leader: ProcessKey, action: StartNodes, known: Mapping[str, int]) -> NodePlan:
     """Return the nodes of a step with their ordinals, processes and edges.
 
-    Takes time in proportion to nodes and edges; of ``known``, the names of the nodes that the job
-    has with their ordinals, 1 .. n, only to what is named.
+    ``known`` are the names of the nodes that the job has with their ordinals, 1 .. n. Takes time in
+    proportion to the new nodes and edges.
 
     Raises:
         GraphError: Too many nodes or edges; a name that is invalid, given twice, or unknown;
@@ -121,8 +121,7 @@ def check_places(
     """Pass if each node has a place to run: ``namespaces`` are those that exist, by name.
 
     Raises:
-        GraphError: A node's namespace does not exist, has no such target, or takes no args as large
-            as those of the node.
+        GraphError: A node's namespace does not exist, lacks the target, or takes no args as large.
     """
     for place, spec in enumerate(action.nodes):
         name = spec.namespace or leader.namespace

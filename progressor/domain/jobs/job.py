@@ -53,12 +53,7 @@ _FAILED = frozenset({NodeState.FAILED, NodeState.CANCELLED})
 def state_before_start(
     predecessors: Iterable[NodeState], ancestors: Iterable[NodeState]
 ) -> NodeState:
-    """Return the state of a node of a running job that has not been started.
-
-    Args:
-        predecessors: The states of those that it waits for.
-        ancestors: The states of all nodes on which it depends, its predecessors among them.
-    """
+    """Return the state of a node of a running job that has not been started."""
     if not _FAILED.isdisjoint(ancestors):
         return NodeState.SKIPPED
     is_ready = all(it is NodeState.DONE for it in predecessors)
@@ -134,8 +129,7 @@ class Job:
 class Node:
     """A node as it stands. ``follower`` names its process, whether or not that was started.
 
-    ``replica_id`` is the replica that runs a step of it, or ran its last one; None: none
-    has, or it is not known.
+    ``replica_id`` runs a step of it, or ran its last one; None: none has, or it is not known.
     """
 
     ordinal: int

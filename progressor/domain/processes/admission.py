@@ -9,13 +9,9 @@ repair          not found           is running          is running          acce
 ==============  ==================  ==================  ==================  ================
 
 A finished process refuses all of them (start: already exists; the others: finished). What is
-accepted runs at once if the process is free and a worker is reserved, waits for a worker if only
-the process is free, and waits behind the task before it otherwise. An idempotency key that is
+accepted runs at once if the process is free and a worker is reserved. An idempotency key that is
 known already is looked at first: the same request joins the earlier task, another is refused. What
 would be accepted is refused if its history range starts after an event that does not exist.
-
-`decide` is this table; ``priv/functions/admit_*.sql`` do the same under the process's lock, and a
-test holds the two together.
 """
 
 import dataclasses
@@ -58,10 +54,10 @@ class Verdict(enum.StrEnum):
 class Request:
     """A start, call, notify or repair on its way to becoming a task.
 
-    ``task_type`` is init, call, notify or repair. ``waits``: a caller waits for the answer in this
-    replica. ``metadata`` only for init. ``constraints`` not for repair; None: without any.
-    ``led_by`` and ``job_options`` only for the init of a job's leader: the graph is its args;
-    ``node_gates``: the gates, by namespace, that must be there for its nodes.
+    ``waits``: a caller waits for the answer in this replica. ``metadata`` only for init,
+    ``constraints`` not for repair. ``led_by`` and ``job_options`` only for the init of a job's
+    leader: the graph is its args; ``node_gates``: the gates, by namespace, that must be there for
+    its nodes.
     """
 
     key: ProcessKey
@@ -81,8 +77,7 @@ class Request:
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
 
-        Two requests are the same when type, args, history range, metadata, constraints and who
-        leads are; the caller's context (trace ids, say) may differ between repetitions.
+        The caller's context (trace ids, say) may differ between repetitions.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.task_type}\0{self.history_range}\0".encode())
@@ -130,10 +125,9 @@ class Import:
 class Admission:
     """The result of a request.
 
-    ``task_id`` is there for ACCEPTED and DUPLICATE, ``running`` where the task was leased to this
-    replica at once, ``ended`` where a duplicate's task has ended already. ``due_now``: it waits for
-    a worker. ``process`` is there for PROCESS_FAILED, and ``failure`` if a task broke it; ``gate``
-    for GATE_NOT_FOUND, and ``gate_namespace`` if it is of a node elsewhere.
+    ``running`` is there where the task was leased to this replica at once, ``ended`` where a
+    duplicate's task has ended already. ``due_now``: it waits for a worker. ``process`` is there for
+    PROCESS_FAILED, and ``failure`` if a task broke it; ``gate`` for GATE_NOT_FOUND.
     """
 
     verdict: Verdict
@@ -152,11 +146,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on a request without a known idempotency key.
 
-    Args:
-        task_type: What the request asks for: init, call, notify or repair.
-        status: Of the process; None: it does not exist.
-        after: The event that its history range starts after; 0: the first, or the last.
-        last_event_id: Of the process.
+    `status` is that of the process; None: it does not exist. Its history range starts `after` an
+    event; 0: at the first, or the last.
     """
     verdict = _meet(task_type, status)
     beyond = verdict is Verdict.ACCEPTED and after > last_event_id

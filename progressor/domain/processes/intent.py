@@ -22,11 +22,10 @@ class KeepTimer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Replace any timer.
+    """Replace any timer. Exactly one of ``at`` and ``after`` (0 or more) is given.
 
-    Exactly one of ``at`` and ``after`` (0 or more) is given. ``remove``: when it is due the process
-    is removed without asking the processor; then without ``constraints``. These have no ``run_at``:
-    the timer's own instant is.
+    ``remove``: when it is due the process is removed without asking the processor; then without
+    ``constraints``. These have no ``run_at``: the timer's own instant is.
     """
 
     at: dt.datetime | None = None
@@ -100,10 +99,9 @@ class Rejected:
 class Failed:
     """The step failed: the processor said so, or could not be asked.
 
-    ``retryable`` says that another attempt may help; whether there is one, the policy decides.
-    ``retry_after`` is the earliest that the processor wants to be asked again. ``patient``: retried
-    without counting attempts, since another place knows when to stop. ``misconfigured``:
-    the target was reached, but does not serve this namespace, or not this engine.
+    ``retryable``: another attempt may help; the policy decides. ``patient``: retried without
+    counting attempts, since another place knows when to stop. ``misconfigured``: the target was
+    reached, but does not serve this namespace, or not this engine.
     """
 
     code: int

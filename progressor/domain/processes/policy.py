@@ -41,13 +41,9 @@ def next_delay(
 ) -> dt.timedelta | None:
     """Return how long to wait before the next attempt; None if there is none.
 
-    Args:
-        policy: The policy of the namespace for this task type.
-        attempt: The attempt that failed, from 1.
-        reason: Why it failed.
-        elapsed: Since the first attempt began.
-        spread: A random number, -1 .. 1, that places the wait within the jitter.
-        retry_after: The earliest that the processor wants to be asked again.
+    `attempt`, from 1, is the one that failed, `elapsed` the time since the first began, and
+    `spread` a random number, -1 .. 1, that places the wait within the jitter. The processor does
+    not want to be asked again before `retry_after`.
     """
     if attempt >= policy.attempts_max or reason in policy.non_retryable_reasons:
         return None

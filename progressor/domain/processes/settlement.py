@@ -76,10 +76,7 @@ class Retry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Break:
-    """The task ends in error and breaks its process.
-
-    ``fails_job``: and fails the job which that leads, or in which it follows, as a whole.
-    """
+    """The task ends in error and breaks its process, with its whole job if it ``fails_job``."""
 
     error: TaskError
     fails_job: bool = False
@@ -107,13 +104,8 @@ def settle(
 ) -> Settlement:
     """Return what is to be written for an outcome.
 
-    Args:
-        task: The task whose attempt is over.
-        outcome: How it went.
-        namespace: Whose policies apply.
-        now: On the clock that `task.first_started_at` is of.
-        spread: A random number, -1 .. 1, for the retry policy's jitter.
-        options: What a process of a job has in place of the namespace's policies.
+    `now` is on the clock of `task.first_started_at`; `spread`, a random number from -1 to 1, places
+    a delay within the retry policy's jitter; `options` go before the namespace's policies.
     """
     match outcome:
         case Succeeded(intent):

@@ -127,12 +127,11 @@ class LeasedTask(Protocol):
 class RunningTask:
     """A leased task with all that a step needs: what a claim returns.
 
-    ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
-    ``history_range`` and ``step_timeout`` are None where the namespace decides; ``claim`` where its
-    admission, or the step before it, leased it at once. ``spent`` tells of a task with constraints
-    how long it has been in each of its states until this attempt began, in microseconds: those of
-    `GatedState` in their order, and running. Together that is all of its life. ``nodes`` are those
-    of the job for a join, and the predecessors for the init of a node that wants their results.
+    ``token`` is the fencing number of the lease. ``history_range`` and ``step_timeout`` are None
+    where the namespace decides; ``claim`` where its admission, or the step before it, leased it at
+    once. ``spent``, of a task with constraints, are the microseconds in each `GatedState` until
+    this attempt began, and running. ``nodes`` are those of the job for a join, and the predecessors
+    for the init of a node that wants their results.
     """
 
     process: Process

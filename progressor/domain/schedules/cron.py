@@ -1,8 +1,6 @@
 """Cron: instants by the fields of a clock on the wall, in a time zone.
 
-A zone is a row of spans in each of which the clock on the wall differs from UTC by one offset.
-Within a span the next instant is the next time on the wall. Where one span meets the next, the
-clock leaves times out or shows them twice; what that means depends on the expression:
+Where the offset of a zone changes, the clock leaves times out or shows them twice:
 
 =====================  ==========================  ========================================
 the expression fires   times that are left out     times that come twice
@@ -12,10 +10,9 @@ at hours of the day    fire when the next span     fire the first time only
                        begins, together once
 =====================  ==========================  ========================================
 
-So a daily job runs once a day, and an hourly one 23, 24 or 25 times; which is what Vixie's cron
-does but for minutes as ``*`` at a given hour, and for steps of hours, which it takes for each hour.
-The times on the wall come from cronsim, which is asked without a zone: by itself it leaves out
-02:00 in Lord Howe on the day when clocks there go back by half an hour.
+So a daily job runs once a day, and an hourly one 23, 24 or 25 times, as with Vixie's cron. The
+times on the wall come from cronsim, which is asked without a zone: by itself it leaves out 02:00 in
+Lord Howe on the day when clocks there go back by half an hour.
 """
 
 import datetime as dt
@@ -59,11 +56,7 @@ class CronError(ValueError):
 
 
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
-    """Return a zone of the IANA database.
-
-    Raises:
-        CronError: It has none of this name.
-    """
+    """Return a zone of the IANA database; raises CronError if it has none of this name."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -191,13 +184,7 @@ def _explained(expression: str, complaint: str) -> str:
 
 
 def _check_steps(expression: str, field: tuple[str, int], value: str) -> None:
-    """Refuse a step of the last day, and one beyond the highest number of its field.
-
-    The library reads `L/2` as `L`, and `*/90` as 0.
-
-    Raises:
-        CronError: The field has such a step.
-    """
+    """Refuse a step of the last day, or beyond the highest number: the library ignores these."""
     name, highest = field[0].replace("-", " "), field[1]
     for term in value.split(","):
         stepped, slash, step = term.partition("/")

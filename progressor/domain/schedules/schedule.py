@@ -249,10 +249,7 @@ class Missed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done with a schedule that is due: it runs, or has missed instants.
-
-    ``then`` is what is due next, perhaps at once; None: the schedule has ended.
-    """
+    """What is to be done with a schedule that is due, and what is due next; None: it has ended."""
 
     what: Upcoming | Missed
     then: Upcoming | None
@@ -266,11 +263,7 @@ class Calendar:
     __slots__ = ("_cron", "_key", "_timing")
 
     def __init__(self, key: ScheduleKey, timing: Timing) -> None:
-        """Read the times.
-
-        Raises:
-            CronError: The expression or the time zone is invalid.
-        """
+        """Read the times; raises CronError if the expression or the time zone is invalid."""
         self._key = key
         self._timing = timing
         self._cron: CronClock | None = None
@@ -347,14 +340,9 @@ def decide(
 ) -> Decision:
     """Return what becomes of a new run; `run_schedules` is held to this by a test.
 
-    The oldest queued run is decided as that of a backfill with nothing else queued, whatever made
-    it; QUEUE: it stays queued.
-
-    Args:
-        policy: The schedule's, or that of the trigger or backfill.
-        cause: What made it.
-        is_at_work: What an earlier run started has not ended.
-        has_queued: Another run, not of a backfill, is queued.
+    `is_at_work`: what an earlier run started has not ended; `has_queued`: another run, not of a
+    backfill, is queued. The oldest queued run is decided as that of a backfill with nothing else
+    queued, whatever made it; QUEUE: it stays queued.
     """
     match policy:
         case OverlapPolicy.ALLOW | OverlapPolicy.CANCEL_PREVIOUS:

@@ -14,18 +14,13 @@ QUEUES_MAX = 250
 class Queue:
     """What waits in a namespace.
 
-    ``due`` are those that need only a free worker; ``timers`` and ``retries`` wait
-    for their time, ``behind`` for another task of their process. With constraints, ``run_at`` are
-    those that wait for their instant, ``order`` for a smaller version, ``gate`` for a place in
-    their gates, and ``available`` have passed all of that: these are not among ``due``. Each has
-    the seconds that the oldest of them has waited (a retry: since its first attempt), 0 where there
-    is none; that what has an instant waits for it is as it should be.
-
-    ``held`` places of gates are taken, and ``full_gates`` have none left for those in their lines.
-
-    ``jobs`` run, with so many nodes that wait for others, are ready, run, or have failed.
-    ``schedules`` have a next instant, besides those that are paused; ``late_schedules`` of them
-    were due some seconds ago.
+    ``due`` are those that need only a free worker; ``timers`` and ``retries`` wait for their time,
+    ``behind`` for another task of their process. With constraints, ``run_at`` are those that wait
+    for their instant, ``order`` for a smaller version, ``gate`` for a place in their gates, and
+    ``available`` have passed all of that: these are not among ``due``. The seconds are those that
+    the oldest has waited (a retry: since its first attempt), 0 where there is none. ``held`` places
+    of gates are taken, and ``full_gates`` have none left for those in their queues. ``schedules``
+    have a next instant, of which ``late_schedules`` were due some seconds ago.
     """
 
     namespace: str
@@ -81,12 +76,7 @@ class Activity:
 
 
 def even_share(lengths: Collection[int], total: int) -> int:
-    """Return the largest equal share of `total`; what is not needed of a share goes to others.
-
-    Args:
-        lengths: How much each needs.
-        total: How much there is.
-    """
+    """Return the largest equal share of `total`; what one does not need goes to others."""
     left = total
     for number, length in enumerate(sorted(lengths)):
         share = left // (len(lengths) - number)

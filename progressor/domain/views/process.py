@@ -68,9 +68,7 @@ class HistoryPage:
 class TaskTrace:
     """The life of one task, with the events that its step recorded (at most 1,000).
 
-    ``spent``: where the time of a task with constraints went, once it has ended.
-    ``replica_id`` is the replica that had its latest lease; None: it never had one, or an earlier
-    release ran it.
+    ``replica_id`` had its latest lease; None: none had, or an earlier release ran it.
     """
 
     task_id: int
@@ -102,11 +100,11 @@ def place_of(process: Process) -> Place:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessQuery:
-    """Which processes List is asked for; newest first.
+    """Which processes List is asked for, newest first; ``namespace`` "" is all of them.
 
-    ``namespace`` "" is all of them. ``page_size`` 1 .. 1,001: a page, and one more to see whether
-    it is the last. ``before`` is the place of the last one seen. ``causes``: only those whose first
-    unfinished task has any of these; none: all.
+    ``page_size`` is 1 .. 1,001: a page, and one more to see whether it is the last. ``before`` is
+    the place of the last one seen. ``causes``: only those whose first unfinished task has any of
+    these.
     """
 
     namespace: str
@@ -129,11 +127,7 @@ class Listed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPage:
-    """A page of a list, newest first.
-
-    ``next_before`` is the last process looked at, where others may follow, though it need not be
-    on the page; None: there are no more.
-    """
+    """A page of a list. ``next_before``: the last process looked at, if others may follow."""
 
     listed: tuple[Listed, ...]
     next_before: Process | None

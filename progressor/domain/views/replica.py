@@ -48,11 +48,11 @@ class StepSize:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceLoad:
-    """The workers of one namespace in a replica: how many are busy, of how many, and its processor.
+    """The workers of one namespace in a replica, and its processor.
 
-    ``unreachable_for``: how long the processor has been unreachable; None: it was reached, or there
-    was no attempt. ``tally`` is None if the replica's release does not report it. ``largest_step``
-    is set if it came close to the limit of the processor.
+    ``unreachable_for`` None: it was reached, or there was no attempt. ``tally`` None: the replica's
+    release does not report it. ``largest_step`` only if it came close to the limit of the
+    processor.
     """
 
     busy_count: int
@@ -124,9 +124,8 @@ class Facts:
 class ReplicaView:
     """A replica as its last heartbeat described it; instants and the age by PostgreSQL's clock.
 
-    ``lease_timeout`` is the one by which its leases are judged. ``lease_count`` are the leases that
-    it holds now. None: its release does not report it. ``clock_offset`` (by how much its clock is
-    ahead) is also None after its first heartbeat.
+    ``lease_count`` are the leases that it holds now. None: its release does not report it.
+    ``clock_offset`` (by how much its clock is ahead) is also None after its first heartbeat.
     """
 
     replica_id: int

@@ -82,8 +82,7 @@ class UnfinishedTask:
     """A task that has not ended, as its rows describe it.
 
     ``attempt_count`` counts the attempts begun. ``due_at`` is None if another task precedes it, or
-    if it waits for constraints without an instant. ``lease`` is None if no replica runs it,
-    ``gated`` if it has no constraints.
+    if it waits for constraints without an instant.
     """
 
     task_id: int

@@ -1,29 +1,10 @@
 """Why: from the tables and the heartbeats to causes, and from causes to sentences.
 
-The causes are found from the facts by which the engine itself goes:
-
-================  ===========================================  ====================================
-cause             what is so                                   who goes by it
-================  ===========================================  ====================================
-BehindTask        another task of the process is before it     admission and settlement, which
-                                                               bring on one task after the other
-TimerNotDue       ``schedule.due_at`` lies ahead               claims of what is due
-RunAtNotDue       ``gated.run_at`` lies ahead                  promotion
-RetryNotDue       either, and an attempt has been made         as these
-BehindVersion     a smaller version of its order has a row     promotion
-                  in ``gated``
-GatesFull         ``gates.held`` has reached the capacity      promotion
-NoFreeWorker      it is due, and no replica has leased it      claims, which need a free slot
-NoReplica         the same, and no replica serves              the same
-Running           a row in ``running``                         the key of that table
-PresumedDead      that, and its replica's heartbeat is older   the scan for zombies
-                  than its lease timeout, or gone
-Overrun           that, and ``running.expires_at`` is past     the scan for zombies
-================  ===========================================  ====================================
-
-A task with constraints waits for its instant, an order, its process and its gates one after
-the other, but is reported with all of them: its first cause is that of its state, and what it would
-wait for without that are the causes besides. Once it is available it waits as any other task does.
+The causes are found from the facts by which the engine itself goes: the due times that claims and
+promotion compare, the heartbeats and expiries by which the scan for zombies judges. A task with
+constraints waits for its instant, an order, its process and its gates one after the other, but is
+reported with all of them: its first cause is that of its state, and what it would wait for without
+that are the causes besides. Once it is available it waits as any other task does.
 
 What the replicas know is in their heartbeats, which each replica reads at most once a second
 (storage/replicas/status.py), so it may be two seconds old; what the tables tell is of the moment.
@@ -67,13 +48,7 @@ WORDS_MAX = 200
 def waits(
     tasks: Sequence[UnfinishedTask], *, facts: Facts, namespace: Namespace
 ) -> tuple[Wait, ...]:
-    """Return what each task of a process waits for.
-
-    Args:
-        tasks: Those that have not ended, in the order in which they run.
-        facts: Of the replicas.
-        namespace: The process's.
-    """
+    """Return what each task of a process waits for; `tasks` that have not ended, as they run."""
     return tuple(
         _wait(task, _causes(task, before, facts, namespace)) for task, before in _with_before(tasks)
     )

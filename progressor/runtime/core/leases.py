@@ -58,7 +58,7 @@ class Leases:
         self._handles.discard(handle)
         self._task_ids.discard(handle.task_id)
 
-    def carries(self, task_id: int) -> bool:
+    def holds(self, task_id: int) -> bool:
         return task_id in self._task_ids
 
     def tokens(self) -> Collection[int]:

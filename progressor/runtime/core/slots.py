@@ -38,8 +38,8 @@ class _NamespaceSlots:
 
 
 class Slots:
-    def __init__(self, carry: Callable[[RunningTask], Awaitable[None]]) -> None:
-        self._carry = carry
+    def __init__(self, run_step: Callable[[RunningTask], Awaitable[None]]) -> None:
+        self._run_step = run_step
         self._namespaces: dict[str, _NamespaceSlots] = {}
         self.busy_total = 0
         """The busy slots of all namespaces."""
@@ -139,13 +139,9 @@ class Slots:
         """Return the busy and the free slots of each namespace, from any thread."""
         return [(name, own.busy, own.free) for name, own in tuple(self._namespaces.items())]
 
-    def busy_count(self, namespace: str) -> int:
-        own = self._namespaces.get(namespace)
-        return 0 if own is None else own.busy
-
     async def _fill(self, task: RunningTask) -> None:
         try:
-            await self._carry(task)
+            await self._run_step(task)
         finally:
             self.give_back(task.key.namespace)
 

@@ -148,7 +148,7 @@ class Replies:
             self.work_is_due.set()
         elif not word.task_ids:
             # Listening (again): the ends of tasks before this were missed.
-            self._want(task_id for task_id in self._expected if not self._leases.carries(task_id))
+            self._want(task_id for task_id in self._expected if not self._leases.holds(task_id))
         for task_id in word.task_ids:
             if task_id in self._expected:
                 self._want([task_id])
@@ -212,7 +212,7 @@ class Replies:
             for task_id, expected in self._expected.items():
                 if expected.since > before or len(old) == FETCH_MAX:
                     break
-                if not self._leases.carries(task_id):
+                if not self._leases.holds(task_id):
                     old.append(task_id)
             # These go to the end of the queue, so that all have their turn.
             for task_id in old:

@@ -66,7 +66,6 @@ class HistoryCache:
     An entry is valid only for the process as a claim returned it: with the same init task (not
     another process that took over the id) and the same last event. So nothing ever has to
     invalidate it. When `bytes_max` is reached, the least recently used go first; 0 keeps nothing.
-    Extending a history costs time in proportion to what is added, however long it is.
     """
 
     def __init__(self, *, bytes_max: int) -> None:
@@ -103,11 +102,7 @@ class HistoryCache:
     ) -> None:
         """Carry a snapshot over a settlement that recorded `new` events.
 
-        Args:
-            before: The process as the step found it.
-            after: The process as the settlement left it.
-            new: The events between the two.
-            keep: How many events are going to be asked for, the last ones; None: all of them.
+        `keep`: how many events are going to be asked for, the last ones; None: all of them.
         """
         if not new or keep == 0 or after.last_event_id != new[-1].event_id:
             # Where the answer was lost and found again, others may have gone on meanwhile.

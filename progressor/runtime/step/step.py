@@ -78,7 +78,7 @@ class Steps:
     leases: Leases
     context: Context
 
-    async def carry(self, task: RunningTask, slots: Slots) -> None:
+    async def run(self, task: RunningTask, slots: Slots) -> None:
         """Run a task, and those that follow, until a settlement returns none.
 
         If it is cancelled, the processor may have acted; a queued settlement is still written.

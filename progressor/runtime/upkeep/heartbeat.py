@@ -2,22 +2,16 @@
 
 The others take a replica's tasks once ``heartbeat_at`` in its row is older than its lease timeout,
 by PostgreSQL's clock. The replica itself counts from just before it *sent* the last beat that was
-written, by its own monotonic clock. That cannot be later than ``heartbeat_at``, however long the
-beat took. When it is older than the lease timeout less a margin, the lease is lost: the replica
-stops its own steps and takes no more until a beat is written again. The margin, a tenth of the
-lease timeout (half a second by default), covers all of this together:
+written, by its own monotonic clock: that cannot be later. When this is older than the lease timeout
+less a margin, the lease is lost: the replica stops its own steps and takes no more until a beat is
+written again. The margin, a tenth of the lease timeout, covers a late event loop, clocks that run
+at different speeds (2.5 ms in 5 s), and the cancellation of the processor's call.
 
-- a late event loop, which lets go by as much later;
-- clocks that run at different speeds: 0.05 % at most while time is slewed, 2.5 ms in 5 s;
-- the cancellation of the processor's call, over the network.
-
-Within the margin, the last of our steps has stopped before another replica begins. There are
-exceptions: the whole process was stopped (SIGSTOP), the loop was blocked for longer than the margin
-just as beats were missed, the machine was suspended and its monotonic clock with it, or
-PostgreSQL's clock was set forward. Then two replicas may ask a processor at once, until the late
-one notices. What the late one settles changes nothing in any case: the token of its lease is no
-longer the row's. A process that was stopped lets go as soon as it runs again, by the gap between
-its beats, even if the next beat is written before the loop looks.
+Within the margin, the last of our steps has stopped before another replica begins, unless the whole
+process was stopped or blocked, the machine was suspended, or PostgreSQL's clock was set forward.
+Then two replicas may ask a processor at once, until the late one notices. What the late one settles
+changes nothing in any case: the token of its lease is no longer the row's. A process that was
+stopped lets go as soon as it runs again, by the gap between its beats.
 """
 
 import asyncio

@@ -257,13 +257,7 @@ class ClockGuard:
         """The last jump, if there was one."""
 
     def look(self, read: dt.datetime, *, asked_at: float, answered_at: float) -> Jump | None:
-        """Compare the clocks; return the jump since the last look, if there was one.
-
-        Args:
-            read: PostgreSQL's clock.
-            asked_at: Our monotonic seconds before it was asked.
-            answered_at: Those after it.
-        """
+        """Compare PostgreSQL's clock with ours; return the jump since the last look, if any."""
         last, self._last = self._last, (read, asked_at)
         if last is None:
             return None

@@ -6,11 +6,7 @@ line; an override of the writing direction could show text in another order.
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with a space for each character that is not printable.
-
-    These are line ends, C0 and C1 controls, format characters and lone surrogates. Characters keep
-    their positions, so that styles by position stay correct.
-    """
+    """Return `text` on one line, with a space for each character that is not printable."""
     if text.isprintable():
         return text
     return "".join(it if it.isprintable() else " " for it in text)

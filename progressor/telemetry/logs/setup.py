@@ -66,11 +66,7 @@ def set_up_logs(
 def whole_log(
     *, level: Level, log_format: Literal["auto", "console", "json"], replica: str = ""
 ) -> Iterator[None]:
-    """Send every log record to standard error, and in JSON also what libraries write there.
-
-    The arguments are those of `set_up_logs`, whose set-up remains. What libraries write to standard
-    error is captured (`stderr_lines`) within the context.
-    """
+    """Send every log record to standard error; in JSON also what libraries write there."""
     with contextlib.ExitStack() as stack:
         stream = sys.stderr
         if not _is_for_people(log_format, stream):
@@ -167,10 +163,7 @@ def _make_printable(
 
 
 def _write_traceback(stream: TextIO, exception: structlog.typing.ExcInfo) -> None:
-    """Write a traceback without the values of variables.
-
-    Its lines are indented because its message may be external text that imitates a log line.
-    """
+    """Write a traceback without variables, indented: external text may imitate a log line."""
     whole = io.StringIO()
     structlog.dev.plain_traceback(whole, exception)
     stream.writelines(f"\n  {printable(line)}" for line in whole.getvalue().strip().split("\n"))

@@ -1,10 +1,7 @@
 """The Prometheus endpoint for the metrics, served over HTTP from its own threads.
 
-A scrape does not involve the event loop, so a blocked loop shows as a growing heartbeat age, not as
-a missing scrape. There is neither TLS nor authentication, so it listens on loopback by default.
-
-A scrape costs 5 ms of CPU with one busy namespace and 27 ms with five, 6.6 us per line (2026-11,
-Python 3.11, prometheus-client 0.26).
+A scrape does not involve the event loop, so a blocked loop shows as a growing heartbeat age. It
+costs 5 ms of CPU with one busy namespace and 27 ms with five (2026-11, Python 3.11).
 """
 
 import errno

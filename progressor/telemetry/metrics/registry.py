@@ -13,7 +13,6 @@ from typing import Any
 
 from progressor.domain.views.activity import QUEUES_MAX
 from progressor.telemetry.instruments import (
-    LABEL_SETS_MAX,
     Counter,
     Family,
     Gauge,
@@ -31,43 +30,28 @@ _BY_TASK = ("namespace", "task_type")
 _CAUSES_MAX = 8
 
 
-def _declared(instrument: Callable[[Metric], Instrument], **fields: Any) -> Any:  # noqa: ANN401  # a field
-    metric = Metric(**fields)
+def _declared(  # a field of any type of instrument
+    instrument: Callable[[Metric], Instrument],
+    kind: MetricKind,
+    name: str,
+    unit: str,
+    meaning: str,
+    *labels: str,
+    **bounds: Any,  # noqa: ANN401  # as `Metric` has them
+) -> Any:  # noqa: ANN401
+    metric = Metric(kind=kind, name=name, unit=unit, meaning=meaning, labels=labels, **bounds)
     return dataclasses.field(
         default_factory=functools.partial(instrument, metric), metadata={"metric": metric}
     )
 
 
-def _histogram(
-    name: str, unit: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
-) -> Histogram:
-    return _declared(  # type: ignore[no-any-return]  # a field
-        Histogram, kind=MetricKind.HISTOGRAM, name=name, unit=unit, meaning=meaning, labels=labels,
-        bounds=bounds,
-    )  # fmt: skip
+_counter = functools.partial(_declared, Counter, MetricKind.COUNTER)
+_gauge = functools.partial(_declared, Gauge, MetricKind.GAUGE)
+_histogram = functools.partial(_declared, Histogram, MetricKind.HISTOGRAM)
 
 
-def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Histogram:
-    return _histogram(name, "ms", meaning, labels, _DURATIONS_MS)
-
-
-def _counter(name: str, unit: str, meaning: str, *labels: str) -> Counter:
-    return _declared(  # type: ignore[no-any-return]  # a field
-        Counter, kind=MetricKind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels
-    )
-
-
-def _gauge(
-    name: str, unit: str, meaning: str, *labels: str, sets_max: int = LABEL_SETS_MAX
-) -> Gauge:
-    return _declared(  # type: ignore[no-any-return]  # a field
-        Gauge, kind=MetricKind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels,
-        sets_max=sets_max,
-    )  # fmt: skip
-
-
-def _queue(name: str, unit: str, meaning: str) -> Gauge:
-    return _gauge(name, unit, meaning, "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX)
+def _duration(name: str, meaning: str, *labels: str) -> Any:  # noqa: ANN401  # as above
+    return _histogram(name, "ms", meaning, *(labels or _BY_TASK), bounds=_DURATIONS_MS)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -146,19 +130,21 @@ class Metrics:
         "side",
     )
     # Queues.
-    queue_tasks: Gauge = _queue(
+    queue_tasks: Gauge = _gauge(
         "progressor_queue_tasks", "{task}",
         "Waiting tasks of all replicas at the last count; counted up to 10,000. cause: timer, "
         "retry, no_free_worker (due but not claimed), behind_task; if there have been tasks "
         "with constraints: run_at, order, gate, available (all constraints met, but not "
         "claimed).",
+        "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX,
     )
-    queue_oldest_age: Gauge = _queue(
+    queue_oldest_age: Gauge = _gauge(
         "progressor_queue_oldest_age_seconds", "s",
         "How long the oldest waiting task has waited; zero without one. cause: no_free_worker, "
         "since it was due; behind_task, since it was admitted (a timer: since it was due); "
         "retry, since its first attempt; order, gate and available, and behind_task of a task "
         "with constraints, since it began to wait for that.",
+        "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX,
     )
     gates_held: Gauge = _gauge(
         "progressor_gates_held", "{place}",
@@ -176,7 +162,7 @@ class Metrics:
         "progressor_timer_lateness_ms",
         "From the instant at which a timer, or its retry, was due to the start of its step; "
         "one with constraints is due once they are met. Excludes timers that are due at once.",
-        ("namespace",),
+        "namespace",
     )
     scan_found: Counter = _counter(
         "progressor_scan_found", "{task}",
@@ -243,7 +229,7 @@ class Metrics:
         "progressor_schedule_lateness_ms",
         "From the instant at which a run was due, including its jitter, to the transaction "
         "that started it. Excludes queued, triggered and backfilled runs.",
-        ("namespace",),
+        "namespace",
     )
     scans_failed: Counter = _counter(
         "progressor_scans_failed", "{scan}",
@@ -309,12 +295,12 @@ class Metrics:
     batch_items: Histogram = _histogram(
         "progressor_batch_items", "{item}",
         "Items per batch of the group commit. write: the kind of batch.",
-        ("write",), _SIZES,
+        "write", bounds=_SIZES,
     )
     batch_wait: Histogram = _duration(
         "progressor_batch_wait_ms",
         "How long the first item of a batch waited before the batch was sent.",
-        ("write",),
+        "write",
     )
     writes_waiting: Gauge = _gauge(
         "progressor_writes_waiting", "{item}",

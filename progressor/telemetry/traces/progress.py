@@ -1,12 +1,9 @@
 """The progress of a trace, by which a process that never ends is split into several traces.
 
-A timer's step is a child of the step that set it, so a process that continues by timers would be
-one trace, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next step
-begins a new trace, which is linked to the previous one.
-
-The number of steps and the start of the first are a member of the context's ``tracestate``:
-``progressor=<steps>:<seconds since 1970>``. So they are stored with the context, and a processor
-that calls the engine from a step returns them.
+A timer's step is a child of the step that set it. So after STEPS_MAX steps in a row, or AGE_MAX,
+the next step begins a new trace, which is linked to the previous one. The number of steps and the
+start of the first are a member of the context's ``tracestate``, which is stored with it:
+``progressor=<steps>:<seconds since 1970>``.
 
 Source: https://www.w3.org/TR/trace-context/, "Mutating the tracestate Field".
 """
@@ -73,11 +70,7 @@ class TraceProgress:
 
 
 def without(context: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a trace context without its progress, if its ``tracestate`` has nothing else.
-
-    Parsing a ``tracestate`` takes longer than all the rest, and recording the progress of a step
-    replaces it anyway.
-    """
+    """Return a context without its ``tracestate``, if that has nothing but its progress."""
     state = context.get("tracestate")
     if state is None or not state.startswith(_PREFIX) or "," in state:
         return context

@@ -95,7 +95,7 @@ def traced(part: Any, tracing: Any) -> Any:
 
 
 class Harness:
-    """One replica. What starts in its slots lasts until `end`; `carry` runs a step."""
+    """One replica. What starts in its slots lasts until `end`; `run_step` runs one."""
 
     def __init__(self, *namespaces: Namespace, history_bytes: int = 10_000, **context: Any) -> None:
         self.claims = MemoryClaims()
@@ -125,9 +125,9 @@ class Harness:
         self.effects = make_dispatcher(replies=self.replies, context=self.context)
         self.due_queue = self.effects.due_queue
         self.history_cache = HistoryCache(bytes_max=history_bytes)
-        self.carried: list[int] = []
+        self.begun_ids: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
-        self.slots = Slots(self._carry)
+        self.slots = Slots(self._run_step)
         self._build()
 
     def _build(self) -> None:
@@ -181,8 +181,8 @@ class Harness:
     def points(self) -> dict[str, int]:
         return dict(self.observers.counts)
 
-    async def carry(self, task: RunningTask | None = None) -> None:
-        await self.steps.carry(make_task() if task is None else task, self.slots)
+    async def run_step(self, task: RunningTask | None = None) -> None:
+        await self.steps.run(make_task() if task is None else task, self.slots)
 
     def history_sent(self) -> tuple[int, ...]:
         return tuple(event.event_id for event in self.processor.asked[-1][1])
@@ -234,8 +234,8 @@ class Harness:
         async with running(lambda: self.slots.run(asyncio.Event()), *scanners):
             yield
 
-    async def _carry(self, task: RunningTask) -> None:
-        self.carried.append(task.task_id)
+    async def _run_step(self, task: RunningTask) -> None:
+        self.begun_ids.append(task.task_id)
         end = self.ends[task.task_id] = asyncio.Event()
         await end.wait()
 

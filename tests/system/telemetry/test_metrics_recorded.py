@@ -200,14 +200,13 @@ FIRST: Mapping[str, Mapping[Labels, float]] = {
         ("call", "NOT_FOUND", "true"): 1,
     },
 }  # fmt: skip
+NO_CAUSES: list[Labels] = [
+    (cause,) for cause in ("retry", "no_free_worker", "behind_task", "run_at", "order", "available")
+]
 SECOND: Mapping[str, Mapping[Labels, float]] = {
     "requests": {("Call", "ok", ""): 1},
-    "queue_tasks": {("timer",): 1, ("gate",): 1}
-    | {
-        (it,): 0
-        for it in ("retry", "no_free_worker", "behind_task", "run_at", "order", "available")
-    },
-    "queue_oldest_age": {(it,): 0 for it in ("retry", "no_free_worker", "behind_task")},
+    "queue_tasks": {**dict.fromkeys(NO_CAUSES, 0), ("timer",): 1, ("gate",): 1},
+    "queue_oldest_age": dict.fromkeys(NO_CAUSES[:3], 0),
     "gates_held": {(): 1},
     "gates_full": {(): 1},
 }

@@ -27,10 +27,10 @@ async def test_a_timer_is_claimed_the_moment_it_is_due(harness: Harness) -> None
     harness.remember(1, ahead=3)
     async with harness.running(harness.timers.run):
         await asyncio.sleep(2.99)
-        before = list(harness.carried)
+        before = list(harness.begun_ids)
         await asyncio.sleep(0.02)
 
-        assert (before, harness.carried) == ([], [1])
+        assert (before, harness.begun_ids) == ([], [1])
 
     assert harness.observers.counts["timers_claimed"] == 1
 
@@ -42,7 +42,7 @@ async def test_a_timer_that_is_set_while_all_wait_is_not_overslept(harness: Harn
         harness.remember(2, ahead=1)
         await asyncio.sleep(1.01)
 
-        assert harness.carried == [2]
+        assert harness.begun_ids == [2]
 
 
 async def test_a_timer_does_not_overtake_the_backlog(harness: Harness) -> None:
@@ -53,7 +53,7 @@ async def test_a_timer_does_not_overtake_the_backlog(harness: Harness) -> None:
     async with harness.running(harness.timers.run):
         await asyncio.sleep(1)
 
-        assert harness.carried == []
+        assert harness.begun_ids == []
         assert harness.slots.backlogs() == {"orders": 2}
 
 
@@ -64,7 +64,7 @@ async def test_the_timer_of_a_namespace_that_is_gone_is_passed_over(harness: Har
     async with harness.running(harness.timers.run):
         await asyncio.sleep(1)
 
-        assert harness.carried == [1]
+        assert harness.begun_ids == [1]
 
 
 async def test_an_outage_puts_timers_off_and_loses_none(harness: Harness) -> None:
@@ -74,8 +74,8 @@ async def test_an_outage_puts_timers_off_and_loses_none(harness: Harness) -> Non
     async with harness.running(harness.timers.run):
         await asyncio.sleep(1.1)
 
-        assert sorted(harness.carried) == [1, 2]
-        assert harness.slots.busy_count("orders") == 2
+        assert sorted(harness.begun_ids) == [1, 2]
+        assert harness.slots.busy_total == 2
 
 
 async def test_a_place_that_becomes_free_goes_to_the_oldest_in_the_backlog() -> None:
@@ -86,11 +86,11 @@ async def test_a_place_that_becomes_free_goes_to_the_oldest_in_the_backlog() -> 
         harness.make_due(2, 3)
         harness.slots.mark_backlog("orders")
         await settled()
-        before = list(harness.carried)
+        before = list(harness.begun_ids)
         harness.end(1)
         await settled()
 
-        assert (before, harness.carried) == ([1], [1, 2])
+        assert (before, harness.begun_ids) == ([1], [1, 2])
 
 
 async def test_a_backlog_is_worked_off_to_the_last() -> None:
@@ -104,7 +104,7 @@ async def test_a_backlog_is_worked_off_to_the_last() -> None:
             harness.end(task_id)
         await settled()
 
-        assert harness.carried == [1, 2, 3]
+        assert harness.begun_ids == [1, 2, 3]
         assert not harness.slots.has_backlog("orders")
         assert harness.slots.reserve(ONE_SLOT)
 
@@ -119,10 +119,10 @@ async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
         await settled()
         harness.make_due(*calls, task_type=TaskType.CALL)
         for _ in range(6):
-            harness.end(harness.carried[-1])
+            harness.end(harness.begun_ids[-1])
             await settled()
 
-        assert harness.carried[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
+        assert harness.begun_ids[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
 
 
 async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
@@ -134,10 +134,10 @@ async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
         harness.slots.give_back("orders")
         await settled()
         for _ in range(3):
-            harness.end(harness.carried[-1])
+            harness.end(harness.begun_ids[-1])
             await settled()
 
-        assert {1, 2} < set(harness.carried)
+        assert {1, 2} < set(harness.begun_ids)
 
 
 async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> None:
@@ -180,7 +180,7 @@ async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> N
         harness.slots.give_back("orders")
         await asyncio.sleep(1)
 
-        assert harness.carried == [1]
+        assert harness.begun_ids == [1]
 
 
 async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten(harness: Harness) -> None:
@@ -200,10 +200,10 @@ async def test_an_outage_puts_the_backlog_off_and_keeps_no_place() -> None:
     async with harness.running(harness.backlog.run):
         harness.slots.give_back("orders")
         await settled()
-        during = harness.slots.busy_count("orders")
+        during = harness.slots.busy_total
         await asyncio.sleep(0.6)
 
-        assert (during, harness.carried) == (0, [1])
+        assert (during, harness.begun_ids) == (0, [1])
 
 
 async def _scan_as_called(harness: Harness) -> None:
@@ -231,13 +231,13 @@ async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(
     }
     scanning = asyncio.ensure_future(scans[scanner]())
     await harness.claims.hanging.wait()
-    while_claiming = harness.slots.busy_count("orders")
+    while_claiming = harness.slots.busy_total
 
     scanning.cancel()
     await asyncio.wait({scanning})
 
     assert while_claiming > 0
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) -> None:
@@ -246,7 +246,7 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) 
         await harness.due.scan()
         await settled()
 
-        assert harness.carried == [1]
+        assert harness.begun_ids == [1]
 
     assert harness.observers.counts["scan_found"] == 1
     assert harness.claims.asked == [
@@ -304,7 +304,7 @@ async def test_a_claim_of_the_scan_that_fails_keeps_no_place(harness: Harness) -
     with pytest.raises(errors.StorageUnavailableError):
         await harness.due.scan()
 
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_what_another_replica_leaves_is_taken_over_at_once(harness: Harness) -> None:
@@ -313,7 +313,7 @@ async def test_what_another_replica_leaves_is_taken_over_at_once(harness: Harnes
         harness.replies.work_is_due.set()
         await settled()
 
-        assert harness.carried == [1]
+        assert harness.begun_ids == [1]
 
     assert harness.claims.asked == ["find_overdue", "claim_due overdue=0 wait=False"]
     assert harness.observers.counts["scan_found"] == 0
@@ -325,8 +325,8 @@ async def test_an_outage_leaves_what_was_called_for_to_the_scan(harness: Harness
         harness.make_due(1, 2)
         harness.replies.work_is_due.set()
         await settled()
-        first = list(harness.carried)
+        first = list(harness.begun_ids)
         harness.replies.work_is_due.set()
         await settled()
 
-        assert (first, sorted(harness.carried)) == ([], [1, 2])
+        assert (first, sorted(harness.begun_ids)) == ([], [1, 2])

@@ -43,7 +43,7 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered(harness: Harn
 
         assert await answer == Reply(task_id=7, task_type=TaskType.CALL, response=b"done")
 
-    assert harness.carried == [7]
+    assert harness.begun_ids == [7]
 
 
 async def test_a_place_that_is_not_needed_is_given_back(harness: Harness) -> None:
@@ -52,7 +52,7 @@ async def test_a_place_that_is_not_needed_is_given_back(harness: Harness) -> Non
     harness.admissions.answer(WAITING)
     await settled()
 
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_what_is_due_without_a_worker_makes_a_backlog(harness: Harness) -> None:
@@ -106,7 +106,7 @@ async def test_a_refusal_is_reported_as_the_error_of_its_verdict(
 
     with pytest.raises(error_class):
         await answer
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_a_refusal_by_a_broken_process_says_what_broke_it(harness: Harness) -> None:
@@ -151,7 +151,7 @@ async def test_a_start_that_cannot_be_admitted_again_says_why(harness: Harness) 
 
     with pytest.raises(errors.OverloadedError):
         await answer
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 @pytest.mark.parametrize("worker_count_max", [1, 0])
@@ -162,7 +162,7 @@ async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> 
     with pytest.raises(errors.OverloadedError):
         await harness.requests.ask(make_request(), timeout=None)
 
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_more_callers_than_may_wait_are_refused() -> None:
@@ -196,7 +196,7 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back(harness
         harness.admissions.answer(LEASED)
         await settled()
 
-    assert harness.carried == [7]
+    assert harness.begun_ids == [7]
     assert harness.replies.waiting_count == 0
 
 
@@ -237,7 +237,7 @@ async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
     harness.admissions.answer(admission)
     await settled()
 
-    assert harness.slots.busy_count("orders") == 0
+    assert harness.slots.busy_total == 0
 
 
 async def test_a_deadline_names_the_task_that_goes_on(harness: Harness) -> None:

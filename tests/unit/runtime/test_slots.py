@@ -17,20 +17,20 @@ TWO_PLACES = make_namespace(worker_count_max=2)
 OTHER = make_namespace("invoices", worker_count_max=1)
 
 
-class Carrier:
-    """Carries tasks until told that they are done."""
+class StepRunner:
+    """Runs tasks until told that they are done."""
 
     def __init__(self) -> None:
-        self.carried: list[int] = []
+        self.begun_ids: list[int] = []
         self.done = asyncio.Event()
 
-    async def carry(self, task: RunningTask) -> None:
-        self.carried.append(task.task_id)
+    async def run(self, task: RunningTask) -> None:
+        self.begun_ids.append(task.task_id)
         await self.done.wait()
 
 
 def idle_workers() -> Slots:
-    return Slots(Carrier().carry)
+    return Slots(StepRunner().run)
 
 
 def test_each_namespace_has_its_own_workers() -> None:
@@ -67,7 +67,7 @@ def test_nothing_is_known_of_a_namespace_that_was_never_seen() -> None:
     slots = idle_workers()
 
     assert not slots.has_backlog("orders")
-    assert slots.busy_count("orders") == 0
+    assert slots.busy_total == 0
 
 
 def test_with_fewer_workers_no_step_starts_until_enough_have_ended() -> None:
@@ -93,23 +93,23 @@ def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
 
 
 async def test_a_step_gives_its_place_back_when_it_ends() -> None:
-    carrier, stop = Carrier(), asyncio.Event()
-    slots = Slots(carrier.carry)
+    runner, stop = StepRunner(), asyncio.Event()
+    slots = Slots(runner.run)
     running = await begun(slots.run(stop))
     slots.reserve(TWO_PLACES)
 
     slots.start(make_task())
-    carrier.done.set()
+    runner.done.set()
     await slots.idle()
 
-    assert slots.busy_count("orders") == 0
+    assert slots.busy_total == 0
     stop.set()
     await running
 
 
 async def test_workers_end_only_when_the_last_step_has_ended() -> None:
-    carrier, stop = Carrier(), asyncio.Event()
-    slots = Slots(carrier.carry)
+    runner, stop = StepRunner(), asyncio.Event()
+    slots = Slots(runner.run)
     running = await begun(slots.run(stop))
     slots.reserve(TWO_PLACES)
     slots.reserve(OTHER)
@@ -119,11 +119,11 @@ async def test_workers_end_only_when_the_last_step_has_ended() -> None:
     stop.set()
     await settled()
     too_early = running.done()
-    carrier.done.set()
+    runner.done.set()
     await running
 
     assert not too_early
-    assert len(carrier.carried) == 2
+    assert len(runner.begun_ids) == 2
 
 
 async def test_a_bug_in_a_step_ends_all_workers() -> None:

@@ -41,7 +41,7 @@ async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
     harness = Harness()
     task = make_task(trace_context={"traceparent": "t"})
 
-    await harness.carry(task)
+    await harness.run_step(task)
 
     (entry,) = harness.settlements.entries
     assert entry == Entry(
@@ -63,7 +63,7 @@ async def test_a_fenced_step_notifies_nobody() -> None:
     harness.settlements.script.append(LeaseLost())
     waiter = harness.expect()
 
-    await harness.carry()
+    await harness.run_step()
 
     assert not waiter.done()
     assert harness.points == {"claimed": 1, "answered": 1, "fenced": 1}
@@ -73,13 +73,13 @@ async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
     harness = Harness()
     harness.settlements.script.append(make_written(next=make_task(task_id=8, token=80)))
     harness.processor.script.extend([make_success(), None])
-    carrying = asyncio.ensure_future(harness.carry())
+    running = asyncio.ensure_future(harness.run_step())
 
     await harness.processor.hanging.wait()
 
-    assert (harness.leases.carries(7), harness.leases.carries(8)) == (False, True)
+    assert (harness.leases.holds(7), harness.leases.holds(8)) == (False, True)
     assert list(harness.leases.tokens()) == [80]
-    carrying.cancel()
+    running.cancel()
 
 
 async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait() -> None:
@@ -89,7 +89,7 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     script = [make_written(next=make_task()) for _ in range(TURNS_MAX - 1)]
     harness.settlements.script.extend(script)
 
-    await harness.carry()
+    await harness.run_step()
 
     assert [entry.continues for entry in harness.settlements.entries] == (
         [True] * (TURNS_MAX - 1) + [False]
@@ -99,11 +99,11 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
 async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
     harness = Harness()
     harness.processor.script.append(None)
-    carrying = asyncio.ensure_future(harness.carry(make_task(attempt=2)))
+    running = asyncio.ensure_future(harness.run_step(make_task(attempt=2)))
     await harness.processor.hanging.wait()
 
     harness.leases.let_go(Ending.RELEASED)
-    await carrying
+    await running
 
     (entry,) = harness.settlements.entries
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=1, error=None)
@@ -112,14 +112,14 @@ async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
 async def test_a_task_that_follows_a_release_is_released_without_asking() -> None:
     harness = Harness()
     harness.settlements.held = []
-    carrying = asyncio.ensure_future(harness.carry())
+    running = asyncio.ensure_future(harness.run_step())
     await settled()
 
     harness.leases.let_go(Ending.RELEASED)
     (first,) = harness.settlements.held
     harness.settlements.held = None
     first.set_result(make_written(next=make_task(task_id=8)))
-    await carrying
+    await running
 
     assert len(harness.processor.asked) == 1
     assert isinstance(harness.settlements.entries[1].settlement, Retry)
@@ -128,10 +128,10 @@ async def test_a_task_that_follows_a_release_is_released_without_asking() -> Non
 async def test_a_settlement_in_line_outlives_its_worker() -> None:
     harness = Harness()
     harness.settlements.held = []
-    carrying = asyncio.ensure_future(harness.carry())
+    running = asyncio.ensure_future(harness.run_step())
     await settled()
 
-    carrying.cancel()
+    running.cancel()
     await settled()
 
     assert len(harness.settlements.entries) == 1
@@ -142,7 +142,7 @@ async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
     harness = Harness()
     harness.namespaces.outage.remaining = 3
 
-    await harness.carry()
+    await harness.run_step()
 
     assert asyncio.get_running_loop().time() == pytest.approx(3.0)
     assert len(harness.settlements.entries) == 1
@@ -152,7 +152,7 @@ async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
     harness = Harness()
     harness.namespaces.by_name.clear()
 
-    await harness.carry()
+    await harness.run_step()
 
     assert harness.points == {"claimed": 1, "abandoned": 1}
     assert harness.leases.tokens() == []
@@ -163,7 +163,7 @@ async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     harness.settlements.script.append(errors.StorageRefusedError("a value out of range"))
     waiter = harness.expect()
 
-    await harness.carry()
+    await harness.run_step()
 
     refused, instead = harness.settlements.entries
     assert isinstance(refused.settlement, Finish)
@@ -178,7 +178,7 @@ async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None
     harness.processor.script.append(make_success(action=action))
     leader = make_process(part=Part(led_by=Leadership.PROCESSOR))
 
-    await harness.carry(make_task(process=leader, task_type=TaskType.CALL))
+    await harness.run_step(make_task(process=leader, task_type=TaskType.CALL))
 
     [entry] = harness.settlements.entries
     assert isinstance(entry.settlement, Break)
@@ -191,7 +191,7 @@ async def test_a_settlement_that_was_found_again_later_hurts_nobody() -> None:
     harness.processor.script.append(make_success(events=make_new_events(2)))
     harness.settlements.script.append(make_written(process=make_process(last_event_id=3)))
 
-    await harness.carry()
+    await harness.run_step()
 
     assert harness.points["settled"] == 1
 
@@ -200,7 +200,7 @@ async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombi
     harness = Harness()
     harness.settlements.script.extend([errors.StorageRefusedError("its page is broken")] * 2)
 
-    await harness.carry()
+    await harness.run_step()
 
     assert len(harness.settlements.entries) == 2
     assert harness.points["abandoned"] == 1
@@ -211,7 +211,7 @@ async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
     harness = Harness()
     harness.histories.outage.remaining = 1
 
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3))
 
     (entry,) = harness.settlements.entries
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
@@ -222,7 +222,7 @@ async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
     harness = Harness()
     harness.histories.cut = True
 
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3))
 
     (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Break)
@@ -257,7 +257,7 @@ async def test_a_range_means_the_same_read_and_remembered(
     if remembered:
         harness.history_cache.remember(make_process(last_event_id=5), make_history(5))
 
-    await harness.carry(task_with_history(5, history_range=wanted))
+    await harness.run_step(task_with_history(5, history_range=wanted))
 
     assert harness.history_sent() == expected
     assert not (remembered and harness.histories.reads)
@@ -267,8 +267,8 @@ async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     harness = Harness()
     harness.histories.events = make_history(3)
 
-    await harness.carry(task_with_history(3))
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3))
+    await harness.run_step(task_with_history(3))
 
     assert len(harness.histories.reads) == 1
     assert harness.history_sent() == (1, 2, 3)
@@ -278,7 +278,7 @@ async def test_no_processor_is_asked_about_a_process_that_went_while_its_history
     harness = Harness()
     harness.histories.events = ()
 
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3))
 
     assert harness.processor.asked == []
     (entry,) = harness.settlements.entries
@@ -293,8 +293,8 @@ async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRa
     harness = Harness()
     harness.histories.events = make_history(3)
 
-    await harness.carry(task_with_history(3, history_range=wanted))
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3, history_range=wanted))
+    await harness.run_step(task_with_history(3))
 
     assert len(harness.histories.reads) == 2
 
@@ -307,7 +307,7 @@ async def test_the_last_events_of_a_long_history_are_read_once() -> None:
     next_task = make_task(process=after, history_range=LAST_TWO)
     harness.settlements.script.append(make_written(process=after, next=next_task))
 
-    await harness.carry(task_with_history(1000, history_range=LAST_TWO))
+    await harness.run_step(task_with_history(1000, history_range=LAST_TWO))
 
     assert len(harness.histories.reads) == 1
     assert harness.history_sent() == (1001, 1000)
@@ -319,7 +319,7 @@ async def test_what_a_step_records_is_known_to_the_next() -> None:
     after = make_process(last_event_id=2)
     harness.settlements.script.append(make_written(process=after, next=make_task(process=after)))
 
-    await harness.carry()
+    await harness.run_step()
 
     assert harness.history_sent() == (1, 2)
     assert [event.payload for event in harness.processor.asked[-1][1]] == [b"new 1", b"new 2"]
@@ -331,7 +331,7 @@ async def test_a_removed_process_is_not_remembered() -> None:
     harness.processor.script.append(make_success(RemoveProcess()))
     harness.settlements.script.append(make_written(process=None))
 
-    await harness.carry()
+    await harness.run_step()
 
     assert harness.points["settled"] == 1
 
@@ -340,7 +340,7 @@ async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     harness = Harness(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
     harness.histories.events = make_history(5)
 
-    await harness.carry(task_with_history(5))
+    await harness.run_step(task_with_history(5))
 
     assert harness.history_sent() == (4, 5)
 
@@ -349,7 +349,7 @@ async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> Non
     harness = Harness()
     harness.histories.refuses = True
 
-    await harness.carry(task_with_history(3))
+    await harness.run_step(task_with_history(3))
 
     (entry,) = harness.settlements.entries
     assert isinstance(entry.settlement, Break)

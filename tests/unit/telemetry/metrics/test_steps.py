@@ -62,7 +62,7 @@ async def test_an_attempt_takes_as_long_as_its_processor() -> None:
     harness = Harness()
     steps = dataclasses.replace(harness.steps, processor=cast("Any", SlowProcessor()))
 
-    await steps.carry(make_task(), harness.slots)
+    await steps.run(make_task(), harness.slots)
 
     assert recorded(harness.metrics.task_processing) == {("orders", "call"): (1, 20)}
     assert recorded(harness.metrics.task_completion) == {("orders", "call"): (1, 0)}
@@ -72,11 +72,11 @@ async def test_an_attempt_takes_as_long_as_its_processor() -> None:
 async def test_a_settlement_takes_from_the_outcome_to_its_commit() -> None:
     harness = Harness()
     harness.settlements.held = []
-    carrying = asyncio.ensure_future(harness.carry(make_task(task_type=TaskType.TIMEOUT)))
+    running = asyncio.ensure_future(harness.run_step(make_task(task_type=TaskType.TIMEOUT)))
     await asyncio.sleep(0.03)
 
     harness.settlements.held[0].set_result(make_written())
-    await carrying
+    await running
 
     labels = ("orders", "timeout")
     assert recorded(harness.metrics.task_completion) == {labels: (1, 30)}
@@ -120,7 +120,7 @@ async def test_a_timer_is_late_from_its_instant_to_the_start_of_its_step(
 ) -> None:
     harness = Harness()
 
-    await harness.carry(
+    await harness.run_step(
         make_task(**{"task_type": TaskType.TIMEOUT, "started_at": LATE} | dict(fields))
     )
 
@@ -133,8 +133,8 @@ async def test_a_step_that_removes_its_process_is_a_removal() -> None:
     harness = Harness()
     harness.processor.script.append(make_success(RemoveProcess()))
 
-    await harness.carry()
-    await harness.carry(make_task(task_type=TaskType.REMOVE))
+    await harness.run_step()
+    await harness.run_step(make_task(task_type=TaskType.REMOVE))
 
     assert recorded(harness.metrics.process_removing) == {
         ("orders", "call"): (1, 0),
@@ -151,7 +151,7 @@ async def test_a_settlement_that_was_fenced_is_no_settlement() -> None:
     harness = Harness()
     harness.settlements.script.append(LeaseLost())
 
-    await harness.carry()
+    await harness.run_step()
 
     assert counted(harness.metrics.fenced) == {("orders", "call"): 1}
     assert counted(harness.metrics.settled) == {}
@@ -162,7 +162,7 @@ async def test_a_step_without_a_namespace_is_abandoned() -> None:
     harness = Harness()
     harness.namespaces.by_name.clear()
 
-    await harness.carry()
+    await harness.run_step()
 
     assert counted(harness.metrics.abandoned) == {("orders", "call"): 1}
     assert recorded(harness.metrics.task_processing) == {}
@@ -268,6 +268,6 @@ async def test_a_settlement_that_was_fenced_ends_nothing() -> None:
     harness.processor.script.append(make_success(Complete(result=b"")))
     harness.settlements.script.append(LeaseLost())
 
-    await harness.carry(task_of(FOLLOWS))
+    await harness.run_step(task_of(FOLLOWS))
 
     assert counted(harness.metrics.job_nodes_ended) == {}

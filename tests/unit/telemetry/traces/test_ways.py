@@ -177,7 +177,7 @@ async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> N
     harness.settlements.script.append(make_written(process=process, next=following))
     harness.settlements.script.append(make_written(process=process, next=last))
 
-    await harness.carry(make_task(trace_context=TRACED))
+    await harness.run_step(make_task(trace_context=TRACED))
 
     told = [span for span in spans.ended() if span.name == "progressor.step"]
     assert [attributes_of(span)["progressor.task_id"] for span in told] == [7, 9]
@@ -201,7 +201,7 @@ async def test_a_task_that_a_worker_goes_on_with_names_the_one_that_it_waited_be
         ]
     )
 
-    await harness.carry(make_task(trace_context=TRACED))
+    await harness.run_step(make_task(trace_context=TRACED))
 
     told = [span for span in spans.ended() if span.name == "progressor.step"]
     assert [attributes_of(it).get("progressor.behind_task_id") for it in told] == [None, 7, None]
@@ -223,7 +223,7 @@ async def test_an_attempt_says_how_it_ended(
     harness = Harness(tracing=spans.tracing)
     harness.processor.script.append(outcome)
 
-    await harness.carry(make_task(trace_context=TRACED))
+    await harness.run_step(make_task(trace_context=TRACED))
 
     assert attributes_of(spans.one("progressor.settle"))["progressor.settlement"] == settlement
     assert [is_error(spans.one(name)) for name in ("progressor.step", CALL)] == [failed] * 2
@@ -250,7 +250,7 @@ async def test_a_step_whose_settlement_is_not_written_has_failed(
     harness = Harness(tracing=spans.tracing)
     harness.settlements.script.extend(settlements)
 
-    await harness.carry(make_task(trace_context=TRACED))
+    await harness.run_step(make_task(trace_context=TRACED))
 
     told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
     assert [span.status.description for span in told] == [reason] * 2
@@ -261,6 +261,6 @@ async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     spans = Spans()
     harness = Harness(make_namespace(name="other"), tracing=spans.tracing)
 
-    await harness.carry(make_task(trace_context=TRACED))
+    await harness.run_step(make_task(trace_context=TRACED))
 
     assert spans.one("progressor.step").status.description == "ABANDONED"
