@@ -24,19 +24,22 @@ from progressor.storage.doctor.invariants.checks import (
 )
 from progressor.storage.doctor.run import Check
 from progressor.storage.postgres.migrations import migrate
+from tests.storage.doctor.populations import populate, populate_gates, populate_jobs
+from tests.storage.doctor.violations import (
+    VIOLATIONS,
+    VIOLATIONS_OF_GATES,
+    VIOLATIONS_OF_JOBS,
+    VIOLATIONS_OF_SCHEDULES,
+    Violation,
+    Violations,
+    violations,
+)
 from tests.support.clock import ManualClock
 from tests.support.engine.replica import Env, answering, open_env, running_replica, timer
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find, looking
 from tests.support.storage.doctor.invariants import Past, broken_invariants
 from tests.support.storage.doctor.rows import replica
-from tests.support.storage.doctor.violations import VIOLATIONS, Violation, Violations, violations
-from tests.support.storage.doctor.violations_gates import VIOLATIONS_OF_GATES
-from tests.support.storage.doctor.violations_jobs import VIOLATIONS_OF_JOBS
-from tests.support.storage.doctor.violations_schedules import VIOLATIONS_OF_SCHEDULES
-from tests.support.storage.gated_population import populate_gates
-from tests.support.storage.jobs.rows import populate_jobs
-from tests.support.storage.population import populate
 from tests.support.storage.schedules import MINUTE, schedule_store
 from tests.support.storage.store import Store, create_namespace, empty, running_stores
 
