@@ -79,16 +79,6 @@ _FIRST_BY_TIME: LiteralString = """
     FROM progressor.gated
     WHERE state = 'time'
     GROUP BY process_id"""
-_NAMED: LiteralString = """
-    SELECT order_key FROM progressor.gated WHERE process_id = %(process_id)s
-    UNION
-    SELECT unnest(gates) FROM progressor.gated WHERE process_id = %(process_id)s
-    UNION
-    SELECT gate FROM progressor.gate_holders WHERE process_id = %(process_id)s"""
-_LOCK: LiteralString = """
-    SELECT FROM progressor.processes
-    WHERE (namespace, process_id) = (%s, %s)
-    FOR NO KEY UPDATE"""
 
 
 class GatedStorage:

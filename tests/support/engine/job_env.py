@@ -99,11 +99,6 @@ class JobEnv:
         self.release(job_id, name, answer)
         await self.env.settled(f"{job_id}/{name}")
 
-    async def released_all(self, job_id: str, names: Iterable[str]) -> str:
-        for name in names:
-            self.release(job_id, name)
-        return await self.ended(job_id)
-
     async def asked(self, job_id: str, *names: str, count: int = 1) -> None:
         for name in names:
             await self.env.asked(f"{job_id}/{name}", count)

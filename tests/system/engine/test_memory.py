@@ -1,10 +1,14 @@
 """Memory: what a request takes is free when it has ended, however it ended."""
 
+import asyncio
+import collections
 import contextlib
 import datetime as dt
+import gc
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest_asyncio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+import progressor
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.v1 import job_service_pb2
 from progressor.v1 import process_service_pb2 as pb
@@ -32,9 +37,68 @@ from tests.support.engine.replica import (
 )
 from tests.support.engine.sessions import RawSession, call_of
 from tests.support.processor.scripted import Answer, Drop, Hang, Step, fail, reject
-from tests.support.runtime.garbage import OF_GRPC_SERVERS, left_by
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_ENGINE = str(Path(progressor.__file__).parent)
+_OF_CLIENTS = str(Path(_ENGINE, "sdk"))
+OF_GRPC_SERVERS = frozenset({"RPCState", "_ServicerContext"})
+"""What grpc.aio makes for each call that a server of this process serves."""
+
+_TURNS = 20
+_TURN_SECONDS = 0.01
+
+
+async def left_by(ask: Callable[[], Awaitable[None]], *, rounds: int) -> Mapping[str, int]:
+    """Return what the engine in this process leaves to the collector when it is asked so often.
+
+    It is asked once before, for what is made once and kept.
+    """
+    await ask()
+    await _come_to_rest()
+    gc.collect()
+    with _collecting_nothing():
+        for _ in range(rounds):
+            await ask()
+        await _come_to_rest()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        names = collections.Counter(name for it in gc.garbage if (name := _name_of(it)))
+        gc.garbage.clear()
+    gc.collect()
+    return names
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+
+
+async def _come_to_rest() -> None:
+    """Let the server finish what its client has left: no client learns when that is."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(_TURN_SECONDS)
+
+
+def _name_of(thing: object) -> str:
+    """Return what a thing of the engine, or of a request to it, is called; empty for others."""
+    if isinstance(thing, types.FrameType):
+        code = thing.f_code
+        is_ours = code.co_filename.startswith(_ENGINE)
+        return code.co_name if is_ours and not code.co_filename.startswith(_OF_CLIENTS) else ""
+    kind = type(thing)
+    if kind.__name__ in OF_GRPC_SERVERS:
+        return kind.__name__
+    is_ours = kind.__module__.startswith("progressor.")
+    of_clients = ("progressor.sdk", "progressor.v1")
+    return kind.__qualname__ if is_ours and not kind.__module__.startswith(of_clients) else ""
+
 
 ROUNDS = 2
 ARGS = b"x" * 1000
