@@ -16,16 +16,7 @@ from psycopg.rows import dict_row
 from progressor.cli.doctor import examine
 from progressor.settings import config
 from progressor.storage.doctor.findings import State
-from tests.chaos.load.connections import Notes
-from tests.chaos.load.gates import broken_gates, read_tasks
-from tests.chaos.load.job_clients import JobNotes
-from tests.chaos.load.jobs import broken_jobs, read_jobs, recoveries
-from tests.chaos.load.journal import read_journals
-from tests.chaos.load.processor import NAMESPACE
-from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.chaos.scene import Scene
-from tests.support.engine.replica import SETTINGS
-from tests.support.models.history.history import (
+from tests.chaos.history import (
     FAILED,
     Asked,
     Done,
@@ -41,7 +32,16 @@ from tests.support.models.history.history import (
     contradictions,
     merged,
 )
-from tests.support.models.history.linear import LIVES_MAX, UNDECIDED, explained, together
+from tests.chaos.linear import LIVES_MAX, UNDECIDED, explained, together
+from tests.chaos.load.connections import Notes
+from tests.chaos.load.gates import broken_gates, read_tasks
+from tests.chaos.load.job_clients import JobNotes
+from tests.chaos.load.jobs import broken_jobs, read_jobs, recoveries
+from tests.chaos.load.journal import read_journals
+from tests.chaos.load.processor import NAMESPACE
+from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
+from tests.chaos.scene import Scene
+from tests.support.engine.replica import SETTINGS
 from tests.support.storage.doctor.invariants import broken_invariants
 
 LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS

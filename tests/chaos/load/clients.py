@@ -5,10 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from progressor.sdk import NewTimer
-from tests.chaos.load.connections import Connection, Connections, Notes
-from tests.chaos.load.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
-from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
-from tests.support.models.history.history import (
+from tests.chaos.history import (
     ENDING_DEEDS,
     GONE,
     Accepted,
@@ -19,6 +16,9 @@ from tests.support.models.history.history import (
     Refused,
     Unknown,
 )
+from tests.chaos.load.connections import Connection, Connections, Notes
+from tests.chaos.load.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
+from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
 
 _PAUSE_SECONDS = 0.06
 """At most, between two requests of a client."""

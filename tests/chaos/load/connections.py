@@ -25,9 +25,7 @@ from progressor.sdk import (
     Trace,
     UnexpectedStatusError,
 )
-from tests.chaos.load.process_pool import Request, Subject
-from tests.chaos.load.processor import NAMESPACE
-from tests.support.models.history.history import (
+from tests.chaos.history import (
     Accepted,
     Appended,
     Done,
@@ -39,6 +37,8 @@ from tests.support.models.history.history import (
     Sight,
     Unknown,
 )
+from tests.chaos.load.process_pool import Request, Subject
+from tests.chaos.load.processor import NAMESPACE
 
 TORN = Refused("TORN")
 """What no reader may see: a state that is not of its history. No order explains it."""

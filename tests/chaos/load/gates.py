@@ -27,8 +27,8 @@ from typing import Any
 import psycopg
 
 from progressor.sdk import Constraints, GateHold, Order
+from tests.chaos.history import Accepted, Deed, Done, Kind, Operation
 from tests.chaos.load.journal import Span
-from tests.support.models.history.history import Accepted, Deed, Done, Kind, Operation
 
 CAPACITIES: Mapping[str, int] = MappingProxyType(
     {"mutex-a": 1, "mutex-b": 1, "three": 3, "elastic": 3}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from progressor.sdk import Step
-from tests.support.models.history.history import TAIL, Asked, Deed
+from tests.chaos.history import TAIL, Asked, Deed
 
 TORN = "torn"
 """The deed of a line about a step whose aux_state was not of its history."""

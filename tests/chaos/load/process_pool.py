@@ -14,9 +14,9 @@ import random
 from typing import Any
 
 from progressor.sdk import Constraints
+from tests.chaos.history import ENDING_DEEDS, Deed, Kind
 from tests.chaos.load.gates import draw, draw_timer
 from tests.chaos.plan import TIMER_SECONDS, TIMERS_MAX
-from tests.support.models.history.history import ENDING_DEEDS, Deed, Kind
 
 _SIZE = 36
 """Processes that are asked for at a time."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
+from tests.chaos.history import TAIL, Deed
 from tests.chaos.load import jobs
 from tests.chaos.load.gates import CAPACITIES
 from tests.chaos.load.journal import TORN, Journal
-from tests.support.models.history.history import TAIL, Deed
 
 NAMESPACE = "chaos"
 _STALL_SECONDS = 60.0

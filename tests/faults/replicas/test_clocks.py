@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.faults.replicas.crowd import crowd_at_work
 from tests.support.clock import JumpingClock, SkewedClock
 from tests.support.engine.replica import (
     NOW_AND_THEN,
@@ -18,7 +19,6 @@ from tests.support.engine.replica import (
     timer,
     unavailable,
 )
-from tests.support.faults.crowd import crowd_at_work
 from tests.support.faults.env import EVENTS, LEASED, asked_twice, rows, until
 from tests.support.processor.scripted import Answer, Hang
 from tests.support.storage.doctor.judge import judged_env

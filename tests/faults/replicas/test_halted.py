@@ -26,10 +26,10 @@ from progressor.sdk import (
     ZombiePolicy,
 )
 from progressor.telemetry.metrics.registry import METRICS
+from tests.faults.replicas.crowd import Crowd, Way, crowd_at_work, every_way
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import Env, Replica, answering, response
-from tests.support.faults.crowd import Crowd, Way, crowd_at_work, every_way
 from tests.support.faults.env import CALLS, EVENTS, LEASED, asked_twice, rows
 from tests.support.faults.faults import stalled_before
 from tests.support.faults.processor import STREAM, UNARY, processor_process

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
@@ -30,13 +30,12 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     LONG_LEASE,
     Env,
-    answering,
     health_becomes,
     open_env,
     refusal,
     running_replica,
-    timer,
 )
+from tests.support.faults.load import Load, judged_load
 from tests.support.postgres.cluster import Cluster, own_cluster, put_cluster
 from tests.support.storage.doctor.invariants import broken_invariants
 
@@ -149,10 +148,6 @@ def _quoted(conninfo: str) -> str:
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-CALLED = 10
-CALLS = 200
-TICKS = 50
-
 
 async def demote(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.switch_writes, refused=True)
@@ -162,52 +157,14 @@ async def promote(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.switch_writes, refused=False)
 
 
-def called(crowd: str) -> tuple[str, ...]:
-    """Return the processes of a load that are called; as many others drive themselves."""
-    return tuple(f"{crowd}-{number}" for number in range(CALLED))
-
-
-async def loaded(env: Env, disturb: Callable[[], Awaitable[None]], *, crowd: str = "p") -> None:
-    """Disturb calls with keys and processes that drive themselves, and let all of them end."""
-    for name in called(crowd):
-        await env.running(name)
-        ticks = [answering(b"tick", set_timer=timer())] * TICKS
-        env.processor.on_process(f"driven-{name}", *ticks, answering(b"last"))
-        await env.client.start(f"driven-{name}", accept_only=True)
-
-    async def call(number: int) -> bytes:
-        answer = await env.client.call(
-            called(crowd)[number % CALLED],
-            b"%d" % number,
-            idempotency_key=f"k{number}",
-            timeout=2 * PATIENCE_SECONDS,
-        )
-        response: bytes = answer.response
-        return response
-
-    async with asyncio.TaskGroup() as group:
-        calls = {number: group.create_task(call(number)) for number in range(CALLS)}
-        await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
-        answered = sum(task.done() for task in calls.values())
-        await disturb()
-    assert 0 < answered < CALLS, "they were not disturbed"
-    assert all(task.result() == b"%d" % number for number, task in calls.items())
-    for name in called(crowd):
-        await env.settled(f"driven-{name}", TICKS + 1)
-
-
-async def nothing_is_lost_or_done_twice(env: Env, database: str, *, crowd: str = "p") -> bool:
-    """Judge what is left of a load: in a database, and as the engine tells it."""
-    for place, name in enumerate(called(crowd)):
-        history = (await env.client.get(name)).history
-        driven = (await env.client.get(f"driven-{name}")).history
-        sent = sorted(b"%d" % number for number in range(place, CALLS, CALLED))
-        assert sorted(event.payload for event in history) == sent
-        assert [event.event_id for event in history] == list(range(1, len(sent) + 1))
-        assert [event.payload for event in driven] == [*[b"tick"] * TICKS, b"last"]
-        assert [event.event_id for event in driven] == list(range(1, TICKS + 2))
-    with psycopg.connect(database, autocommit=True) as observer:
-        return not broken_invariants(observer)
+@contextlib.asynccontextmanager
+async def undamaged_load(env: Env, conninfo: str) -> AsyncIterator[Load]:
+    """Have callers call while the context lasts; nothing of it is lost or done twice."""
+    async with judged_load(env, conninfo) as load:
+        yield load
+        await load.resumed()
+    with psycopg.connect(conninfo, autocommit=True) as observer:
+        assert broken_invariants(observer) == {}
 
 
 # How long a request looks for a server that takes writes, before it is refused.
@@ -245,14 +202,10 @@ class TestTheOnlyServer:
     async def test_gets_no_step_twice_and_none_lost_under_load(
         self, env: Env, mortal: Cluster, conninfo: str
     ) -> None:
-        async def disturb() -> None:
+        async with undamaged_load(env, conninfo):
             await demote(mortal)
             await health_becomes(env.replica.address, NOT_SERVING)
             await promote(mortal)
-
-        await loaded(env, disturb)
-
-        assert await nothing_is_lost_or_done_twice(env, conninfo)
 
     async def test_is_left_by_all_connections_also_by_those_that_only_read(
         self, env: Env, mortal: Cluster
@@ -385,37 +338,26 @@ class TestAStandbyThatTakesOver:
     async def test_goes_on_where_the_primary_was_killed_under_load(
         self, env: Env, pair: Pair, both: str
     ) -> None:
-        async def disturb() -> None:
+        async with undamaged_load(env, writing(both)):
             await asyncio.to_thread(pair.fail_over)
-
-        await loaded(env, disturb)
-
-        assert await nothing_is_lost_or_done_twice(env, writing(both))
 
     @pytest.mark.slow
     async def test_changes_places_with_the_primary_and_back_under_load(
         self, env: Env, pair: Pair, both: str
     ) -> None:
-        async def disturb() -> None:
+        async with undamaged_load(env, writing(both)) as load:
             await asyncio.to_thread(pair.switch_over)
-
-        for crowd in ("there", "back"):
-            await loaded(env, disturb, crowd=crowd)
-
-            assert await nothing_is_lost_or_done_twice(env, writing(both), crowd=crowd)
+            await load.resumed()
+            await asyncio.to_thread(pair.switch_over)
 
     async def test_goes_on_where_the_primary_stays_and_takes_no_writes(
         self, env: Env, pair: Pair, both: str
     ) -> None:
-        async def disturb() -> None:
+        async with undamaged_load(env, writing(both)):
             await demote(pair.primary)
             await health_becomes(env.replica.address, NOT_SERVING)
             await asyncio.to_thread(pair.primary.wait_until_left)
             await asyncio.to_thread(pair.standby.promote)
-
-        await loaded(env, disturb)
-
-        assert await nothing_is_lost_or_done_twice(env, writing(both))
 
 
 def writing(both: str) -> str:

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.judges import compare
-from tests.chaos.load.jobs import StoredJob, StoredNode, broken_jobs
-from tests.chaos.load.journal import Span
-from tests.support.models.history.history import (
+from tests.chaos.history import (
     Accepted,
     Appended,
     Asked,
@@ -25,7 +22,10 @@ from tests.support.models.history.history import (
     StoredTask,
     Unknown,
 )
-from tests.support.models.history.linear import UNDECIDED
+from tests.chaos.judges import compare
+from tests.chaos.linear import UNDECIDED
+from tests.chaos.load.jobs import StoredJob, StoredNode, broken_jobs
+from tests.chaos.load.journal import Span
 
 SETTLED_AT = 100.0
 

@@ -12,8 +12,8 @@ remember which sets of operations, done in whatever order to the same life, have
   another place leads nowhere, no other element in its place leads anywhere, and no step comes
   where no processor was asked for it (`Facts`).
 
-The last of these leaves hardly a choice. Without journals the search is exponential at worst, so
-it ends with `UNDECIDED` after so many lives.
+The last of these leaves hardly a choice; where it does, the search ends with `UNDECIDED` after so
+many lives.
 """
 
 import collections
@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tests.support.models.history.history import (
+from tests.chaos.history import (
     CANCELLED,
     FAILED,
     GATE_NOT_FOUND,
@@ -79,7 +79,7 @@ NOTHING = Life()
 
 def explained(
     operations: Iterable[Operation],
-    journal: Collection[Asked] | None = None,
+    journal: Collection[Asked],
     *,
     lives_max: int = LIVES_MAX,
 ) -> str | None:
@@ -87,7 +87,7 @@ def explained(
 
     Args:
         operations: Merged, of one process.
-        journal: All that processors were asked of it; None: not recorded.
+        journal: All that processors were asked of it.
         lives_max: After how many the search gives up, and answers `UNDECIDED`.
     """
     return _Search(_with_births(operations), journal).run(lives_max)
@@ -127,20 +127,17 @@ class Facts:
     differently: then no order explains anything.
     """
 
-    def __init__(self, operations: Sequence[Operation], journal: Collection[Asked] | None) -> None:
-        """Gather what is known; `journal` None: none was kept."""
+    def __init__(self, operations: Sequence[Operation], journal: Collection[Asked]) -> None:
         self._has_one_life = sum(_begins(operation) for operation in operations) <= 1
         self._elements: dict[Place, str] = {}
         self._places: dict[str, Place] = {}
         self.contradiction = ""
-        for first, place, element in _pieces(operations, journal or ()):
+        for first, place, element in _pieces(operations, journal):
             if self._has_one_life or first:
                 self._note((ONLY if self._has_one_life else first, place), element)
-        self._asked: dict[str, set[Place]] | None = None
-        if journal is not None:
-            self._asked = collections.defaultdict(set)
-            for it in journal:
-                self._asked[it.element].add((self._life(it.first), it.length))
+        self._asked: dict[str, set[Place]] = collections.defaultdict(set)
+        for asked in journal:
+            self._asked[asked.element].add((self._life(asked.first), asked.length))
 
     def fit(self, elements: Sequence[str]) -> bool:
         """Return whether a list's last element, which is the new one, is where others saw it."""
@@ -152,7 +149,7 @@ class Facts:
 
     def allow(self, operation: Operation, elements: Sequence[str]) -> bool:
         """Return whether a processor was asked for an operation when the list was this one."""
-        if self._asked is None or not operation.element or operation.kind in _UNASKED:
+        if not operation.element or operation.kind in _UNASKED:
             return True
         life = self._life(elements[0] if elements else "")
         return (life, len(elements)) in self._asked.get(operation.element, ())
@@ -162,7 +159,7 @@ class Facts:
 
     def was_never_asked(self, element: str) -> bool:
         """Return whether it is known that no processor was asked for an element."""
-        return self._asked is not None and element not in self._asked
+        return element not in self._asked
 
     def following(self, elements: Sequence[str], count: int) -> list[str]:
         """Return what was seen behind a list, "?" where that is not known."""
@@ -230,7 +227,7 @@ class _Path:
 class _Search:
     """Depth first, the operations whose end is known before the others."""
 
-    def __init__(self, operations: Iterable[Operation], journal: Collection[Asked] | None) -> None:
+    def __init__(self, operations: Iterable[Operation], journal: Collection[Asked]) -> None:
         self._operations = sorted(operations, key=lambda it: it.sent_at)
         self._required = _mask(
             index for index, it in enumerate(self._operations) if _is_required(it)

@@ -1,1 +1,0 @@
-"""Histories of what clients saw, and whether some order explains them."""
