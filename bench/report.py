@@ -51,7 +51,11 @@ def doubts(measurement: Measurement) -> list[str]:
 
 def table_of(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return the table: CPU milliseconds per operation, ``others`` as cores of other programs."""
-    components = [it for it in _COMPONENTS if any(it in line["cpu_ms_per_op"] for line in lines)]
+    components = [
+        component
+        for component in _COMPONENTS
+        if any(component in line["cpu_ms_per_op"] for line in lines)
+    ]
     table = Table(title=title)
     table.add_column("name", no_wrap=True)
     for column in ("ops/s", "±", "p50 ms", "p99 ms", "p99.9 ms", "of relay", "others", *components):

@@ -91,14 +91,15 @@ class Callers:
         """
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._run(it), name=f"caller {it.number}") for it in self.all
+                group.create_task(self._run(each), name=f"caller {each.number}")
+                for each in self.all
             ]
             try:
                 yield
             finally:
                 self._ending.set()
             _, undone = await asyncio.wait(tasks, timeout=_LAST_ANSWER_SECONDS_MAX)
-            self.stuck = [it.asking for it in self.all if not tasks[it.number].done()]
+            self.stuck = [each.asking for each in self.all if not tasks[each.number].done()]
             for task in undone:
                 task.cancel()
 

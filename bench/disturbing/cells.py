@@ -171,7 +171,7 @@ def _measured(callers: Callers, before: _Window, after: _Window, client_seconds:
     each = [caller.answered_at for caller in callers.all]
     instants = sorted(itertools.chain.from_iterable(each))
     began_at, ended_at, until = before.ended_at, after.begun_at, after.ended_at
-    rates = [windows.rate(instants, it.begun_at, it.ended_at) for it in (before, after)]
+    rates = [windows.rate(instants, one.begun_at, one.ended_at) for one in (before, after)]
     last_at = max(began_at, ended_at - (until - ended_at))
     during = windows.rate(instants, began_at, ended_at)
     return Turn(

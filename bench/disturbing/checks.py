@@ -41,9 +41,9 @@ async def doctor(dsn: str) -> list[str]:
     chosen = config.load(environment={}, flags={"database.dsn": dsn})
     told = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
     return [
-        f"doctor: {it.check}: {it.words} {it.offenders[:_NAMED_MAX]}"
-        for it in told
-        if it.state is State.FAILED
+        f"doctor: {each.check}: {each.words} {each.offenders[:_NAMED_MAX]}"
+        for each in told
+        if each.state is State.FAILED
     ]
 
 

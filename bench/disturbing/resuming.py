@@ -66,6 +66,6 @@ async def turn(way: str, pace: Pace) -> Resumed:
 async def _watch(callers: Callers, back_at: float) -> None:
     """Return once every caller has an answer, or after a timeout."""
     while time.monotonic() < back_at + _WATCHED_SECONDS:
-        if all(it.answered_at and it.answered_at[-1] > back_at for it in callers.all):
+        if all(each.answered_at and each.answered_at[-1] > back_at for each in callers.all):
             return
         await asyncio.sleep(_POLL_SECONDS)

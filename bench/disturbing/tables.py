@@ -44,7 +44,12 @@ def _waits(line: Line) -> Iterator[tuple[str, ...]]:
         told = line.get(field)
         if told is not None:
             first = _seconds(line["first_seconds"]) if field == "each" else ""
-            yield (line["name"], until, first, *(f"{told[it]:.2f}" for it in ("p50", "p99", "max")))
+            yield (
+                line["name"],
+                until,
+                first,
+                *(f"{told[each]:.2f}" for each in ("p50", "p99", "max")),
+            )
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -128,7 +128,10 @@ class _Run:
 
     def _keep_operations(self) -> None:
         """Leave what clients saw beside the logs, a line each, by process."""
-        seen = sorted((it.process_id, it.sent_at, str(it)) for it in self._notes.operations)
+        seen = sorted(
+            (operation.process_id, operation.sent_at, str(operation))
+            for operation in self._notes.operations
+        )
         text = "".join(f"{process_id}: {line}\n" for process_id, _, line in seen)
         (self._scene.directory / "operations.txt").write_text(text, encoding="utf-8")
 

@@ -302,7 +302,7 @@ def _nothing_unasked(
 ) -> Iterator[str]:
     asked = {operation.element for operation in operations}
     asked.update(itertools.chain.from_iterable(operation.imported for operation in operations))
-    asked.update(it.element for it in journal if it.task_type == "timeout")
+    asked.update(line.element for line in journal if line.task_type == "timeout")
     for element in elements:
         if element not in asked:
             yield f"{element} is in the history, and no client asked for it"
@@ -379,9 +379,9 @@ def _asked_before(
     process: StoredProcess, operations: Sequence[Operation], journal: Sequence[Asked]
 ) -> Iterator[str]:
     """A step is not saved, nor a process broken, without its processor's word."""
-    asked = {it.task_id for it in journal}
-    failed = {it.task_id for it in journal if it.deed is Deed.FAIL}
-    rejected = {it.task_id for it in journal if it.deed is Deed.REJECT}
+    asked = {line.task_id for line in journal}
+    failed = {line.task_id for line in journal if line.deed is Deed.FAIL}
+    rejected = {line.task_id for line in journal if line.deed is Deed.REJECT}
     if any(operation.kind is Kind.PUT for operation in operations):
         asked.add(min(task.task_id for task in process.tasks))  # It stands for the import.
     for task in process.tasks:
@@ -394,13 +394,13 @@ def _asked_before(
 
 
 def _one(asked: Sequence[Operation], settled_at: float) -> Operation:
-    requests = [it for it in asked if it.kind not in {Kind.AWAIT, Kind.CANCEL}]
+    requests = [each for each in asked if each.kind not in {Kind.AWAIT, Kind.CANCEL}]
     assert requests, f"awaited or cancelled, and never asked: {asked[0]}"
     outcome, answered_at = _heard(asked, requests, settled_at)
     return dataclasses.replace(
         requests[0],
         outcome=outcome,
-        sent_at=min(it.sent_at for it in requests),
+        sent_at=min(request.sent_at for request in requests),
         answered_at=answered_at,
     )
 
@@ -410,7 +410,7 @@ def _anew(asked: Sequence[Operation]) -> Iterator[Operation]:
 
     A start that was rejected leaves no process, and no key: a repetition may be rejected anew.
     """
-    requests = [it for it in asked if it.kind is Kind.START and it.deed is Deed.REJECT]
+    requests = [each for each in asked if each.kind is Kind.START and each.deed is Deed.REJECT]
     for operation in requests[1:]:
         yield dataclasses.replace(operation, outcome=Unknown("repeated"), answered_at=math.inf)
 
@@ -418,18 +418,20 @@ def _anew(asked: Sequence[Operation]) -> Iterator[Operation]:
 def _heard(
     asked: Sequence[Operation], requests: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
-    in_order = sorted(asked, key=lambda it: it.answered_at)
+    in_order = sorted(asked, key=lambda each: each.answered_at)
     for operation in in_order:
         if _binding_answer(operation) == CANCELLED:
             return Refused(CANCELLED), operation.answered_at
         if isinstance(operation.outcome, Done) or _binding_answer(operation):
             return operation.outcome, operation.answered_at
     refusals = [
-        it for it in in_order if isinstance(it.outcome, Refused) and it.kind is not Kind.CANCEL
+        committed_
+        for committed_ in in_order
+        if isinstance(committed_.outcome, Refused) and committed_.kind is not Kind.CANCEL
     ]
-    if any(isinstance(it.outcome, Accepted) for it in requests):
+    if any(isinstance(request.outcome, Accepted) for request in requests):
         return _heard_since(asked, refusals, settled_at)
-    if refusals and all(isinstance(it.outcome, Refused) for it in requests):
+    if refusals and all(isinstance(request.outcome, Refused) for request in requests):
         return refusals[0].outcome, refusals[0].answered_at
     # A repetition was refused: that does not say what became of the first.
     return Unknown("repeated" if refusals else ""), math.inf
@@ -438,10 +440,10 @@ def _heard(
 def _heard_since(
     asked: Sequence[Operation], refusals: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
-    told = [it for it in refusals if it.kind is Kind.AWAIT and not _is_gone(it)]
+    told = [refusal for refusal in refusals if refusal.kind is Kind.AWAIT and not _is_gone(refusal)]
     if told:
         return told[0].outcome, told[0].answered_at
-    if any(it.kind is Kind.CANCEL and isinstance(it.outcome, Unknown) for it in asked):
+    if any(each.kind is Kind.CANCEL and isinstance(each.outcome, Unknown) for each in asked):
         return Unknown("perhaps cancelled"), math.inf
     return Accepted(), settled_at
 

@@ -195,9 +195,9 @@ def _pieces(
                     yield elements[0], place, element
             case _:
                 pass
-    for it in journal:
-        for place, element in enumerate(it.before, it.length - len(it.before) + 1):
-            yield it.first, place, element
+    for line in journal:
+        for place, element in enumerate(line.before, line.length - len(line.before) + 1):
+            yield line.first, place, element
 
 
 def _begins(operation: Operation) -> bool:
@@ -228,9 +228,9 @@ class _Search:
     """Depth first, the operations whose end is known before the others."""
 
     def __init__(self, operations: Iterable[Operation], journal: Collection[Asked]) -> None:
-        self._operations = sorted(operations, key=lambda it: it.sent_at)
+        self._operations = sorted(operations, key=lambda operation: operation.sent_at)
         self._required = _mask(
-            index for index, it in enumerate(self._operations) if _is_required(it)
+            index for index, operation in enumerate(self._operations) if _is_required(operation)
         )
         self._facts = Facts(self._operations, journal)
         self._furthest: tuple[int, Life, _Path | None] = (0, NOTHING, None)

@@ -62,21 +62,21 @@ def effects(
     by_replica: dict[int, list[float]] = collections.defaultdict(list)
     for instant, replica in notes.acknowledged:
         by_replica[replica].append(instant)
-    in_order = sorted(committed, key=lambda it: it.began_at)
-    ends = [begun_at, *(it.ended_at for it in in_order)]
-    begins = [*(it.began_at for it in in_order), ended_at]
-    for index, it in enumerate(in_order):
-        calm_from = max(*ends[: index + 1], it.began_at - _WINDOW_SECONDS)
-        calm_to = max(min(begins[index + 1], it.ended_at + _WINDOW_SECONDS), it.ended_at + 1.0)
-        whole = [_next(times, it.ended_at) for times in by_replica.values()]
+    in_order = sorted(committed, key=lambda each: each.began_at)
+    ends = [begun_at, *(each.ended_at for each in in_order)]
+    begins = [*(each.began_at for each in in_order), ended_at]
+    for index, each in enumerate(in_order):
+        calm_from = max(*ends[: index + 1], each.began_at - _WINDOW_SECONDS)
+        calm_to = max(min(begins[index + 1], each.ended_at + _WINDOW_SECONDS), each.ended_at + 1.0)
+        whole = [_next(times, each.ended_at) for times in by_replica.values()]
         yield {
-            "number": it.fault.number,
-            "kind": str(it.fault.kind),
-            "lasted": round(it.ended_at - it.began_at, 3),
-            "before": _rate(instants, min(calm_from, it.began_at - 1.0), it.began_at),
-            "during": _rate(instants, it.began_at, max(it.ended_at, it.began_at + 1.0)),
-            "after": _rate(instants, it.ended_at, calm_to),
-            "silence": _silence(instants, it.began_at, calm_to),
+            "number": each.fault.number,
+            "kind": str(each.fault.kind),
+            "lasted": round(each.ended_at - each.began_at, 3),
+            "before": _rate(instants, min(calm_from, each.began_at - 1.0), each.began_at),
+            "during": _rate(instants, each.began_at, max(each.ended_at, each.began_at + 1.0)),
+            "after": _rate(instants, each.ended_at, calm_to),
+            "silence": _silence(instants, each.began_at, calm_to),
             "whole": None if None in whole else max(filter(None, whole), default=None),
         }
 
@@ -129,16 +129,16 @@ def lines(document: Document) -> Iterable[str]:
 def table(documents: Sequence[Document]) -> Iterator[str]:
     """Yield the lines of two tables: of the runs, and of the kinds of faults in all of them."""
     yield from _RUNS
-    for it in documents:
+    for each in documents:
         yield _row(
-            f"{it['seed']}",
-            f"{it['minutes']:g}",
-            f"{len(it['faults'])}",
-            f"{it['operation_count']:,}",
-            f"{it['process_count']:,}",
-            f"{len(it['findings'])}",
-            f"{it['undecided']}",
-            it["doctor"],
+            f"{each['seed']}",
+            f"{each['minutes']:g}",
+            f"{len(each['faults'])}",
+            f"{each['operation_count']:,}",
+            f"{each['process_count']:,}",
+            f"{len(each['findings'])}",
+            f"{each['undecided']}",
+            each["doctor"],
         )
     yield ""
     yield from _KINDS

@@ -94,7 +94,9 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
                 stack.push_async_callback(relay.stop)
             for address in scene.addresses:
                 await serving(address)
-            await _create_namespaces(scene.addresses[0], [f"127.0.0.1:{it}" for it in ports[:2]])
+            await _create_namespaces(
+                scene.addresses[0], [f"127.0.0.1:{each}" for each in ports[:2]]
+            )
             yield scene
 
 

@@ -228,8 +228,8 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(which=WHICH, seed=GRAPHS, store=STORES)
     def add(self, which: int, seed: int, store: int) -> None:
         """Call a leader, whose processor adds nodes that depend on those there are."""
-        name = self._pick(which, [it for it, job in self.jobs.items() if _may_add(job)])
-        if name is None or any(it.task.key.process_id == name for it in self.held.values()):
+        name = self._pick(which, [leader for leader, job in self.jobs.items() if _may_add(job)])
+        if name is None or any(held.task.key.process_id == name for held in self.held.values()):
             return
         chosen, job, at = random.Random(seed), self.jobs[name], self.stores[store]
         admission = self.do(at.store.admit(a_request(_key(name))))
@@ -255,7 +255,9 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, store=STORES)
     def retry(self, which: int, store: int) -> None:
-        name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
+        name = self._pick(
+            which, [leader for leader, job in self.jobs.items() if job.state == "failed"]
+        )
         if name is None:
             return
         failed = self.jobs[name].named("failed")
@@ -303,7 +305,9 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(which=WHICH, store=STORES)
     def repair_leader(self, which: int, store: int) -> None:
         """Bring a leader in error back without asking its processor."""
-        name = self._pick(which, [it for it, job in self.jobs.items() if job.state == "failed"])
+        name = self._pick(
+            which, [leader for leader, job in self.jobs.items() if job.state == "failed"]
+        )
         if name is not None:
             self.do(self.stores[store].store.writes.simple_repair(_key(name)))
             self.jobs[name].state = "running"
@@ -315,8 +319,8 @@ class JobsMachine(RuleBasedStateMachine):
         among = [
             (name, node)
             for name, job in self.jobs.items()
-            for node, it in job.nodes.items()
-            if it.has_follower
+            for node, spec in job.nodes.items()
+            if spec.has_follower
         ]
         chosen = self._pick(which, among)
         if chosen is None or not really:
@@ -387,7 +391,7 @@ class JobsMachine(RuleBasedStateMachine):
         for _ in range(ROUNDS_MAX):
             self.let_time_pass()
             self.claim(store)
-            of_job = [it for it in self.held if _job_of(self.held[it].task) == name]
+            of_job = [held for held in self.held if _job_of(self.held[held].task) == name]
             if not of_job:
                 return
             self.settle(list(self.held).index(of_job[0]), word, continues=True)
@@ -464,8 +468,8 @@ class JobsMachine(RuleBasedStateMachine):
         if job.state == "running":
             job.maintain()
         else:
-            leased = {it.task.key.process_id for it in self.held.values()}
-            job.stop(it for it in job.named("running") if f"{name}/{it}" not in leased)
+            leased = {held.task.key.process_id for held in self.held.values()}
+            job.stop(each for each in job.named("running") if f"{name}/{each}" not in leased)
 
     def teardown(self) -> None:
         """Let everything that there is come to its end, and see that it does, without recovery."""
@@ -501,7 +505,9 @@ class JobsMachine(RuleBasedStateMachine):
             assert self.do(self.stores[0].states(_key(name))) == job.states, name
             assert self.do(self.stores[0].job_state(_key(name))) == job.state, name
             told = self.do(self.stores[0].attempts(_key(name)))
-            begun = {node: it.attempt for node, it in job.nodes.items() if it.state != "ready"}
+            begun = {
+                node: spec.attempt for node, spec in job.nodes.items() if spec.state != "ready"
+            }
             assert begun.items() <= told.items(), name
         assert broken_invariants(self.machinery.observer) == {}
         assert self.past.look(self.machinery.observer) == []
@@ -526,7 +532,7 @@ class JobsMachine(RuleBasedStateMachine):
             of_node = job.nodes[node]
             may_run = {"running", "failed"} if task.task_type in REVIVING else {"running"}
             assert of_node.state in may_run, f"{name}/{node} is begun, and {of_node.state}"
-            undone = [it for it in of_node.before if job.nodes[it].state != "done"]
+            undone = [each for each in of_node.before if job.nodes[each].state != "done"]
             assert not undone, f"{name}/{node} is begun before {undone}"
             if task.task_type is TaskType.INIT and task.task_id not in of_node.inits:
                 of_node.inits.append(task.task_id)
@@ -577,8 +583,8 @@ class JobsMachine(RuleBasedStateMachine):
             (name, node)
             for name, job in self.jobs.items()
             if job.state in {"running", "failed"}
-            for node, it in job.nodes.items()
-            if it.state == "failed" and it.has_follower
+            for node, spec in job.nodes.items()
+            if spec.state == "failed" and spec.has_follower
         ]
 
     def _running_jobs(self) -> list[str]:

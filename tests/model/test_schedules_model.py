@@ -35,7 +35,7 @@ from tests.support.storage.store import BROKEN, empty, success
 T = TypeVar("T")
 
 POLICIES = st.sampled_from(OverlapPolicy)
-QUEUED_POLICIES = POLICIES.filter(lambda it: it is not OverlapPolicy.CANCEL_PREVIOUS)
+QUEUED_POLICIES = POLICIES.filter(lambda one: one is not OverlapPolicy.CANCEL_PREVIOUS)
 
 
 class ScheduleMachine(RuleBasedStateMachine):
@@ -98,7 +98,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         if not at_work:
             return
         instant, store = at_work[which % len(at_work)], self.timetable.store
-        [run] = [it for it in self._runs() if it.instant == instant]
+        [run] = [each for each in self._runs() if each.instant == instant]
         if how == "gone":
             self.do(store.writes.remove(process_of(run)))
         else:
@@ -118,7 +118,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     def backfill(self, ago: int, count: int, policy: OverlapPolicy) -> None:
         instants = [self.next - (ago + 1 + number) * MINUTE for number in range(count)]
         schedule = self.do(self.timetable.schedules.get(self.schedule.key))
-        upcoming = [Upcoming(it, it) for it in instants]
+        upcoming = [Upcoming(instant, instant) for instant in instants]
         self.do(self.timetable.schedules.backfill(schedule, upcoming, policy))
         for each in instants:
             if self.states.get(each) in {None, "skipped"}:
@@ -141,8 +141,8 @@ class ScheduleMachine(RuleBasedStateMachine):
     @invariant()
     def every_run_is_where_the_model_has_it(self) -> None:
         runs = self._runs()
-        assert {it.instant: it.state.value for it in runs} == self.states
-        started = [it.task_id for it in runs if it.task_id is not None]
+        assert {run.instant: run.state.value for run in runs} == self.states
+        started = [run.task_id for run in runs if run.task_id is not None]
         assert len(set(started)) == len(started)
         schedule = self.do(self.timetable.schedules.get(self.schedule.key))
         assert schedule.started_count == len(started)
@@ -163,7 +163,7 @@ class ScheduleMachine(RuleBasedStateMachine):
                 self.states[instant] = "skipped"
 
     def _at_work(self) -> list[dt.datetime]:
-        return sorted(it for it, state in self.states.items() if state == "running")
+        return sorted(each for each, state in self.states.items() if state == "running")
 
     def _runs(self) -> list[ScheduleRun]:
         return list(self.do(self.timetable.last(self.schedule)))

@@ -45,7 +45,7 @@ def graphs(draw: st.DrawFn, *, names: st.SearchStrategy[str] | None = None) -> l
 
 
 def edges_of(vertices: Sequence[Vertex]) -> list[tuple[str, str]]:
-    return sorted((before, it.name) for it in vertices for before in it.predecessors)
+    return sorted((before, vertice.name) for vertice in vertices for before in vertice.predecessors)
 
 
 class Reader:
@@ -98,23 +98,23 @@ class Reader:
             top -= 1
         while bottom + 1 < len(self.lines) and self.lines[bottom][column] in "│┤├┬┼╮╭":
             bottom += 1
-        touched = {it: self.lines[it][column] for it in range(top, bottom + 1)}
-        sources = [it for it, corner in touched.items() if corner in "╮╯┤"]
-        tees = [it for it, corner in touched.items() if corner in _TEES]
-        targets = [it for it, corner in touched.items() if corner in "╭╰├"]
+        touched = {number: self.lines[number][column] for number in range(top, bottom + 1)}
+        sources = [target for target, corner in touched.items() if corner in "╮╯┤"]
+        tees = [target for target, corner in touched.items() if corner in _TEES]
+        targets = [target for target, corner in touched.items() if corner in "╭╰├"]
         if not sources and len(targets) + len(tees) > 1:
             assert len(tees) == 1, "it is ambiguous which of them the bus comes from"
             sources = tees
-        for it in targets + tees:
-            if row in sources and it != row:
-                yield from self.follow(it, column + 1)
+        for target in targets + tees:
+            if row in sources and target != row:
+                yield from self.follow(target, column + 1)
 
 
 @given(graphs())
 def test_each_edge_can_be_followed_and_none_that_is_not_there(graph: list[Vertex]) -> None:
     reader = Reader(drawing(graph, width=WIDE))
 
-    assert reader.names == sorted(it.name for it in graph)
+    assert reader.names == sorted(vertex.name for vertex in graph)
     assert reader.edges == edges_of(graph)
 
 
@@ -123,7 +123,7 @@ def test_each_name_is_shown_once_whatever_it_is(graph: list[Vertex]) -> None:
     lines = drawing(graph, width=WIDE)
 
     shown = "\n".join(line.plain for line in lines)
-    assert all(f" {shown_name(it.name)}" in shown for it in graph)
+    assert all(f" {shown_name(vertex.name)}" in shown for vertex in graph)
     symbols = sum(shown.count(f"{look.symbol} ") for look in LOOKS.values())
     assert symbols >= len(graph)
     assert shown.isprintable() or shown.replace("\n", "").isprintable()
@@ -168,15 +168,17 @@ def test_a_flowchart_has_each_node_and_each_edge_by_the_rules_of_mermaid(
     states = {}
     for line in lines:
         if node := re.fullmatch(r'  (n\d+)\["([^"`\[\]<>{}()|\\&]+)"\]:::(\w+)', line):
-            nodes[node[1]] = re.sub(r"#(\d+);", lambda it: chr(int(it[1])), node[2])
+            nodes[node[1]] = re.sub(r"#(\d+);", lambda each: chr(int(each[1])), node[2])
             states[node[1]] = node[3]
         elif edge := re.fullmatch(r"  (n\d+) --> (n\d+)", line):
             edges.append((nodes[edge[1]], nodes[edge[2]]))
         else:
             assert re.fullmatch(r"  classDef \w+ [\w#:,-]+", line), line
     assert head == "flowchart LR"
-    assert [*nodes.values()] == [shown_name(it.name) for it in graph]
-    assert [*states.values()] == [it.state for it in graph]
+    assert [*nodes.values()] == [shown_name(vertex.name) for vertex in graph]
+    assert [*states.values()] == [vertex.state for vertex in graph]
     assert sorted(edges) == sorted(
-        (shown_name(before), shown_name(it.name)) for it in graph for before in it.predecessors
+        (shown_name(before), shown_name(vertex.name))
+        for vertex in graph
+        for before in vertex.predecessors
     )

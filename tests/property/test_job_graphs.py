@@ -50,7 +50,9 @@ def edges(*plans: NodePlan) -> tuple[list[tuple[int, int]], list[tuple[int, int]
         *((node.ordinal, node.successors) for each in plans for node in each.nodes),
         *itertools.chain.from_iterable(each.appended.items() for each in plans),
     ]
-    return sorted(at_targets), sorted((it, after) for it, afters in successors for after in afters)
+    return sorted(at_targets), sorted(
+        (successor, after) for successor, afters in successors for after in afters
+    )
 
 
 def assert_names_a_cycle(graph: Mapping[str, Sequence[str]], error: GraphError) -> None:
@@ -78,13 +80,13 @@ def test_a_graph_is_planned_if_and_only_if_it_can_be_ordered(graph: Graph) -> No
 
     planned = plan(graph, KNOWN)
 
-    ordinals = KNOWN | {it.spec.name: it.ordinal for it in planned.nodes}
+    ordinals = KNOWN | {node.spec.name: node.ordinal for node in planned.nodes}
     expected = sorted(
         (ordinals[a], ordinals[name]) for name, before in graph.items() for a in before
     )
     assert edges(planned) == (expected, expected)
     assert set(planned.appended) <= set(KNOWN.values())
-    assert [it.ordinal for it in planned.nodes] == list(range(4, 4 + len(graph)))
+    assert [node.ordinal for node in planned.nodes] == list(range(4, 4 + len(graph)))
 
 
 @given(SEEDS)

@@ -117,14 +117,14 @@ def test_each_request_ends_once_by_what_came_first(
             else:
                 ledger.answer(pending)
 
-    waiting = [it for it in ledger.pendings if it.call_id not in ledger.ends]
-    assert [end_of(it) for it in ledger.pendings] == [
-        ledger.ends.get(it.call_id) for it in ledger.pendings
+    waiting = [each for each in ledger.pendings if each.call_id not in ledger.ends]
+    assert [end_of(each) for each in ledger.pendings] == [
+        ledger.ends.get(each.call_id) for each in ledger.pendings
     ]
     assert len(ledger.unanswered) == len(waiting)
-    assert len({it.call_id for it in ledger.pendings}) == len(ledger.pendings)
+    assert len({each.call_id for each in ledger.pendings}) == len(ledger.pendings)
     ledger.cut()
-    assert all(it.answer.done() for it in ledger.pendings)
+    assert all(each.answer.done() for each in ledger.pendings)
 
 
 def test_an_answer_to_an_unknown_request_is_ignored() -> None:
@@ -152,8 +152,8 @@ def tallies(draw: st.DrawFn) -> StepTally:
 
 
 def grown(before: StepTally, more: StepTally) -> StepTally:
-    names = [it.name for it in dataclasses.fields(StepTally)]
-    return StepTally(**{it: getattr(before, it) + getattr(more, it) for it in names})
+    names = [field.name for field in dataclasses.fields(StepTally)]
+    return StepTally(**{name: getattr(before, name) + getattr(more, name) for name in names})
 
 
 def replica(
@@ -189,7 +189,7 @@ COURSES = st.lists(
         Course,
         st.fixed_dictionaries(dict.fromkeys(NAMES, tallies())),
         st.dictionaries(st.sampled_from(NAMES), tallies()),
-        st.integers(1, 10_000_000).map(lambda it: it / 1000),
+        st.integers(1, 10_000_000).map(lambda one: one / 1000),
         st.sampled_from((GONE, NEW, BOTH)),
     ),
     max_size=5,
@@ -198,16 +198,18 @@ COURSES = st.lists(
 
 def before_and_after(courses: list[Course]) -> tuple[Activity, Activity]:
     before = [
-        replica(number, it.then) for number, it in enumerate(courses) if it.fate in {GONE, BOTH}
+        replica(number, course.then)
+        for number, course in enumerate(courses)
+        if course.fate in {GONE, BOTH}
     ]
     after = [
         replica(
             number,
-            {name: grown(it.then[name], done) for name, done in it.done.items()},
-            heartbeat_at=START + seconds(it.lasting),
+            {name: grown(course.then[name], done) for name, done in course.done.items()},
+            heartbeat_at=START + seconds(course.lasting),
         )
-        for number, it in enumerate(courses)
-        if it.fate in {NEW, BOTH}
+        for number, course in enumerate(courses)
+        if course.fate in {NEW, BOTH}
     ]
     return an_activity(*before), an_activity(*after)
 
@@ -218,7 +220,7 @@ def test_a_rate_is_what_was_done_over_the_time_between_two_heartbeats(
 ) -> None:
     found = rates_between(*before_and_after(courses))
 
-    assert found.keys() == {number for number, it in enumerate(courses) if it.fate == BOTH}
+    assert found.keys() == {number for number, each in enumerate(courses) if each.fate == BOTH}
     for number, rates in found.items():
         course = courses[number]
         assert rates == {name: rate(done, course.lasting) for name, done in course.done.items()}
@@ -237,8 +239,8 @@ def test_all_replicas_together_do_what_each_does_in_whatever_order_they_are(
     assert rates_between(shuffled, after) == found
     for name, total in together.items():
         each = [rates[name] for rates in found.values() if name in rates]
-        assert math.isclose(total.settled_per_second, sum(it.settled_per_second for it in each))
-        assert math.isclose(total.failed_per_second, sum(it.failed_per_second for it in each))
+        assert math.isclose(total.settled_per_second, sum(one.settled_per_second for one in each))
+        assert math.isclose(total.failed_per_second, sum(one.failed_per_second for one in each))
 
 
 @given(

@@ -51,7 +51,7 @@ def histogram() -> Histogram:
 
 
 def distributions(of: Histogram) -> list[Distribution]:
-    return [it for it in of.snapshot().values.values() if isinstance(it, Distribution)]
+    return [value for value in of.snapshot().values.values() if isinstance(value, Distribution)]
 
 
 @given(records)
@@ -64,10 +64,10 @@ def test_every_value_is_in_one_bucket_of_one_set_of_labels(
 
     found = distributions(made)
     edges = [(-math.inf, BOUNDS[0]), *zip(BOUNDS, (*BOUNDS[1:], math.inf), strict=True)]
-    assert [sum(counts) for counts in zip(*(it.bucket_counts for it in found), strict=True)] == (
+    assert [sum(counts) for counts in zip(*(one.bucket_counts for one in found), strict=True)] == (
         [sum(low < value <= high for _, value in recorded) for low, high in edges] if found else []
     )
-    assert sum(it.total for it in found) == pytest.approx(sum(value for _, value in recorded))
+    assert sum(one.total for one in found) == pytest.approx(sum(value for _, value in recorded))
 
 
 @given(records)
@@ -98,7 +98,7 @@ def test_snapshots_of_other_threads_never_go_back_and_never_fail() -> None:
 
     def look() -> None:
         while not done.is_set():
-            counts.append(sum(it.count for it in distributions(made)))
+            counts.append(sum(distribution.count for distribution in distributions(made)))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -108,7 +108,7 @@ def test_snapshots_of_other_threads_never_go_back_and_never_fail() -> None:
     thread.join()
 
     assert counts == sorted(counts)
-    assert sum(it.count for it in distributions(made)) == RECORDS
+    assert sum(distribution.count for distribution in distributions(made)) == RECORDS
 
 
 LINES = st.lists(
@@ -245,7 +245,7 @@ def test_baggage_survives_a_round_trip(pairs: dict[str, str]) -> None:
         (["a,=1,b=2"], "b=2"),
         (["a=\u00e4,b=\x1b,c=3"], "c=3"),
         ([""], None),
-        ([",".join(f"k{it}=v" for it in range(100))], ",".join(f"k{it}=v" for it in range(64))),
+        ([",".join(f"k{n}=v" for n in range(100))], ",".join(f"k{n}=v" for n in range(64))),
         (["a=1,b=" + "x" * 8_188 + ",c=3"], "a=1"),
         (["a=" + "x" * 8_190], "a=" + "x" * 8_190),
         (["a=" + "x" * 8_191], None),
@@ -255,7 +255,7 @@ def test_baggage_survives_a_round_trip(pairs: dict[str, str]) -> None:
 def test_valid_baggage_members_are_kept_while_there_is_room(
     given_: list[str], kept: str | None
 ) -> None:
-    assert carried([("baggage", it) for it in given_]).get("baggage") == kept
+    assert carried([("baggage", each) for each in given_]).get("baggage") == kept
 
 
 @pytest.mark.parametrize(("length", "told"), [(4_096, True), (4_097, False)])

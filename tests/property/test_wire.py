@@ -79,11 +79,11 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is tuple:
         return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        return st.one_of([values(it) for it in typing.get_args(hint)])
+        return st.one_of([values(arg) for arg in typing.get_args(hint)])
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return st.builds(
-            hint, **{it.name: values(hints[it.name]) for it in dataclasses.fields(hint)}
+            hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)}
         )
     return st.sampled_from(hint) if issubclass(hint, enum.Enum) else st.just(None)
 
@@ -187,7 +187,7 @@ def test_the_message_about_a_refused_field_is_short(field: str) -> None:
 
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40).filter(
-    lambda it: len(it.encode()) <= wire.ID_BYTES_MAX
+    lambda each: len(each.encode()) <= wire.ID_BYTES_MAX
 )
 VERSIONS = st.lists(
     st.integers(0, domain.VERSION_PART_MAX), min_size=1, max_size=domain.VERSION_PARTS_MAX
@@ -261,8 +261,10 @@ def test_any_constraints_are_within_bounds_or_rejected_by_field(
     if found is None:
         with pytest.raises(errors.InvalidRequestError) as refused:
             violations.raise_any()
-        assert all(it.field.startswith("constraints.") for it in refused.value.violations)
-        assert all(len(it.description) < 1000 for it in refused.value.violations)
+        assert all(
+            violation.field.startswith("constraints.") for violation in refused.value.violations
+        )
+        assert all(len(violation.description) < 1000 for violation in refused.value.violations)
         return
     assert len(found.gates) == len(message.gates) <= domain.GATES_MAX
     assert 1 <= found.priority <= domain.PRIORITY_MAX
@@ -324,11 +326,13 @@ def test_a_policy_survives_a_round_trip(policy: RetryPolicy) -> None:
 def test_changes_of_a_job_lose_no_node(job: Job, nodes: list[Node]) -> None:
     sent = list(job_codec.changes_to_wire(job, nodes, sent_revision=0))
 
-    assert [it.name for message in sent for it in message.nodes] == [it.name for it in nodes]
+    assert [node.name for message in sent for node in message.nodes] == [
+        node.name for node in nodes
+    ]
     assert sent[-1].job == job_codec.job_to_wire(job)
 
 
-@given(INSTANTS, TEXTS.filter(lambda it: 0 < len(it.encode()) <= wire.ID_BYTES_MAX))
+@given(INSTANTS, TEXTS.filter(lambda each: 0 < len(each.encode()) <= wire.ID_BYTES_MAX))
 def test_a_page_token_comes_back_or_is_refused(created_at: dt.datetime, job_id: str) -> None:
     token = page_tokens.JOBS.write((created_at, job_id))
 

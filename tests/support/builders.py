@@ -232,7 +232,9 @@ def make_replica_facts(replica_id: int = 1, **fields: Any) -> ReplicaFacts:
 def make_activity(*replicas: ReplicaFacts, **counts: Any) -> Activity:
     """Return what goes on in these replicas; what waits was just counted, and is nothing."""
     facts = Facts(
-        read_at=START, replicas={it.replica_id: it for it in replicas}, collecting=seconds(1)
+        read_at=START,
+        replicas={replica.replica_id: replica for replica in replicas},
+        collecting=seconds(1),
     )
     return Activity(facts=facts, counts=QueueCounts(**{"age": seconds(0)} | counts))
 

@@ -292,7 +292,7 @@ def _looked(snapshot: Snapshot) -> Outcome:
 
 def _traced(trace: Trace) -> Outcome:
     events = sorted(
-        (event for task in trace.tasks for event in task.events), key=lambda it: it.event_id
+        (event for task in trace.tasks for event in task.events), key=lambda each: each.event_id
     )
     if [event.event_id for event in events] != list(range(1, len(events) + 1)):
         return Unknown("not all of it is on the page")

@@ -181,7 +181,7 @@ def _crowded(tasks: Iterable[GatedTask], settled: Mapping[int, Span]) -> Iterato
             for gate in task.gates:
                 by_gate[gate].append((settled[task.task_id], task))
     for gate, steps in by_gate.items():
-        steps.sort(key=lambda it: it[0].begun_at)
+        steps.sort(key=lambda each: each[0].begun_at)
         inside: list[tuple[float, int]] = []
         for span, task in steps:
             while inside and inside[0][0] <= span.begun_at:
@@ -207,9 +207,11 @@ def _out_of_order(
         if task.order_key and task.element in sent:
             by_order[task.order_key].append(task)
     for key, ordered in by_order.items():
-        ordered.sort(key=lambda it: it.version)
+        ordered.sort(key=lambda each: each.version)
         for place, large in enumerate(ordered):
-            begun_at = min((it.begun_at for it in by_task.get(large.task_id, ())), default=math.inf)
+            begun_at = min(
+                (each.begun_at for each in by_task.get(large.task_id, ())), default=math.inf
+            )
             for small in ordered[:place]:
                 span = settled.get(small.task_id)
                 knew = accepted.get(small.element, math.inf) < sent[large.element]
@@ -232,9 +234,11 @@ def _instants(operations: Iterable[Operation]) -> tuple[dict[str, float], dict[s
     """Return when each element was first sent, and by when it was known to be accepted."""
     sent: dict[str, float] = {}
     accepted: dict[str, float] = {}
-    for it in operations:
-        if it.element and it.kind not in {Kind.AWAIT, Kind.CANCEL}:
-            sent[it.element] = min(it.sent_at, sent.get(it.element, math.inf))
-            if isinstance(it.outcome, Done | Accepted):
-                accepted[it.element] = min(it.answered_at, accepted.get(it.element, math.inf))
+    for operation in operations:
+        if operation.element and operation.kind not in {Kind.AWAIT, Kind.CANCEL}:
+            sent[operation.element] = min(operation.sent_at, sent.get(operation.element, math.inf))
+            if isinstance(operation.outcome, Done | Accepted):
+                accepted[operation.element] = min(
+                    operation.answered_at, accepted.get(operation.element, math.inf)
+                )
     return sent, accepted

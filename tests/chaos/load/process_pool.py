@@ -81,7 +81,7 @@ class ProcessPool:
 
     def pick(self) -> Subject | None:
         """Return the process to ask next; None: it is time for a new one."""
-        self._subjects = [it for it in self._subjects if it.left > 0 and not it.over]
+        self._subjects = [each for each in self._subjects if each.left > 0 and not each.over]
         if len(self._subjects) < _SIZE:
             return None
         subject = self._subjects[int(len(self._subjects) * self._random.random() ** 2)]

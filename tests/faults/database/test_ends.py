@@ -103,11 +103,11 @@ async def test_jobs_go_on_where_they_were_and_each_node_is_done_once(
 
 def ended(replicas: Sequence[Replica], namespace: str) -> tuple[float, float]:
     """Return how many nodes and jobs the replicas have counted as done."""
-    counts = [it.engine.metrics for it in replicas]
+    counts = [replica.engine.metrics for replica in replicas]
     labels = (namespace, "done")
     return (
-        sum(it.job_nodes_ended.value(labels) for it in counts),
-        sum(it.jobs_ended.value(labels) for it in counts),
+        sum(count.job_nodes_ended.value(labels) for count in counts),
+        sum(count.jobs_ended.value(labels) for count in counts),
     )
 
 

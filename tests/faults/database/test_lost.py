@@ -73,7 +73,7 @@ async def test_a_settlement_whose_commit_failed_is_written_again(env: FaultEnv, 
     await env.at_rest()
 
     assert (answer.response, events) == (b"1", [b"1"])
-    assert [it.task.attempt for it in env.asked_for(process_id)] == [1, 1]
+    assert [request.task.attempt for request in env.asked_for(process_id)] == [1, 1]
     env.judge()
 
 
@@ -128,7 +128,7 @@ async def test_a_settlement_whose_answer_was_lost_is_known_to_be_done_and_its_wo
     # It is neither taken for one that the fence has refused, nor are its next steps left to a scan.
     assert [env.points.count(point) for point in ("fenced", "zombie_collected")] == before
     assert env.events(process_id) == [b"1", b"2", b"3"]
-    assert [it.task.attempt for it in env.asked_for(process_id)] == [1, 1, 1]
+    assert [request.task.attempt for request in env.asked_for(process_id)] == [1, 1, 1]
     env.judge()
 
 

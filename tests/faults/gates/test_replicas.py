@@ -241,4 +241,4 @@ async def answers_of(gated: Gated, tasks: list[Task]) -> list[bytes]:
             group.create_task(gated.env.client.await_task(name, task_id=task_id))
             for name, task_id in tasks
         ]
-    return [it.result().response for it in asked]
+    return [each.result().response for each in asked]

@@ -253,7 +253,7 @@ def value_of(hint: Any, source: Source, path: str) -> Any:  # noqa: PLR0911  # a
 def _member(members: tuple[Any, ...], source: Source, path: str) -> Any:
     if type(None) in members and not source.has(path):
         return None
-    there = [it for it in members if it is not type(None)]
+    there = [member for member in members if member is not type(None)]
     return value_of(there[source.pick(path, len(there))], source, path)
 
 
@@ -269,7 +269,7 @@ def _mapping(args: tuple[Any, ...], source: Source, path: str) -> Any:
 
 def _items(origin: type, args: tuple[Any, ...], source: Source, path: str) -> Any:
     if origin is tuple and args[-1] is not ...:
-        return tuple(value_of(it, source, f"{path}.{i}") for i, it in enumerate(args))
+        return tuple(value_of(arg, source, f"{path}.{i}") for i, arg in enumerate(args))
     if args == (int,) and origin is not list and not source.has(path):
         return ()
     count = source.pick(path, 3) if source.has(path) else 0
@@ -315,7 +315,7 @@ def _plain(kind: Any, source: Source, path: str) -> Any:  # noqa: C901, PLR0911,
 def _record(kind: type, source: Source, path: str) -> Any:
     hints = typing.get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
-        names = [it.name for it in dataclasses.fields(kind) if it.init]
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
     else:
         assert issubclass(kind, msgspec.Struct | tuple), f"no values of {kind} are known"
         names = list(
@@ -347,13 +347,13 @@ def shown(value: Any) -> str:  # noqa: C901, PLR0911, PLR0912  # as above
         case type():
             return value.__name__
         case Graph():
-            return ", ".join(f"{it!r} of {it.args!r}" for it in value)
+            return ", ".join(f"{each!r} of {each.args!r}" for each in value)
         case Mapping():
             return "{" + ", ".join(sorted(f"{shown(k)}: {shown(value[k])}" for k in value)) + "}"
         case str() | bytes():
             return _short(value)
         case _ if dataclasses.is_dataclass(value):
-            return _fields(value, [it.name for it in dataclasses.fields(value)])
+            return _fields(value, [field.name for field in dataclasses.fields(value)])
         case msgspec.Struct():
             return _fields(value, value.__struct_fields__)
         case tuple() if hasattr(value, "_fields"):
@@ -465,11 +465,11 @@ def lines_of(name: str, function: Callable[..., Any]) -> Iterator[str]:
     seen: set[str] = set()
     for variant in range(VARIANTS):
         arguments = {
-            it: hints[it]()
-            if is_filling and it == "message"
-            else _argument(it, hints[it], Source(variant), str(place))
-            for place, it in enumerate(parameters)
-            if it != "kind"
+            parameter: hints[parameter]()
+            if is_filling and parameter == "message"
+            else _argument(parameter, hints[parameter], Source(variant), str(place))
+            for place, parameter in enumerate(parameters)
+            if parameter != "kind"
         }
         given = shown(list(arguments.values()))
         if given in seen:
@@ -514,13 +514,15 @@ def _outcome(
     try:
         result = function(*positional, **named)
     except errors.InvalidRequestError as error:
-        return "refused: " + "; ".join(_violation(it) for it in error.violations)
+        return "refused: " + "; ".join(_violation(violation) for violation in error.violations)
     except (ValueError, TypeError, KeyError, AssertionError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     # A function that fills one of its arguments, or notes what is wrong in it.
-    filled = [it for it in arguments.values() if isinstance(it, Violations | Message)]
+    filled = [
+        argument for argument in arguments.values() if isinstance(argument, Violations | Message)
+    ]
     text = shown(result)
-    if result is None or any(isinstance(it, Violations) for it in filled):
+    if result is None or any(isinstance(each, Violations) for each in filled):
         text += f" and {shown(filled)}"
     return text
 

@@ -149,7 +149,8 @@ class MemoryProcesses:
         page = found[: query.page_size]
         return ProcessPage(
             listed=tuple(
-                Listed(process=it, first_wait=self.first.get(it.key.process_id)) for it in page
+                Listed(process=each, first_wait=self.first.get(each.key.process_id))
+                for each in page
             ),
             next_before=page[-1] if len(found) > len(page) else None,
         )
@@ -272,7 +273,7 @@ class Memory:
 
     def backend(self, **others: Any) -> Backend:
         """Return all of it; what is not here, and not among the others, is not there."""
-        parts: dict[str, Any] = dict.fromkeys(it.name for it in dataclasses.fields(Backend))
+        parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Backend))
         parts |= {name: getattr(self, name, None) for name in parts}
         return Backend(**parts | others)
 

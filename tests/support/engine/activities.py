@@ -52,7 +52,7 @@ def a_replica(
         state=state,
         heartbeat_at=at,
         heartbeat_age=dt.timedelta(),
-        step_count=sum(it.busy_count for it in namespaces),
+        step_count=sum(namespace.busy_count for namespace in namespaces),
         caller_count=callers,
         namespaces=namespaces,
         is_partial=False,
@@ -116,12 +116,14 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
 
 def replica_in(activity: Activity, replica_id: int) -> ReplicaActivity:
     unknown = a_replica(0, state=ReplicaState.UNSPECIFIED)
-    return next((it for it in activity.replicas if it.replica_id == replica_id), unknown)
+    return next(
+        (replica for replica in activity.replicas if replica.replica_id == replica_id), unknown
+    )
 
 
 def namespace_in(activity: Activity, replica_id: int, name: str) -> NamespaceActivity:
     found = replica_in(activity, replica_id).namespaces
-    return next((it for it in found if it.namespace == name), a_namespace(name))
+    return next((each for each in found if each.namespace == name), a_namespace(name))
 
 
 def tally_in(activity: Activity, replica_id: int, namespace: str) -> StepTally:
@@ -131,4 +133,6 @@ def tally_in(activity: Activity, replica_id: int, namespace: str) -> StepTally:
 
 
 def queue_in(activity: Activity, namespace: str) -> NamespaceQueue:
-    return next((it for it in activity.queues if it.namespace == namespace), a_queue(namespace))
+    return next(
+        (queue for queue in activity.queues if queue.namespace == namespace), a_queue(namespace)
+    )

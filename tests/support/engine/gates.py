@@ -138,7 +138,7 @@ class Gated:
         await next(self.turns).gates.set(gate, capacity)
 
     async def line(self, gate: str) -> list[str]:
-        return [it.process_id for it in (await next(self.turns).gates.get(gate)).line]
+        return [each.process_id for each in (await next(self.turns).gates.get(gate)).line]
 
     async def ended_as(self, process_id: str, task_id: int) -> str:
         return await refused(next(self.turns).await_task(process_id, task_id=task_id, timeout=10))
@@ -207,7 +207,7 @@ class Gated:
     def at(self, *numbers: int) -> "Gated":
         """Return this with its requests to these replicas, in the order of their addresses."""
         return dataclasses.replace(
-            self, turns=itertools.cycle([self.clients[it] for it in numbers])
+            self, turns=itertools.cycle([self.clients[number] for number in numbers])
         )
 
     def state(self, process_id: str) -> list[str]:
@@ -274,7 +274,7 @@ async def running_pair(conninfo: str) -> AsyncIterator[tuple[Replica, Replica]]:
     async with running_replica(conninfo, QUIET) as here, running_replica(conninfo, QUIET) as there:
         yield here, there
         for replica in (here, there):
-            found = [replica.points.count(it) for it in ("scan_found", "gates_scan_found")]
+            found = [replica.points.count(each) for each in ("scan_found", "gates_scan_found")]
             assert found == [0, 0]
 
 

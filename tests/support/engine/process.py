@@ -118,7 +118,11 @@ class ReplicaProcess(ChildProcess):
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def logged(self, event: str, **fields: object) -> list[Line]:
-        return [it for it in self.records if it["event"] == event and fields.items() <= it.items()]
+        return [
+            record
+            for record in self.records
+            if record["event"] == event and fields.items() <= record.items()
+        ]
 
     async def log_record(self, event: str, count: int = 1, **fields: object) -> Line:
         try:

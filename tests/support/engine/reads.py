@@ -59,7 +59,9 @@ async def named(
 ) -> Wait:
     """Wait until Get names a cause, see that List names the same, and return it."""
     wait = await first_wait(env.client, process_id, cause, satisfied)
-    listed = {it.process_id: it.first_wait async for it in env.client.list()}[process_id]
+    listed = {process.process_id: process.first_wait async for process in env.client.list()}[
+        process_id
+    ]
     assert listed is not None, f"List says that {process_id} waits for nothing"
     assert (listed.task_id, listed.cause) == (wait.task_id, wait.cause)
     return wait
@@ -74,7 +76,7 @@ async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> 
 
 async def all_silent(client: Client) -> None:
     async def are_silent() -> bool:
-        replicas = [it async for it in client.replicas.list()]
-        return all(it.state is ReplicaState.SILENT for it in replicas)
+        replicas = [replica async for replica in client.replicas.list()]
+        return all(replica.state is ReplicaState.SILENT for replica in replicas)
 
     await eventually(are_silent, pause=_PAUSE_SECONDS)

@@ -189,7 +189,11 @@ class Env:
                 await self.processor.received(seen, seconds=PATIENCE_SECONDS)
 
     def asked_for(self, process_id: str) -> list[Any]:
-        return [it for it in self.processor.requests if it.process.process_id == process_id]
+        return [
+            request
+            for request in self.processor.requests
+            if request.process.process_id == process_id
+        ]
 
     async def settled(self, process_id: str, count: int = 1, **facts: object) -> None:
         await self.points.wait("settled", count, key=self.key(process_id), **facts)

@@ -61,7 +61,7 @@ class Fault:
 
     def matches(self, turn: Turn) -> bool:
         """Count a turn, and tell whether it is the one."""
-        if self.has_struck or self._left < 1 or not any(self.text in it for it in turn.texts):
+        if self.has_struck or self._left < 1 or not any(self.text in text for text in turn.texts):
             return False
         self._left -= 1
         return self._left == 0

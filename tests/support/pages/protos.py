@@ -46,8 +46,8 @@ def _parsed() -> list[pb.FileDescriptorProto]:
 def _names(file: pb.FileDescriptorProto) -> Iterator[str]:
     for message in file.message_type:
         yield message.name
-        yield from (f"{message.name}.{it.name}" for it in message.nested_type)
-        yield from (f"{message.name}.{it.name}" for it in message.enum_type)
+        yield from (f"{message.name}.{each.name}" for each in message.nested_type)
+        yield from (f"{message.name}.{each.name}" for each in message.enum_type)
     yield from (enum.name for enum in file.enum_type)
 
 
@@ -62,7 +62,7 @@ class _Page:
         self._file = file
         self._home = home
         self._comments = {
-            tuple(it.path): it.leading_comments for it in file.source_code_info.location
+            tuple(each.path): each.leading_comments for each in file.source_code_info.location
         }
 
     def text(self) -> str:
@@ -75,7 +75,7 @@ class _Page:
         ]
         for number, service in enumerate(services):
             parts += self._service(service, (_SERVICE, number))
-        messages = [it for it in self._messages() if not it[1].options.map_entry]
+        messages = [each for each in self._messages() if not each[1].options.map_entry]
         if messages:
             parts.append("## Messages")
         for name, message, path in messages:
@@ -135,7 +135,9 @@ class _Page:
         yield table(("value", "number", "meaning"), rows)
 
     def _type(self, field: _Field, message: pb.DescriptorProto) -> str:
-        entry = next((it for it in message.nested_type if field.type_name.endswith(it.name)), None)
+        entry = next(
+            (each for each in message.nested_type if field.type_name.endswith(each.name)), None
+        )
         if entry is not None and entry.options.map_entry:
             key, value = entry.field
             return f"map of {self._type(key, entry)} to {self._type(value, entry)}"
@@ -168,7 +170,7 @@ class _Page:
 
 
 def prose(comment: str) -> str:
-    return fenced("\n".join(it.removeprefix(" ") for it in comment.strip("\n").splitlines()))
+    return fenced("\n".join(line.removeprefix(" ") for line in comment.strip("\n").splitlines()))
 
 
 def fenced(text: str) -> str:
@@ -188,5 +190,5 @@ def fenced(text: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(
-        f"| {' | '.join(it.replace('|', '&#124;') for it in line)} |" for line in lines
+        f"| {' | '.join(each.replace('|', '&#124;') for each in line)} |" for line in lines
     )

@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
     for name in sorted(sdk.__all__, key=str.lower):
         thing = getattr(sdk, name)
         things[_page_of(thing)].append(_thing(name, thing))
-    things["testing"] = [_thing(it, getattr(testing, it)) for it in sorted(testing.__all__)]
+    things["testing"] = [_thing(each, getattr(testing, each)) for each in sorted(testing.__all__)]
     return {
         f"{FOLDER}/{page}.md": "\n\n".join([_head(page), *sections]) + "\n"
         for page, sections in things.items()
@@ -80,7 +80,7 @@ def _thing(name: str, thing: object) -> str:
 def _class(name: str, thing: type) -> Iterator[str]:
     if issubclass(thing, enum.Enum):
         yield markdown(thing)
-        yield ", ".join(f"`{it.name}`" for it in thing) + "."
+        yield ", ".join(f"`{each.name}`" for each in thing) + "."
         return
     if issubclass(thing, Exception) and not _is_raised_by_users(thing):
         yield f"A `{thing.__bases__[0].__name__}`."
@@ -95,10 +95,10 @@ def _class(name: str, thing: type) -> Iterator[str]:
         yield f"It has all methods of [{base}](#{base.lower()}) too."
     members = dict(_members(thing))
     attributes = {
-        key: it.fget for key, it in members.items() if isinstance(it, property) and it.fget
+        key: each.fget for key, each in members.items() if isinstance(each, property) and each.fget
     }
     if attributes:
-        lines = [f"- `{key}`: {_one_line(it)}" for key, it in attributes.items()]
+        lines = [f"- `{key}`: {_one_line(attribute)}" for key, attribute in attributes.items()]
         yield "\n".join(lines)
     for key, member in members.items():
         function = getattr(thing, key)
@@ -111,11 +111,11 @@ def _class(name: str, thing: type) -> Iterator[str]:
 def _arguments(thing: object) -> str:
     """Return what a docstring says of arguments and errors."""
     text = f"{inspect.getdoc(thing) or ''}\n" if inspect.isfunction(thing) else ""
-    return _markdown("".join(it[0] for it in _SECTION.finditer(text)))
+    return _markdown("".join(each[0] for each in _SECTION.finditer(text)))
 
 
 def _public_bases(thing: type) -> list[str]:
-    return [it.__name__ for it in thing.__mro__[1:] if it.__name__ in sdk.__all__]
+    return [each.__name__ for each in thing.__mro__[1:] if each.__name__ in sdk.__all__]
 
 
 def _members(thing: type) -> Iterator[tuple[str, object]]:
@@ -140,7 +140,7 @@ def _signature(name: str, thing: object, *, is_async: bool = False) -> str:
         signature = inspect.signature(thing)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return f"```text\nclass {name}\n```"
-    parameters = [_short(it) for it in _parameters(signature.parameters)]
+    parameters = [_short(parameter) for parameter in _parameters(signature.parameters)]
     returned = signature.return_annotation
     result = "" if returned in {None, inspect.Signature.empty} else _short(_text(returned))
     wrapped = _WRAPPED.match(result)
@@ -151,24 +151,28 @@ def _signature(name: str, thing: object, *, is_async: bool = False) -> str:
     arrow = f" -> {result}" if result and kind != "class " else ""
     line = f"{kind}{name}({', '.join(parameters)}){arrow}"
     if len(line) > _WIDTH:
-        lines = "".join(f"    {it},\n" for it in parameters)
+        lines = "".join(f"    {parameter},\n" for parameter in parameters)
         line = f"{kind}{name}(\n{lines}){arrow}"
     return f"```text\n{line}\n```"
 
 
 def _parameters(parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
     is_keyword = False
-    for it in parameters.values():
-        if it.name == "self":
+    for parameter in parameters.values():
+        if parameter.name == "self":
             continue
-        if it.kind is it.KEYWORD_ONLY and not is_keyword:
+        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
             is_keyword = True
             yield "*"
-        stars = "*" * _STARS.get(it.kind, 0)
+        stars = "*" * _STARS.get(parameter.kind, 0)
         is_keyword |= bool(stars)
-        annotation = "" if it.annotation is it.empty else f": {_text(it.annotation)}"
-        default = "" if it.default is it.empty else f" = {_default(it.default)}"
-        yield f"{stars}{it.name}{annotation}{default}"
+        annotation = (
+            "" if parameter.annotation is parameter.empty else f": {_text(parameter.annotation)}"
+        )
+        default = (
+            "" if parameter.default is parameter.empty else f" = {_default(parameter.default)}"
+        )
+        yield f"{stars}{parameter.name}{annotation}{default}"
 
 
 def _text(annotation: object) -> str:

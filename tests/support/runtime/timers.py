@@ -23,7 +23,7 @@ class ManualTimers:
 
     @property
     def waiting(self) -> int:
-        return sum(not it.cancelled for it in self._timers)
+        return sum(not timer.cancelled for timer in self._timers)
 
     def monotonic(self) -> float:
         return self.now
@@ -35,8 +35,8 @@ class ManualTimers:
 
     def advance(self, seconds: float) -> None:
         end = self.now + seconds
-        while due := [it for it in self._timers if it.due_at <= end]:
-            first = min(due, key=lambda it: it.due_at)
+        while due := [timer for timer in self._timers if timer.due_at <= end]:
+            first = min(due, key=lambda each: each.due_at)
             self._timers.remove(first)
             self.now = first.due_at
             if not first.cancelled:

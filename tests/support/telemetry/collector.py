@@ -87,7 +87,9 @@ class Collector:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     points = metric.sum.data_points
-                    self._counts[metric.name] = int(sum(it.as_int + it.as_double for it in points))
+                    self._counts[metric.name] = int(
+                        sum(point.as_int + point.as_double for point in points)
+                    )
         async with self._news:
             self.pushes.append(request)
             self._news.notify_all()
@@ -174,5 +176,5 @@ def _values(pairs: Iterable[KeyValue]) -> dict[str, object]:
 def _value(value: AnyValue) -> object:
     kind = value.WhichOneof("value") or "string_value"
     if kind == "array_value":
-        return [_value(it) for it in value.array_value.values]
+        return [_value(each) for each in value.array_value.values]
     return getattr(value, kind)

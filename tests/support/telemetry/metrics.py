@@ -64,7 +64,7 @@ def registry_of(metrics: Metrics) -> CollectorRegistry:
 
 def families(text: str) -> dict[str, Exposed]:
     """Return what a scrape says, by the name of the family, without ``_total``."""
-    return {it.name: it for it in text_string_to_metric_families(text)}
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def read(text: str) -> dict[Series, float]:

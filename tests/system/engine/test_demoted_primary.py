@@ -82,7 +82,7 @@ class Pair:
 
     def __init__(self, primary: Server, standby: Server) -> None:
         self.primary, self.standby = primary, standby
-        self._hosts = [str(conninfo_to_dict(it.conninfo)["host"]) for it in (primary, standby)]
+        self._hosts = [str(conninfo_to_dict(each.conninfo)["host"]) for each in (primary, standby)]
 
     def both(self, database: str) -> str:
         """Return how to connect to whichever takes writes, by the conninfo of a database."""

@@ -148,7 +148,7 @@ class TestSigterm:
         hang.released.set()
 
         assert left == 0
-        assert {it.result() for it in told} == {(StatusCode.UNAVAILABLE, "REPLICA_STOPPED")}
+        assert {each.result() for each in told} == {(StatusCode.UNAVAILABLE, "REPLICA_STOPPED")}
 
     async def test_under_requests_that_never_pause_is_never_a_surprise(
         self, env: Env, database: str, tmp_path: Path
@@ -169,7 +169,7 @@ class TestSigterm:
             left = await leaving.left()
 
         assert left == 0
-        assert set.union(*(it.result() for it in asking)) <= {
+        assert set.union(*(each.result() for each in asking)) <= {
             "SHUTTING_DOWN",
             "REPLICA_STOPPED",
             "ENGINE_UNAVAILABLE",
@@ -196,7 +196,7 @@ class TestSigterm:
         ]
 
         assert (left, answers) == (0, [b"2", b"3"])
-        assert [it.task.args for it in env.asked_for("p")][1:] == [b"1", b"2", b"3"]
+        assert [request.task.args for request in env.asked_for("p")][1:] == [b"1", b"2", b"3"]
 
     async def test_without_work_leaves_at_once(self, database: str, tmp_path: Path) -> None:
         async with running_process(

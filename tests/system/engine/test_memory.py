@@ -64,7 +64,7 @@ async def left_by(ask: Callable[[], Awaitable[None]], *, rounds: int) -> Mapping
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
-        names = collections.Counter(name for it in gc.garbage if (name := _name_of(it)))
+        names = collections.Counter(name for thing in gc.garbage if (name := _name_of(thing)))
         gc.garbage.clear()
     gc.collect()
     return names
@@ -298,7 +298,7 @@ REQUESTS: list[Ask] = [
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("ask", REQUESTS, ids=lambda it: it.__name__)
+@pytest.mark.parametrize("ask", REQUESTS, ids=lambda each: each.__name__)
 async def test_what_a_request_takes_is_free_without_a_garbage_collection(
     asking: Asking, ask: Ask
 ) -> None:

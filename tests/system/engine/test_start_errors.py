@@ -108,7 +108,7 @@ def serving(*arguments: str, prepare: str = "") -> list[str]:
 
 def tls(path: str) -> tuple[str, ...]:
     files = (f"server.tls_certificate={path}", f"server.tls_key={path}")
-    return tuple(part for it in files for part in ("--set", it))
+    return tuple(part for file in files for part in ("--set", file))
 
 
 def port_of_the_embedded_server(ground: Ground) -> list[str]:
@@ -136,44 +136,44 @@ CASES: dict[str, tuple[Arrange, str]] = {
         lambda _: command("migrate", "--dsn", f"postgresql://u:{SECRET}/x@h/db"),
         "database.dsn: has a port",
     ),
-    "wrong password": (lambda it: at(it, password=f"not {SECRET}"), REFUSED),
+    "wrong password": (lambda each: at(each, password=f"not {SECRET}"), REFUSED),
     # All fail at much the same time; who is second has nothing to add.
     "wrong password, several replicas": (
-        lambda it: at(it, "--workers", "4", password=f"not {SECRET}"), REFUSED,
+        lambda each: at(each, "--workers", "4", password=f"not {SECRET}"), REFUSED,
     ),
-    "no password": (lambda it: at(it, password="", passfile="/nowhere"), REFUSED),
-    "no such database": (lambda it: at(it, dbname="nowhere"), 'database "nowhere" does not exist'),
-    "no right to make a schema": (lambda it: at(it, user="guest"), REFUSED + "permission denied"),
+    "no password": (lambda each: at(each, password="", passfile="/nowhere"), REFUSED),
+    "no such database": (lambda each: at(each, dbname="nowhere"), 'database "nowhere" does not exist'),
+    "no right to make a schema": (lambda each: at(each, user="guest"), REFUSED + "permission denied"),
     "too old a server": (
-        lambda it: serving("--dsn", it.dsn, prepare=FOR_NEWER_SERVERS),
+        lambda each: serving("--dsn", each.dsn, prepare=FOR_NEWER_SERVERS),
         "is too old: 15 or newer is needed",
     ),
-    "schema of a later release": (lambda it: serving("--dsn", it.later_database()), AHEAD),
+    "schema of a later release": (lambda each: serving("--dsn", each.later_database()), AHEAD),
     "schema of a later release, migrate": (
-        lambda it: command("migrate", "--dsn", it.later_database()), AHEAD,
+        lambda each: command("migrate", "--dsn", each.later_database()), AHEAD,
     ),
     "port in use": (
-        lambda it: at(it, "--set", f"server.bind={it.taken}"),
+        lambda each: at(each, "--set", f"server.bind={each.taken}"),
         "server.bind: address already in use: '{taken}'",
     ),
     "port in use for metrics": (
-        lambda it: at(it, "--set", f"telemetry.metrics_bind={it.taken}"),
+        lambda each: at(each, "--set", f"telemetry.metrics_bind={each.taken}"),
         "telemetry.metrics_bind: cannot listen on '{taken}'",
     ),
     "address of another machine": (
-        lambda it: at(it, "--set", "server.bind=192.0.2.1:7420"),
+        lambda each: at(each, "--set", "server.bind=192.0.2.1:7420"),
         "server.bind: cannot listen on '192.0.2.1:7420': ",
     ),
     "socket in no directory": (
-        lambda it: at(it, "--set", "server.bind=unix:/nowhere/engine.sock"),
+        lambda each: at(each, "--set", "server.bind=unix:/nowhere/engine.sock"),
         "No such file or directory",
     ),
     "unknown key": (
-        lambda it: serving("--config", it.file("[server]\nbindd = '127.0.0.1:1'")),
+        lambda each: serving("--config", each.file("[server]\nbindd = '127.0.0.1:1'")),
         "did you mean server.bind?",
     ),
     "wrong type": (
-        lambda it: serving("--config", it.file("[commit]\nbatch_max = 'many'")),
+        lambda each: serving("--config", each.file("[commit]\nbatch_max = 'many'")),
         "commit.batch_max: must be an integer from 1 to 10,000, got 'many'",
     ),
     "missing file": (
@@ -181,33 +181,33 @@ CASES: dict[str, tuple[Arrange, str]] = {
         "/nowhere/progressor.toml: cannot be read",
     ),
     "file that is not TOML": (
-        lambda it: serving("--config", it.file("server = [")), "{directory}/file: is not TOML",
+        lambda each: serving("--config", each.file("server = [")), "{directory}/file: is not TOML",
     ),
     "missing certificate": (
-        lambda it: at(it, *tls("/nowhere/tls.pem")),
+        lambda each: at(each, *tls("/nowhere/tls.pem")),
         "server.tls_certificate: /nowhere/tls.pem: No such file",
     ),
     "certificate that is not PEM": (
-        lambda it: at(it, *tls(it.file("not PEM"))),
+        lambda each: at(each, *tls(each.file("not PEM"))),
         "server.tls_certificate: {directory}/file and {directory}/file",
     ),
     "no PostgreSQL on the machine": (
-        lambda it: serving("--data-directory", str(it.directory), prepare=WITHOUT_WHEEL),
+        lambda each: serving("--data-directory", str(each.directory), prepare=WITHOUT_WHEEL),
         "name a server with database.dsn",
     ),
     "no binaries in the directory": (
-        lambda it: serving(
-            "--data-directory", str(it.directory / "data"),
-            "--set", f"database.embedded_binaries={it.directory}",
+        lambda each: serving(
+            "--data-directory", str(each.directory / "data"),
+            "--set", f"database.embedded_binaries={each.directory}",
         ),
         "database.embedded_binaries: no postgres and initdb in",
     ),
     "data directory in use": (
-        lambda it: serving("--data-directory", str(it.directory)),
+        lambda each: serving("--data-directory", str(each.directory)),
         "embedded PostgreSQL in {directory} is in use by the process",
     ),
     "data directory that is a file": (
-        lambda it: serving("--data-directory", it.file("data")),
+        lambda each: serving("--data-directory", each.file("data")),
         "embedded PostgreSQL in {directory}/file",
     ),
     "port in use for the embedded server": (
@@ -240,7 +240,7 @@ def test_an_error_at_the_start_is_one_line_and_exit_code_2(case: str, ground: Gr
     assert len(told) == 1, done.stderr
     assert told[0].startswith("error: ")
     assert expected.format(**facts) in told[0]
-    assert [it for it in logged if it["level"] != "info"] == []
+    assert [each for each in logged if each["level"] != "info"] == []
     assert SECRET not in done.stderr + done.stdout
 
 

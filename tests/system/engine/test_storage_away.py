@@ -118,7 +118,7 @@ class TestLostLater:
 
         assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
         assert answer.response == b"1"
-        assert [it.payload for it in (await env.client.get("p")).history] == [b"1"]
+        assert [event.payload for event in (await env.client.get("p")).history] == [b"1"]
 
     async def test_the_log_tells_once_that_it_does_not_serve_and_once_that_it_does(
         self, env: Env, mortal: Cluster, caplog: pytest.LogCaptureFixture
@@ -129,7 +129,11 @@ class TestLostLater:
         await bring_back(mortal)
         await health_becomes(env.replica.address, SERVING)
 
-        told = [it.getMessage() for it in caplog.records if it.name == "progressor.engine.engine"]
+        told = [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == "progressor.engine.engine"
+        ]
         assert told == ["engine does not serve", "engine serving again"]
 
     async def test_what_was_accepted_is_kept(self, env: Env, mortal: Cluster) -> None:
@@ -168,7 +172,7 @@ class TestLostLater:
         await bring_back(mortal)
         await env.settled("p", 2)
 
-        assert [it.payload for it in (await env.client.get("p")).history] == [b"fired"]
+        assert [event.payload for event in (await env.client.get("p")).history] == [b"fired"]
 
 
 class TestLostForLongerThanTheLease:

@@ -48,12 +48,12 @@ async def held(
 
 
 async def line_of(env: Env, gate: str = "mutex") -> list[str]:
-    return [it.process_id for it in (await env.client.gates.get(gate)).line]
+    return [each.process_id for each in (await env.client.gates.get(gate)).line]
 
 
 async def status_of(env: Env, process_id: str, task_id: int) -> TaskStatus:
     tasks = (await env.client.trace(process_id)).tasks
-    return next(it.status for it in tasks if it.task_id == task_id)
+    return next(task.status for task in tasks if task.task_id == task_id)
 
 
 class TestConstraints:
@@ -117,7 +117,7 @@ class TestCancel:
         await env.settled("p", 2)
 
         assert (await env.client.call("p", b"3")).response == b"3"
-        assert [it.task.args for it in env.asked_for("p")] == [b"", b"busy", b"3"]
+        assert [request.task.args for request in env.asked_for("p")] == [b"", b"busy", b"3"]
 
     async def test_what_runs_is_not_cancelled(self, env: Env) -> None:
         hang, task_id = await env.busy("p")
@@ -156,7 +156,7 @@ class TestCancel:
             with caplog.at_level(logging.INFO):
                 await env.client.cancel("p", task_id=accepted.task_id)
 
-        [line] = [it for it in caplog.records if it.getMessage() == "task cancelled"]
+        [line] = [record for record in caplog.records if record.getMessage() == "task cancelled"]
         fields = {name: vars(line)[name] for name in ("namespace", "process_id", "task_id")}
         assert fields == {
             "namespace": env.namespace,
@@ -215,7 +215,7 @@ class TestGateService:
         for key in keys:
             await env.client.gates.set(key, 1)
 
-        found = [it.gate async for it in env.client.gates.list(page_size=2)]
+        found = [gate.gate async for gate in env.client.gates.list(page_size=2)]
 
         assert found == sorted(keys, key=str.encode)
 
@@ -225,7 +225,7 @@ class TestGateService:
             await client.gates.set("g", 1)
             await client.namespaces.delete("short-lived")
         async with replica.namespace("short-lived", config.processor_targets[0]) as client:
-            found = [it async for it in client.gates.list()]
+            found = [gate async for gate in client.gates.list()]
             await client.namespaces.delete("short-lived")
 
         assert found == []
@@ -238,9 +238,9 @@ class TestGateService:
             await env.client.gates.delete("g")
 
         told = [
-            (it.getMessage(), vars(it)["namespace"], vars(it)["gate"])
-            for it in caplog.records
-            if it.getMessage().startswith("gate ")
+            (record.getMessage(), vars(record)["namespace"], vars(record)["gate"])
+            for record in caplog.records
+            if record.getMessage().startswith("gate ")
         ]
         assert told == [("gate set", env.namespace, "g"), ("gate deleted", env.namespace, "g")]
 

@@ -200,7 +200,7 @@ class TestAllOrNone:
 
         assert len(gated.begun()) == 3 * COUNT
         for number in range(4):
-            assert gated.at_once([it for it in names() if f"g{number}" in wanted[it]]) == 1
+            assert gated.at_once([each for each in names() if f"g{number}" in wanted[each]]) == 1
 
 
 class TestPriority:
@@ -343,7 +343,7 @@ class TestCancel:
             await gated.cancel("p", task)
         hang.released.set()
 
-        assert [it.result() for it in waiting] == ["TASK_CANCELLED"] * 4
+        assert [each.result() for each in waiting] == ["TASK_CANCELLED"] * 4
 
 
 class TestCapacity:

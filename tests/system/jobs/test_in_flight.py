@@ -78,7 +78,7 @@ class TestCancel:
                 group.create_task(jobs.end("job", name), name=name)
             cancels = [group.create_task(refused_or(jobs, "job"), name="cancel") for _ in range(5)]
 
-        assert sorted(it.result() for it in cancels) == ["JOB_ENDED"] * 4 + ["cancelled"]
+        assert sorted(cancel.result() for cancel in cancels) == ["JOB_ENDED"] * 4 + ["cancelled"]
         for name in "456":
             jobs.release("job", name)
         await eventually(lambda: "running" not in jobs.states("job").values())

@@ -159,7 +159,7 @@ class TestLeader:
 
             assert await jobs.ended("job") == "done"
         assert jobs.tasks("job")[-1] == ("join", "finished", 2)
-        asked = [it.task for it in jobs.env.asked_for("job")]
+        asked = [request.task for request in jobs.env.asked_for("job")]
         assert [node.name for node in asked[-1].nodes] == ["a", "b"]
         assert is_whole(jobs)
 
@@ -176,7 +176,7 @@ class TestLeader:
             victim.kill()
 
             assert await jobs.ended("job") == "done"
-        assert [it[:2] for it in jobs.tasks("job")] == [
+        assert [task[:2] for task in jobs.tasks("job")] == [
             ("init", "finished"), ("join", "finished")
         ]  # fmt: skip
         assert is_whole(jobs)

@@ -37,10 +37,10 @@ async def through(jobs: JobEnv, *replicas: Replica) -> AsyncIterator[list[JobEnv
         yield [
             jobs.through(
                 JobServiceStub(
-                    await stack.enter_async_context(grpc.aio.insecure_channel(it.address))
+                    await stack.enter_async_context(grpc.aio.insecure_channel(replica.address))
                 )
             )
-            for it in replicas
+            for replica in replicas
         ]
 
 
@@ -83,13 +83,13 @@ class TestCrowd:
                 failed = set(expected.values()) != {"done"}
                 assert await jobs.ended(job_id) == ("failed" if failed else "done")
                 assert jobs.states(job_id) == expected
-                assert [it[0] for it in jobs.tasks(job_id)] == ["init", "join"]
+                assert [task[0] for task in jobs.tasks(job_id)] == ["init", "join"]
             self.check_what_the_processor_saw(jobs, graphs)
             assert broken_invariants(jobs.observer, at_rest=True) == {}
 
     def check_what_the_processor_saw(self, jobs: JobEnv, graphs: dict[str, Graph]) -> None:
         """Assert that each node was asked for once, after all that it depends on, or never."""
-        asked = [it.process.process_id for it in jobs.env.processor.requests]
+        asked = [request.process.process_id for request in jobs.env.processor.requests]
         assert len(asked) == len(set(asked))
         places = {process_id: place for place, process_id in enumerate(asked)}
         for job_id, graph in graphs.items():

@@ -83,7 +83,7 @@ async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
     assert answer.task_id > 0
     assert begun.job.state == pb.JOB_STATE_RUNNING
     assert begun.job.led_by_engine
-    assert [(it.name, it.state) for it in begun.nodes] == [
+    assert [(spec.name, spec.state) for spec in begun.nodes] == [
         ("a", nodes_pb2.NODE_STATE_RUNNING),
         ("b", nodes_pb2.NODE_STATE_WAITING),
     ]
@@ -91,11 +91,13 @@ async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
     assert abs(left - dt.timedelta(hours=1)) < dt.timedelta(minutes=1)
     assert changes[-1].job.state == pb.JOB_STATE_DONE
     assert ended.job.counts == pb.NodeCounts(done=2)
-    assert [(it.name, it.process_id, it.args, it.result) for it in ended.nodes] == [
+    assert [(spec.name, spec.process_id, spec.args, spec.result) for spec in ended.nodes] == [
         ("a", "job/a", b"args", b"a's"),
         ("b", "b-1", b"", b"result"),
     ]
-    assert {dict(it.task.caller_context)["tenant"] for it in env.processor.requests} == {"t"}
+    assert {dict(request.task.caller_context)["tenant"] for request in env.processor.requests} == {
+        "t"
+    }
 
 
 async def test_a_repeated_submission_is_the_same_job(

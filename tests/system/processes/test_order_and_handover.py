@@ -63,7 +63,7 @@ async def test_two_thousand_calls_on_ten_processes_are_each_answered_once_and_in
     assert all(answer.response == args for _, args, answer in results)
     assert len({answer.task_id for _, _, answer in results}) == CALLS
     for name in names:
-        asked = [it.task.task_id for it in env.asked_for(name)][1:]
+        asked = [request.task.task_id for request in env.asked_for(name)][1:]
         history = (await env.client.get(name)).history
         answered = {answer.task_id: args for of, args, answer in results if of == name}
         assert asked == sorted(answered)

@@ -84,7 +84,7 @@ class TestBreak:
             assert status.metadata["detail"] == "it broke"
         snapshot = await env.client.get("p")
         assert (snapshot.timer, snapshot.waits) == (None, ())
-        assert [it.status for it in await tasks_of(env)] == [
+        assert [task.status for task in await tasks_of(env)] == [
             TaskStatus.FINISHED, TaskStatus.CANCELLED, TaskStatus.ERROR,
             TaskStatus.CANCELLED, TaskStatus.CANCELLED,
         ]  # fmt: skip
@@ -103,7 +103,7 @@ class TestComplete:
 
         told = {(each.result().code, each.result().reason) for each in waiting}
         assert told == {(StatusCode.FAILED_PRECONDITION, "PROCESS_FINISHED")}
-        assert [it.status for it in await tasks_of(env)][2:] == [TaskStatus.CANCELLED] * 3
+        assert [task.status for task in await tasks_of(env)][2:] == [TaskStatus.CANCELLED] * 3
         assert len(env.asked_for("p")) == 2
 
 
@@ -198,10 +198,10 @@ async def test_the_sdk_has_all_of_it_as_fields(env: Env, lenient: Env) -> None:
 
     breaker = int(await breaker_of(env))
     own, other, repair, alone = caught
-    assert [(it.own, it.broken_by) for it in caught] == [
+    assert [(error.own, error.broken_by) for error in caught] == [
         (True, breaker), (False, breaker), (True, breaker), (True, None),
     ]  # fmt: skip
     assert (own.task_id, other.task_id) == (breaker, None)
-    assert [it.failure_code for it in caught] == [13, 13, 13, 14]
-    assert [it.failure_reason for it in caught] == ["BROKEN"] * 3 + ["NOT_NOW"]
+    assert [error.failure_code for error in caught] == [13, 13, 13, 14]
+    assert [error.failure_reason for error in caught] == ["BROKEN"] * 3 + ["NOT_NOW"]
     assert (repair.detail, alone.detail) == ("still", "gone")

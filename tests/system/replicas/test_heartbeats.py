@@ -89,7 +89,7 @@ class TestWithoutHeartbeats:
             answer = await env.client.await_task("p", task_id=accepted.task_id)
             silence.end()
 
-        first, second = (it.task for it in env.asked_for("p")[1:])
+        first, second = (request.task for request in env.asked_for("p")[1:])
         assert answer.response == b"1"
         assert (first.attempt, second.attempt) == (1, 2)
         assert order.index("abandoned") < order.index("zombie_collected")
@@ -115,7 +115,7 @@ class TestWithoutHeartbeats:
             silence.end()
             await env.settled("q", 2)
 
-        told = [it.getMessage() for it in caplog.records]
+        told = [record.getMessage() for record in caplog.records]
         assert meanwhile == 1
         assert env.points.count("scan_found") == 0
         assert told.index("lease lost: no heartbeat could be written") < told.index(

@@ -50,7 +50,7 @@ async def env(second_replica: Replica) -> AsyncIterator[Env]:
 
 async def listed(client: Client, **options: Any) -> dict[int, Listed]:
     """Return the replicas by their ids."""
-    return {it.replica_id: it async for it in client.replicas.list(**options)}
+    return {replica.replica_id: replica async for replica in client.replicas.list(**options)}
 
 
 async def told(replica: Replica) -> None:
@@ -128,7 +128,7 @@ class TestAReplicaThatWasKilled:
             await env.asked("p", 2)
             victim.kill()
             await second_replica.points.wait("zombie_collected", task_id=accepted.task_id)
-        (dead,) = [it for it in (await listed(env.client)).values() if it.name == "victim"]
+        (dead,) = [each for each in (await listed(env.client)).values() if each.name == "victim"]
 
         monkeypatch.setattr(retention, "REPLICAS_AGE", LEASE_TIMEOUT)
         looked = second_replica.points.count("scanned", scan="retention")

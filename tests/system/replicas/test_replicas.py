@@ -55,7 +55,7 @@ class TestAReplicaThatIsKilled:
             async with asyncio.timeout(LEASE_AND_SCANS):
                 answer = await env.client.await_task("p", task_id=task_id)
 
-            first, second = (it.task for it in env.asked_for("p")[1:])
+            first, second = (request.task for request in env.asked_for("p")[1:])
             assert answer.response == b"1"
             assert (first.task_id, first.attempt) == (task_id, 1)
             assert (second.task_id, second.attempt) == (task_id, 2)

@@ -238,14 +238,14 @@ async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(env: Env,
     deleted = await run("delete", "s")
     gone = await run("get", "s")
 
-    assert [it.code for it in (created, paused, resumed, deleted, gone)] == [0, 0, 0, 0, 3]
+    assert [each.code for each in (created, paused, resumed, deleted, gone)] == [0, 0, 0, 0, 3]
     assert updated.document["spec"]["jitter_seconds"] == 300
     assert triggered.document["process_id"].startswith("s/")
     assert got.document["schedule"]["paused"]
     assert got.document["schedule"]["note"] == "why"
     assert got.document["schedule"]["started_count"] == 1
     assert got.document["last_runs"][0]["cause"] == "trigger"
-    years = [it["instant"][4:16] for it in coming.document["next_runs"]]
+    years = [each["instant"][4:16] for each in coming.document["next_runs"]]
     assert years == ["-02-29T02:30"] * 2
 
 

@@ -121,7 +121,7 @@ def test_nothing_is_found_in_a_sound_run() -> None:
 
 def lose(run: Run, *task_ids: int) -> None:
     """Take events out of the database, with all that would tell of them there."""
-    events = tuple(it for it in run.stored["p"].events if it[0] not in task_ids)
+    events = tuple(event for event in run.stored["p"].events if event[0] not in task_ids)
     run.change(events=events, register=(events[-1][1], len(events)))
 
 

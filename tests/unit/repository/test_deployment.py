@@ -21,7 +21,7 @@ COMPOSE = loaded("compose.yaml")
 PROMETHEUS = loaded("prometheus/prometheus.yml")
 COLLECTOR = loaded("collector/config.yaml")
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
-ENGINES = {name: it for name, it in SERVICES.items() if it.get("command") == ["serve"]}
+ENGINES = {name: one for name, one in SERVICES.items() if one.get("command") == ["serve"]}
 
 DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
 VARIABLES = {row.variable for row in config.reference()}
@@ -36,7 +36,9 @@ def environment(service: str) -> Mapping[str, str]:
 
 def targets(job: str) -> list[str]:
     """Return what Prometheus reads for a job."""
-    (found,) = (it for it in PROMETHEUS["scrape_configs"] if it["job_name"] == job)
+    (found,) = (
+        prometheu for prometheu in PROMETHEUS["scrape_configs"] if prometheu["job_name"] == job
+    )
     return [target for each in found["static_configs"] for target in each["targets"]]
 
 
@@ -46,13 +48,13 @@ def port_of(bind: str) -> int:
 
 def published(service: str) -> dict[int, str]:
     """Return the ports of a service's container that the host has, with where."""
-    places = (it.rpartition(":") for it in SERVICES[service].get("ports", ()))
+    places = (each.rpartition(":") for each in SERVICES[service].get("ports", ()))
     return {int(port): host for host, _, port in places}
 
 
 def mounts(service: str) -> dict[str, Path]:
     """Return what a service finds in its container, with where it is here."""
-    found = (it.split(":") for it in SERVICES[service].get("volumes", ()))
+    found = (each.split(":") for each in SERVICES[service].get("volumes", ()))
     return {at: DOCKER / source for source, at, *_ in found if source.startswith(".")}
 
 
@@ -86,7 +88,7 @@ def test_the_pipelines_of_the_collector_are_of_parts_that_it_has() -> None:
     for pipeline in pipelines.values():
         for kind in ("receivers", "processors", "exporters"):
             assert {*pipeline[kind]} <= {*COLLECTOR[kind]}
-    used = {kind: {it for each in pipelines.values() for it in each[kind]} for kind in pipeline}
+    used = {kind: {one for each in pipelines.values() for one in each[kind]} for kind in pipeline}
     assert used == {kind: {*COLLECTOR[kind]} for kind in used}
 
 
@@ -103,7 +105,7 @@ def test_grafana_asks_services_at_their_ports() -> None:
     for source in sources:
         url = urlsplit(source["url"])
         assert url.port in published(str(url.hostname))
-    (default,) = (it for it in sources if it.get("isDefault"))
+    (default,) = (each for each in sources if each.get("isDefault"))
     assert (default["type"], urlsplit(default["url"]).hostname) == ("prometheus", "prometheus")
     interval = PROMETHEUS["global"]["scrape_interval"]
     assert default["jsonData"]["timeInterval"] == interval
@@ -141,7 +143,7 @@ def test_no_port_of_the_host_is_taken_twice_or_open_to_others() -> None:
 
 
 def test_every_image_has_a_version() -> None:
-    images = {it["image"] for it in SERVICES.values()} - {"progressor"}
+    images = {service["image"] for service in SERVICES.values()} - {"progressor"}
 
     assert all(re.fullmatch(r"[\w/.-]+:v?\d[\w.]*", image) for image in images)
 
@@ -168,7 +170,7 @@ MANIFESTS: list[dict[str, Any]] = [
 
 
 def of_kind(kind: str) -> dict[str, Any]:
-    (found,) = (it for it in MANIFESTS if it["kind"] == kind)
+    (found,) = (manifest for manifest in MANIFESTS if manifest["kind"] == kind)
     return found
 
 
@@ -177,7 +179,7 @@ CONTAINER = POD["spec"]["containers"][0]
 
 
 def test_the_ports_are_those_of_the_image() -> None:
-    ports = {it["name"]: it["containerPort"] for it in CONTAINER["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
 
     assert f"EXPOSE {ports['grpc']} {ports['metrics']}" in DOCKERFILE
     assert CONTAINER["readinessProbe"]["grpc"]["port"] == ports["grpc"]
@@ -192,7 +194,7 @@ def test_the_user_is_that_of_the_image() -> None:
 
 
 def test_a_pod_has_time_to_drain() -> None:
-    variables = {it["name"]: it.get("value") for it in CONTAINER["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in CONTAINER["env"]}
     drain = float(variables["PROGRESSOR_SERVER_DRAIN_TIMEOUT_SECONDS"])
     _, sleep = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
 
@@ -215,4 +217,4 @@ def test_everything_selects_the_pods() -> None:
 def test_the_variables_are_keys_of_the_configuration() -> None:
     job = of_kind("Job")["spec"]["template"]["spec"]["containers"][0]
 
-    assert {it["name"] for it in (*CONTAINER["env"], *job["env"])} <= VARIABLES
+    assert {variable["name"] for variable in (*CONTAINER["env"], *job["env"])} <= VARIABLES

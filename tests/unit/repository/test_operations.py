@@ -107,7 +107,7 @@ HOW_TO = ROOT / "docs/how-to"
 RUNBOOK = HOW_TO / "operate/runbook"
 DOCKER = ROOT / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana/dashboards/progressor.json").read_text("utf-8"))
-PANELS = [it for it in DASHBOARD["panels"] if it["type"] != "row"]
+PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
 ALL_RULES = [
     rule
     for group in yaml.safe_load((DOCKER / "prometheus/rules.yml").read_text("utf-8"))["groups"]
@@ -119,7 +119,7 @@ KNOWN = series() | {rule["record"]: query(rule["expr"]).groups[0] for rule in RE
 RULE_TESTS = yaml.safe_load((DOCKER / "prometheus/rules_test.yml").read_text("utf-8"))["tests"]
 
 PAGE = (ROOT / "docs/reference/alerts.md").read_text("utf-8")
-CHECKS = [it.name for it in (*environment.CHECKS, *invariants.checks(deep=True))]
+CHECKS = [each.name for each in (*environment.CHECKS, *invariants.checks(deep=True))]
 
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _COMMAND = re.compile(r"`(progressor [^`]+)`")
@@ -149,7 +149,9 @@ def test_a_query_of_the_dashboard_asks_for_what_there_is(place: str, expression:
 
 
 def test_every_metric_is_drawn_somewhere() -> None:
-    names = itertools.chain.from_iterable(query(it).names for _, it in queries_of_the_dashboard())
+    names = itertools.chain.from_iterable(
+        query(asked).names for _, asked in queries_of_the_dashboard()
+    )
 
     assert {metric.name for metric in METRICS.values()} - {*map(metric_of, names)} == set()
 
@@ -163,7 +165,7 @@ def test_what_a_legend_names_is_what_the_query_groups_by() -> None:
             assert {*_LEGEND.findall(target["legendFormat"])} == kept - {"le"}, target
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda each: each["alert"])
 class TestAnAlert:
     def test_asks_for_what_there_is(self, rule: dict[str, Any]) -> None:
         asked = query(rule["expr"])
@@ -204,7 +206,7 @@ class TestAnAlert:
         assert any(counts)
 
 
-@pytest.mark.parametrize("rule", RECORDED, ids=lambda it: it["record"])
+@pytest.mark.parametrize("rule", RECORDED, ids=lambda each: each["record"])
 def test_what_is_recorded_is_of_what_there_is_and_named_by_its_labels(rule: dict[str, Any]) -> None:
     asked = query(rule["expr"])
     labels, metric, operation = rule["record"].split(":")
@@ -263,17 +265,17 @@ def commands(page: Path) -> list[str]:
     text = page.read_text("utf-8")
     lines = [line for block in _SHELL.findall(text) for line in block.splitlines()]
     spans = [" ".join(span.split()) for span in _SPAN.findall(text)]
-    return [it for it in (*lines, *spans) if it.startswith("progressor ") and "…" not in it]
+    return [each for each in (*lines, *spans) if each.startswith("progressor ") and "…" not in each]
 
 
 def test_each_alert_and_each_check_has_one_section() -> None:
     titles = [title for _, title, _ in SECTIONS]
 
-    expected = [rule["alert"] for rule in RULES] + [it.replace("_", " ") for it in CHECKS]
+    expected = [rule["alert"] for rule in RULES] + [check.replace("_", " ") for check in CHECKS]
     assert sorted(titles) == sorted(expected)
 
 
-@pytest.mark.parametrize(("page", "title", "text"), SECTIONS, ids=lambda it: str(it)[:40])
+@pytest.mark.parametrize(("page", "title", "text"), SECTIONS, ids=lambda each: str(each)[:40])
 def test_a_section_says_what_it_means_and_what_to_check_and_to_do(
     page: Path, title: str, text: str
 ) -> None:
@@ -283,7 +285,7 @@ def test_a_section_says_what_it_means_and_what_to_check_and_to_do(
     assert "`" in text.partition("**Check.**")[2], "names nothing to look at"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda each: each["alert"])
 def test_an_alert_names_its_section(rule: dict[str, Any]) -> None:
     path, _, anchor = rule["annotations"]["runbook"].partition("#")
 
@@ -291,14 +293,14 @@ def test_an_alert_names_its_section(rule: dict[str, Any]) -> None:
     assert f"\n## {rule['alert']}\n" in (ROOT / path).read_text("utf-8")
 
 
-@pytest.mark.parametrize("page", sorted(HOW_TO.rglob("*.md")), ids=lambda it: it.stem)
+@pytest.mark.parametrize("page", sorted(HOW_TO.rglob("*.md")), ids=lambda each: each.stem)
 def test_every_command_of_a_guide_exists(page: Path) -> None:
     app = build_app()
     for command in commands(page):
         _, *tokens = shlex.split(command)
-        end = next((at for at, it in enumerate(tokens) if it in _SHELL_SYNTAX), len(tokens))
+        end = next((at for at, token in enumerate(tokens) if token in _SHELL_SYNTAX), len(tokens))
         # In the text a command may be named without its arguments.
-        is_name = all(re.fullmatch(r"[a-z-]+", it) for it in tokens)
+        is_name = all(re.fullmatch(r"[a-z-]+", token) for token in tokens)
         with contextlib.suppress(*([MissingArgumentError] if is_name else [])):
             app.parse_args(tokens[:end], exit_on_error=False, print_error=False, verbose=False)
 
@@ -308,7 +310,9 @@ def test_every_key_of_a_guide_exists() -> None:
     rows = config.reference()
     sections = {row.key.partition(".")[0] for row in rows}
 
-    keys = {it for it in re.findall(r"`([a-z_]+\.[a-z_]+)`", text) if it.split(".")[0] in sections}
+    keys = {
+        each for each in re.findall(r"`([a-z_]+\.[a-z_]+)`", text) if each.split(".")[0] in sections
+    }
 
     assert keys - {row.key for row in rows} == set()
 
@@ -316,12 +320,14 @@ def test_every_key_of_a_guide_exists() -> None:
 def test_every_log_message_of_a_guide_is_in_the_code() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
     text = "\n".join(page.read_text("utf-8") for page in HOW_TO.rglob("*.md"))
-    spans = {" ".join(it.split()) for it in _SPAN.findall(text)}
-    messages = {it for it in spans if _MESSAGE.fullmatch(it) and not it.startswith("progressor ")}
+    spans = {" ".join(each.split()) for each in _SPAN.findall(text)}
+    messages = {
+        span for span in spans if _MESSAGE.fullmatch(span) and not span.startswith("progressor ")
+    }
 
     assert messages
-    names = {it.replace("_", " ") for it in CHECKS}
-    assert {it for it in messages if it not in source} <= names | _OTHER
+    names = {check.replace("_", " ") for check in CHECKS}
+    assert {message for message in messages if message not in source} <= names | _OTHER
 
 
 def test_every_query_of_the_runbook_runs(own_database: str) -> None:

@@ -21,7 +21,7 @@ def dependencies() -> list[Requirement]:
     project = PROJECT["project"]
     extras = project["optional-dependencies"].values()
     found = map(Requirement, itertools.chain(project["dependencies"], *extras))
-    return [it for it in found if it.name != project["name"]]
+    return [each for each in found if each.name != project["name"]]
 
 
 def bounded() -> list[tuple[str, int]]:
@@ -50,7 +50,9 @@ def test_what_generates_code_is_not_among_the_tools_of_the_tests() -> None:
 
 def test_parts_of_grpc_are_of_one_minor_release() -> None:
     versions = [
-        Version(metadata.version(it.name)) for it in dependencies() if it.name.startswith("grpcio")
+        Version(metadata.version(dependency.name))
+        for dependency in dependencies()
+        if dependency.name.startswith("grpcio")
     ]
 
     # A patch release is published for some of the parts only.

@@ -70,7 +70,7 @@ class TestWhatReplicasDo:
                 tally = tally_in(activity, replica_id, env.namespace)
                 assert (tally.attempt_count, tally.failed_count) == (count, 0)
                 assert tally.processor_time > NO_TIME
-            names = [it.name for it in activity.replicas if it.replica_id in done]
+            names = [replica.name for replica in activity.replicas if replica.replica_id in done]
             assert names == ["second_replica", "second"]
             assert activity.queues_age is not None
 
@@ -89,7 +89,8 @@ class TestWhatReplicasDo:
         async with second_replica.namespace("nowhere", "127.0.0.1:1") as client:
             await client.start("p", accept_only=True)
             seen = await told(
-                client, lambda it: namespace_in(it, own_id, "nowhere").unreachable_for is not None
+                client,
+                lambda each: namespace_in(each, own_id, "nowhere").unreachable_for is not None,
             )
             await client.remove("p")
 

@@ -42,8 +42,8 @@ class Listener(Fault):
         kinds = (GET, FIRST, FACTS, LIST)
         found: Counter[str] = Counter()
         for text in self.texts:
-            kind = next((it for it in kinds if it in text), text)
-            if kind in kinds or not any(it in text for it in AT_ALL_TIMES):
+            kind = next((each for each in kinds if each in text), text)
+            if kind in kinds or not any(time in text for time in AT_ALL_TIMES):
                 found[kind] += 1
         return found
 
@@ -87,7 +87,7 @@ async def test_a_get_is_one_statement_and_the_facts_of_replicas_are_read_once_fo
 async def test_a_list_is_one_statement_more_than_its_page(scene: Scene) -> None:
     env, listener = scene
     for _ in range(COUNT):
-        found = {it.process_id: it.first_wait async for it in env.client.list()}
+        found = {process.process_id: process.first_wait async for process in env.client.list()}
         assert None not in found.values()
         assert len(found) == 3
     heard = listener.heard()

@@ -60,7 +60,9 @@ class TestAFreeWorker:
         async with open_env(replica, worker_count_max=1) as env:
             hang, _ = await env.busy("h")
             accepted = await env.client.start("p", accept_only=True)
-            wait = await named(env, "p", WaitCause.NO_FREE_WORKER, lambda it: it.busy_count == 1)
+            wait = await named(
+                env, "p", WaitCause.NO_FREE_WORKER, lambda each: each.busy_count == 1
+            )
             [line] = await said(env, "p", capfd)
             holder = await named(env, "h", WaitCause.RUNNING)
             await look_again(replica)
@@ -158,7 +160,7 @@ class TestAFullGate:
         other = await named(env, "q", WaitCause.GATE)
         [line] = await said(env, "p", capfd)
         await look_again(replica)
-        asked = [len(env.asked_for(it)) for it in "pq"]
+        asked = [len(env.asked_for(each)) for each in "pq"]
         hang.released.set()
         await env.settled("p")
         await env.settled("q")
@@ -166,7 +168,7 @@ class TestAFullGate:
         assert asked == [0, 0]
         [gate], [behind] = wait.gates, other.gates
         assert (gate.gate, gate.capacity, gate.held) == ("g", 1, 1)
-        assert [it.process_id for it in gate.holders] == ["h"]
+        assert [holder.process_id for holder in gate.holders] == ["h"]
         assert (gate.position, gate.waiting_count, behind.position) == (1, 2, 2)
         assert wait.spent is not None
         assert wait.spent.gates > dt.timedelta()
@@ -184,10 +186,12 @@ class TestAListOfCauses:
         await accepted(env, "gated", MUTEX)
         await accepted(env, "later", Constraints(run_at=dt.datetime.now(dt.UTC) + HOUR))
         await env.running("idle")
-        one = [it.process_id async for it in env.client.list(causes=[WaitCause.GATE])]
+        one = [process.process_id async for process in env.client.list(causes=[WaitCause.GATE])]
         both = [
-            it.process_id
-            async for it in env.client.list(causes=[WaitCause.GATE, WaitCause.RUN_AT], page_size=1)
+            process.process_id
+            async for process in env.client.list(
+                causes=[WaitCause.GATE, WaitCause.RUN_AT], page_size=1
+            )
         ]
         where = ["--namespace", env.namespace, "--address", env.replica.address]
         capfd.readouterr()
@@ -198,7 +202,7 @@ class TestAListOfCauses:
 
         assert (one, both) == (["gated"], ["later", "gated"])
         assert code == 0
-        assert [it["process_id"] for it in told["processes"]] == ["gated"]
+        assert [each["process_id"] for each in told["processes"]] == ["gated"]
 
 
 NEVER_SCANNING: Mapping[str, str] = {"scanner.interval_seconds": "3600"}
@@ -224,7 +228,7 @@ def is_late(wait: Wait) -> bool:
 
 class TestAReplicaThatIsPresumedDead:
     @pytest.mark.parametrize(
-        "end", ["killed", *(pytest.param(it, marks=pytest.mark.slow) for it in list(ENDS)[1:])]
+        "end", ["killed", *(pytest.param(each, marks=pytest.mark.slow) for each in list(ENDS)[1:])]
     )
     async def test_is_named_until_another_collects_its_task(
         self, own_database: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], end: str
