@@ -2,13 +2,11 @@
 
 import datetime as dt
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
@@ -18,7 +16,6 @@ from progressor.domain.processes.task import TaskType
 from tests.support.models.gates.liveness import gates_empty
 from tests.support.models.gates.model import STARVATION_TIMEOUT
 from tests.support.models.gates.modelled import ModelledGates
-from tests.support.models.machine import Machinery, machinery
 from tests.support.models.modelled_processes import ReplicasMachine
 from tests.support.models.strategies import (
     AFTER,
@@ -201,13 +198,4 @@ class GatesMachine(ReplicasMachine):
 
 
 def test_gates_do_what_their_model_does(own_database: str) -> None:
-    chosen = settings()
-    with machinery(own_database) as opened:
-
-        class Machine(GatesMachine):
-            machinery: Machinery = opened
-
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(chosen, max_examples=chosen.max_examples, stateful_step_count=15),
-        )
+    GatesMachine.check(own_database, steps=15)

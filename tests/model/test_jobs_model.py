@@ -8,23 +8,22 @@ import asyncio
 import dataclasses
 import datetime as dt
 import random
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from progressor.domain.jobs.job import StartNodes, state_before_start
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import Lost, Outcome, SetTimer
-from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import NodeState, RunningTask, TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
 from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, specs
-from tests.support.models.machine import Machinery, machinery
+from tests.support.models.machine import StoredMachine, machinery
+from tests.support.models.modelled_processes import Held
 from tests.support.models.strategies import MOSTLY, RARELY, STORES, WHICH
 from tests.support.storage.doctor.invariants import Past, broken_invariants
 from tests.support.storage.jobs.store import DONE, collecting, job_store
@@ -35,6 +34,7 @@ from tests.support.storage.store import (
     UNREACHABLE,
     a_request,
     empty,
+    key_of,
     success,
 )
 
@@ -174,16 +174,8 @@ GRAPHS = st.integers(0, 1000)
 WORDS = st.sampled_from([*OUTCOMES, *["done"] * 8])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Held:
-    task: RunningTask
-    store: int
-
-
-class JobsMachine(RuleBasedStateMachine):
+class JobsMachine(StoredMachine):
     """Jobs at work in two replicas; whatever the tables say of them must be the model's."""
-
-    machinery: Machinery
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,9 +189,6 @@ class JobsMachine(RuleBasedStateMachine):
         self._made = 0
         empty(self.machinery.observer)
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.machinery.run(work)
-
     # What clients and leaders do.
 
     @rule(seed=GRAPHS, store=STORES)
@@ -211,7 +200,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.jobs[name] = job = ModelJob(led_by="engine")
         constrained = _constrained(graph, seed)
         job.add(graph, constrained)
-        self.do(self.stores[store].submit(_key(name), specs(graph, constrained)))
+        self.do(self.stores[store].submit(key_of(name), specs(graph, constrained)))
         self.compare()
 
     @rule(seed=GRAPHS, store=STORES)
@@ -221,7 +210,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.jobs[name] = job = ModelJob(led_by="processor")
         job.add(graph)
         at = self.stores[store]
-        init = self.do(at.store.start(_key(name)))
+        init = self.do(at.store.start(key_of(name)))
         self.do(at.settled(init, success(StartNodes(nodes=specs(graph)))))
         self.compare()
 
@@ -232,7 +221,7 @@ class JobsMachine(RuleBasedStateMachine):
         if name is None or any(held.task.key.process_id == name for held in self.held.values()):
             return
         chosen, job, at = random.Random(seed), self.jobs[name], self.stores[store]
-        admission = self.do(at.store.admit(a_request(_key(name))))
+        admission = self.do(at.store.admit(a_request(key_of(name))))
         if admission.running is None:
             # A join stands before it; a claim of the call adds nothing.
             return
@@ -248,7 +237,7 @@ class JobsMachine(RuleBasedStateMachine):
         name = self._pick(which, self._running_jobs())
         if name is None or not really:
             return
-        self.do(self.stores[store].control.cancel(_key(name), "enough"))
+        self.do(self.stores[store].control.cancel(key_of(name), "enough"))
         self.jobs[name].end("cancelled")
         self._forget(lambda process_id: process_id == name)
         self.compare()
@@ -262,7 +251,7 @@ class JobsMachine(RuleBasedStateMachine):
             return
         failed = self.jobs[name].named("failed")
         _, begun = self.do(
-            self.stores[store].control.retry(_key(name), deadline=None, timeout=None)
+            self.stores[store].control.retry(key_of(name), deadline=None, timeout=None)
         )
         assert list(begun) == failed
         self.jobs[name].retry()
@@ -275,7 +264,7 @@ class JobsMachine(RuleBasedStateMachine):
             return
         name, node = chosen
         at = self.stores[store]
-        admission = self.do(at.store.admit(a_request(_key(f"{name}/{node}"), TaskType.REPAIR)))
+        admission = self.do(at.store.admit(a_request(key_of(f"{name}/{node}"), TaskType.REPAIR)))
         if admission.running is None:
             return
         written = self.do(at.settled(admission.running, OUTCOMES[word], continues=True))
@@ -295,7 +284,7 @@ class JobsMachine(RuleBasedStateMachine):
             return
         name, node = chosen
         at = self.stores[store]
-        repaired = self.do(at.store.writes.simple_repair(_key(f"{name}/{node}")))
+        repaired = self.do(at.store.writes.simple_repair(key_of(f"{name}/{node}")))
         if repaired.verdict is Verdict.ACCEPTED and repaired.due is None:
             self._begin_again(name, node)
             # It runs, and has nothing to do.
@@ -309,7 +298,7 @@ class JobsMachine(RuleBasedStateMachine):
             which, [leader for leader, job in self.jobs.items() if job.state == "failed"]
         )
         if name is not None:
-            self.do(self.stores[store].store.writes.simple_repair(_key(name)))
+            self.do(self.stores[store].store.writes.simple_repair(key_of(name)))
             self.jobs[name].state = "running"
             self.compare()
 
@@ -326,7 +315,7 @@ class JobsMachine(RuleBasedStateMachine):
         if chosen is None or not really:
             return
         name, node = chosen
-        self.do(self.stores[store].store.writes.remove(_key(f"{name}/{node}")))
+        self.do(self.stores[store].store.writes.remove(key_of(f"{name}/{node}")))
         self._forget(lambda process_id: process_id == f"{name}/{node}")
         job = self.jobs[name]
         job.nodes[node].has_follower = False
@@ -341,7 +330,7 @@ class JobsMachine(RuleBasedStateMachine):
         if name is None or not really:
             return
         at = self.stores[store]
-        self.do(at.store.writes.remove(_key(name)))
+        self.do(at.store.writes.remove(key_of(name)))
         self._forget(lambda process_id: process_id == name)
         del self.jobs[name]
         self.do(at.control.stop_orphans())
@@ -463,7 +452,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.compare()
 
     def _tend(self, name: str, store: int) -> None:
-        self.do(self.stores[store].maintain(_key(name)))
+        self.do(self.stores[store].maintain(key_of(name)))
         job = self.jobs[name]
         if job.state == "running":
             job.maintain()
@@ -494,7 +483,7 @@ class JobsMachine(RuleBasedStateMachine):
     def _call_idle(self, name: str, node: str) -> None:
         job = self.jobs.get(name)
         if job is not None and job.nodes[node].state == "running":
-            admission = self.do(self.stores[0].store.admit(a_request(_key(f"{name}/{node}"))))
+            admission = self.do(self.stores[0].store.admit(a_request(key_of(f"{name}/{node}"))))
             if admission.running is not None:
                 self._hold(admission.running, 0)
 
@@ -502,9 +491,9 @@ class JobsMachine(RuleBasedStateMachine):
 
     def compare(self) -> None:
         for name, job in self.jobs.items():
-            assert self.do(self.stores[0].states(_key(name))) == job.states, name
-            assert self.do(self.stores[0].job_state(_key(name))) == job.state, name
-            told = self.do(self.stores[0].attempts(_key(name)))
+            assert self.do(self.stores[0].states(key_of(name))) == job.states, name
+            assert self.do(self.stores[0].job_state(key_of(name))) == job.state, name
+            told = self.do(self.stores[0].attempts(key_of(name)))
             begun = {
                 node: spec.attempt for node, spec in job.nodes.items() if spec.state != "ready"
             }
@@ -595,10 +584,6 @@ class JobsMachine(RuleBasedStateMachine):
         return among[which % len(among)] if among else None
 
 
-def _key(name: str) -> ProcessKey:
-    return process_key(NAMESPACE.name, name)
-
-
 def _job_of(task: RunningTask) -> str:
     return task.key.process_id.partition("/")[0]
 
@@ -630,13 +615,7 @@ def _more(chosen: random.Random, job: ModelJob, seed: int) -> Graph:
 
 
 def test_jobs_do_what_their_model_does(own_database: str) -> None:
-    chosen = settings()
-    with machinery(own_database) as opened:
-
-        class Machine(JobsMachine):
-            machinery = opened
-
-        run_state_machine_as_test(Machine, settings=settings(chosen, stateful_step_count=40))
+    JobsMachine.check(own_database, steps=40)
 
 
 @pytest.mark.matrix
@@ -644,11 +623,7 @@ def test_jobs_do_what_their_model_does(own_database: str) -> None:
 def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, seed: int) -> None:
     chosen = random.Random(seed)
     with machinery(own_database) as opened:
-
-        class Machine(JobsMachine):
-            machinery = opened
-
-        jobs = Machine()
+        jobs = JobsMachine.over(opened)()
         jobs.submit_graph(random_graph(random.Random(seed), 200), seed, 0)
         for _ in range(60):
             jobs.claim(chosen.randrange(2))

@@ -6,17 +6,13 @@ After each deed every run is where the model has it, and each started exactly on
 """
 
 import datetime as dt
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from progressor.domain.processes.intent import Complete
@@ -28,7 +24,7 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
     decide,
 )
-from tests.support.models.machine import Machinery, machinery
+from tests.support.models.machine import StoredMachine
 from tests.support.storage.schedules import MINUTE, a_spec, process_of, schedule_store
 from tests.support.storage.store import BROKEN, empty, success
 
@@ -38,10 +34,8 @@ POLICIES = st.sampled_from(OverlapPolicy)
 QUEUED_POLICIES = POLICIES.filter(lambda one: one is not OverlapPolicy.CANCEL_PREVIOUS)
 
 
-class ScheduleMachine(RuleBasedStateMachine):
+class ScheduleMachine(StoredMachine):
     """One schedule; the model is where each run is, by its instant: a word of ScheduleRunState."""
-
-    machinery: Machinery
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +46,6 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.queue: dict[dt.datetime, tuple[OverlapPolicy, bool]] = {}
         """By the instant: the policy, and whether it is of a backfill."""
         empty(self.machinery.observer, keep=("namespaces", "replicas"))
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.machinery.run(work)
 
     @initialize(policy=POLICIES)
     def create(self, policy: OverlapPolicy) -> None:
@@ -170,9 +161,4 @@ class ScheduleMachine(RuleBasedStateMachine):
 
 
 def test_every_run_is_where_the_model_has_it(own_database: str) -> None:
-    with machinery(own_database) as opened:
-
-        class Machine(ScheduleMachine):
-            machinery = opened
-
-        run_state_machine_as_test(Machine, settings=settings(settings(), stateful_step_count=25))
+    ScheduleMachine.check(own_database, steps=25)

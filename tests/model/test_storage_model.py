@@ -2,20 +2,17 @@
 
 import datetime as dt
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from progressor.domain.processes.intent import Outcome, Released
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.models.liveness import faults_stop
-from tests.support.models.machine import machinery
 from tests.support.models.modelled_processes import ModelledStorage, ReplicasMachine
 from tests.support.models.strategies import (
     AFTER,
@@ -171,13 +168,4 @@ class StorageMachine(ReplicasMachine):
 
 
 def test_storage_does_what_its_model_does(own_database: str) -> None:
-    chosen = settings()
-    with machinery(own_database) as opened:
-
-        class Machine(StorageMachine):
-            machinery = opened
-
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(chosen, max_examples=2 * chosen.max_examples, stateful_step_count=50),
-        )
+    StorageMachine.check(own_database, steps=50, factor=2)

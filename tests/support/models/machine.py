@@ -5,9 +5,11 @@ import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Coroutine, Iterator
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg.conninfo import make_conninfo
 
 from progressor.storage.postgres.context import STARVATION_TIMEOUT
@@ -68,3 +70,26 @@ def machinery(
             yield Machinery(runner, observer, stores, clock)
         finally:
             runner.run(stack.aclose())
+
+
+class StoredMachine(RuleBasedStateMachine):
+    """A state machine over replicas, which stay open from example to example."""
+
+    machinery: Machinery
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.machinery.run(work)
+
+    @classmethod
+    def over(cls, machinery: Machinery) -> type[Self]:
+        return type(cls.__name__, (cls,), {"machinery": machinery})
+
+    @classmethod
+    def check(cls, conninfo: str, *, steps: int, factor: int = 1) -> None:
+        """Run `factor` times as many examples as the profile says, of so many steps each."""
+        examples = factor * settings().max_examples
+        with machinery(conninfo) as opened:
+            run_state_machine_as_test(
+                cls.over(opened),
+                settings=settings(max_examples=examples, stateful_step_count=steps),
+            )

@@ -4,10 +4,10 @@ import asyncio
 import collections
 import dataclasses
 import datetime as dt
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import rule
 
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
@@ -29,7 +29,7 @@ from progressor.domain.views.wait import (
 )
 from progressor.storage.processes.claims import Claimed, Room, Wanted
 from progressor.storage.processes.settlements import Due, LeaseLost, Written
-from tests.support.models.machine import Machinery
+from tests.support.models.machine import Machinery, StoredMachine
 from tests.support.models.processes import Model, ModelProcess, ModelTask
 from tests.support.models.strategies import OUTCOMES, REFUSED, STORES, WHICH
 from tests.support.storage.doctor.invariants import Past, broken_invariants
@@ -328,10 +328,13 @@ class ModelledStorage:
         return self.held[tokens[which % len(tokens)]] if tokens else None
 
     def tables_are_as_the_model_says(self) -> None:
+        self.compare_rows(self.machinery.processes(), self.machinery.tasks())
+
+    def compare_rows(self, processes: Sequence[Any], tasks: Sequence[Any]) -> None:
         self.adopt()
         for rows, modelled in (
-            (self.machinery.processes(), self.model.process_rows()),
-            (self.machinery.tasks(), self.model.task_rows()),
+            (processes, self.model.process_rows()),
+            (tasks, self.model.task_rows()),
         ):
             assert rows == modelled, (
                 f"in the tables {set(rows) - set(modelled)},"
@@ -411,10 +414,9 @@ class ModelledStorage:
                 task.task_id = row[0]
 
 
-class ReplicasMachine(RuleBasedStateMachine):
+class ReplicasMachine(StoredMachine):
     """Two replicas at work; any of them may fall silent, and speak up again."""
 
-    machinery: Machinery
     storage: ModelledStorage
 
     def answer_held(self, held: Held | None, outcome: Outcome, *, continues: bool = True) -> None:

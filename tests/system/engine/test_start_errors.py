@@ -136,44 +136,44 @@ CASES: dict[str, tuple[Arrange, str]] = {
         lambda _: command("migrate", "--dsn", f"postgresql://u:{SECRET}/x@h/db"),
         "database.dsn: has a port",
     ),
-    "wrong password": (lambda each: at(each, password=f"not {SECRET}"), REFUSED),
+    "wrong password": (lambda on: at(on, password=f"not {SECRET}"), REFUSED),
     # All fail at much the same time; who is second has nothing to add.
     "wrong password, several replicas": (
-        lambda each: at(each, "--workers", "4", password=f"not {SECRET}"), REFUSED,
+        lambda on: at(on, "--workers", "4", password=f"not {SECRET}"), REFUSED,
     ),
-    "no password": (lambda each: at(each, password="", passfile="/nowhere"), REFUSED),
-    "no such database": (lambda each: at(each, dbname="nowhere"), 'database "nowhere" does not exist'),
-    "no right to make a schema": (lambda each: at(each, user="guest"), REFUSED + "permission denied"),
+    "no password": (lambda on: at(on, password="", passfile="/nowhere"), REFUSED),
+    "no such database": (lambda on: at(on, dbname="nowhere"), 'database "nowhere" does not exist'),
+    "no right to make a schema": (lambda on: at(on, user="guest"), REFUSED + "permission denied"),
     "too old a server": (
-        lambda each: serving("--dsn", each.dsn, prepare=FOR_NEWER_SERVERS),
+        lambda on: serving("--dsn", on.dsn, prepare=FOR_NEWER_SERVERS),
         "is too old: 15 or newer is needed",
     ),
-    "schema of a later release": (lambda each: serving("--dsn", each.later_database()), AHEAD),
+    "schema of a later release": (lambda on: serving("--dsn", on.later_database()), AHEAD),
     "schema of a later release, migrate": (
-        lambda each: command("migrate", "--dsn", each.later_database()), AHEAD,
+        lambda on: command("migrate", "--dsn", on.later_database()), AHEAD,
     ),
     "port in use": (
-        lambda each: at(each, "--set", f"server.bind={each.taken}"),
+        lambda on: at(on, "--set", f"server.bind={on.taken}"),
         "server.bind: address already in use: '{taken}'",
     ),
     "port in use for metrics": (
-        lambda each: at(each, "--set", f"telemetry.metrics_bind={each.taken}"),
+        lambda on: at(on, "--set", f"telemetry.metrics_bind={on.taken}"),
         "telemetry.metrics_bind: cannot listen on '{taken}'",
     ),
     "address of another machine": (
-        lambda each: at(each, "--set", "server.bind=192.0.2.1:7420"),
+        lambda on: at(on, "--set", "server.bind=192.0.2.1:7420"),
         "server.bind: cannot listen on '192.0.2.1:7420': ",
     ),
     "socket in no directory": (
-        lambda each: at(each, "--set", "server.bind=unix:/nowhere/engine.sock"),
+        lambda on: at(on, "--set", "server.bind=unix:/nowhere/engine.sock"),
         "No such file or directory",
     ),
     "unknown key": (
-        lambda each: serving("--config", each.file("[server]\nbindd = '127.0.0.1:1'")),
+        lambda on: serving("--config", on.file("[server]\nbindd = '127.0.0.1:1'")),
         "did you mean server.bind?",
     ),
     "wrong type": (
-        lambda each: serving("--config", each.file("[commit]\nbatch_max = 'many'")),
+        lambda on: serving("--config", on.file("[commit]\nbatch_max = 'many'")),
         "commit.batch_max: must be an integer from 1 to 10,000, got 'many'",
     ),
     "missing file": (
@@ -181,33 +181,33 @@ CASES: dict[str, tuple[Arrange, str]] = {
         "/nowhere/progressor.toml: cannot be read",
     ),
     "file that is not TOML": (
-        lambda each: serving("--config", each.file("server = [")), "{directory}/file: is not TOML",
+        lambda on: serving("--config", on.file("server = [")), "{directory}/file: is not TOML",
     ),
     "missing certificate": (
-        lambda each: at(each, *tls("/nowhere/tls.pem")),
+        lambda on: at(on, *tls("/nowhere/tls.pem")),
         "server.tls_certificate: /nowhere/tls.pem: No such file",
     ),
     "certificate that is not PEM": (
-        lambda each: at(each, *tls(each.file("not PEM"))),
+        lambda on: at(on, *tls(on.file("not PEM"))),
         "server.tls_certificate: {directory}/file and {directory}/file",
     ),
     "no PostgreSQL on the machine": (
-        lambda each: serving("--data-directory", str(each.directory), prepare=WITHOUT_WHEEL),
+        lambda on: serving("--data-directory", str(on.directory), prepare=WITHOUT_WHEEL),
         "name a server with database.dsn",
     ),
     "no binaries in the directory": (
-        lambda each: serving(
-            "--data-directory", str(each.directory / "data"),
-            "--set", f"database.embedded_binaries={each.directory}",
+        lambda on: serving(
+            "--data-directory", str(on.directory / "data"),
+            "--set", f"database.embedded_binaries={on.directory}",
         ),
         "database.embedded_binaries: no postgres and initdb in",
     ),
     "data directory in use": (
-        lambda each: serving("--data-directory", str(each.directory)),
+        lambda on: serving("--data-directory", str(on.directory)),
         "embedded PostgreSQL in {directory} is in use by the process",
     ),
     "data directory that is a file": (
-        lambda each: serving("--data-directory", each.file("data")),
+        lambda on: serving("--data-directory", on.file("data")),
         "embedded PostgreSQL in {directory}/file",
     ),
     "port in use for the embedded server": (

@@ -280,16 +280,8 @@ class ModelledGates(ModelledStorage):
         self.model.assert_passages(trace, now, by_rank=by_rank)
 
     def tables_are_as_the_model_says(self) -> None:
-        self.adopt()
         seen, model, now = self.seen(), self.model, self.clock.now()
-        for rows, modelled in (
-            (seen.processes, model.process_rows()),
-            (seen.tasks, model.task_rows()),
-        ):
-            assert rows == modelled, (
-                f"in the tables {set(rows) - set(modelled)},"
-                f" in the model {set(modelled) - set(rows)}"
-            )
+        self.compare_rows(seen.processes, seen.tasks)
         assert seen.states.keys() == {task.task_id for _, task in model.gated()}
         for process, task in model.gated():
             self._state_is_right(process, task, seen.states[_id(task)], now)
