@@ -17,7 +17,6 @@ import pytest_asyncio
 
 from progressor.domain.processes.intent import Failed
 from progressor.processor.failures import misconfigured
-from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.processor import scripted as script
 from tests.support.processor.asking import (
     ANSWERED,
@@ -54,10 +53,6 @@ async def asking(processor: ScriptedProcessor) -> AsyncIterator[Asking]:
         yield Asking(channels, processor.target)
 
 
-async def test_an_answer_becomes_an_intent(asking: Asking) -> None:
-    assert await asking.ask() == ANSWERED
-
-
 async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
     processor: ScriptedProcessor, asking: Asking, way: str
 ) -> None:
@@ -78,28 +73,13 @@ async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
     assert dt.timedelta(seconds=29) < left < dt.timedelta(seconds=40)
 
 
-async def test_garbage_is_an_invalid_answer(processor: ScriptedProcessor, asking: Asking) -> None:
-    processor.on_process("order-1", script.Garble())
-
-    outcome = await asking.ask()
-
-    assert wordless(outcome) == failed(13, "INVALID_ANSWER", retryable=False)
-
-
 @BY_A_CALL
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (grpc.StatusCode.UNAVAILABLE, UNAVAILABLE),
         (grpc.StatusCode.CANCELLED, UNAVAILABLE),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, failed(4, "STEP_TIMEOUT", retryable=True)),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, failed(8, "RESOURCE_EXHAUSTED", retryable=True)),
         (grpc.StatusCode.ABORTED, failed(10, "ABORTED", retryable=True)),
-        (grpc.StatusCode.UNIMPLEMENTED, misconfigured(12, "", "text")),
         (grpc.StatusCode.UNAUTHENTICATED, misconfigured(16, "", "text")),
-        (grpc.StatusCode.PERMISSION_DENIED, failed(7, "PERMISSION_DENIED", retryable=False)),
-        (grpc.StatusCode.INVALID_ARGUMENT, failed(3, "INVALID_ARGUMENT", retryable=False)),
-        (grpc.StatusCode.INTERNAL, failed(13, "INTERNAL", retryable=False)),
         (grpc.StatusCode.UNKNOWN, failed(2, "UNKNOWN", retryable=False)),
     ],
 )
@@ -109,17 +89,6 @@ async def test_a_status_of_the_processor_is_understood(
     processor.on_process("order-1", script.Refuse(code, "text"))
 
     assert await asking.ask() == expected
-
-
-async def test_a_processor_that_hangs_ends_at_the_deadline_by_itself(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.Hang())
-
-    async with asyncio.timeout(5):
-        outcome = await asking.ask(seconds=0.2)
-
-    assert wordless(outcome) == failed(4, "STEP_TIMEOUT", retryable=True)
 
 
 async def test_a_host_that_takes_the_connection_and_is_silent_ends_at_the_deadline(
@@ -133,32 +102,6 @@ async def test_a_host_that_takes_the_connection_and_is_silent_ends_at_the_deadli
             outcome = await asking.ask(seconds=0.2)
 
     assert wordless(outcome) == failed(4, "STEP_TIMEOUT", retryable=True)
-
-
-async def test_a_connection_that_drops_during_the_call_is_retryable(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    processor.on_process("order-1", script.Drop())
-
-    assert wordless(await asking.ask()) == UNAVAILABLE
-
-
-async def test_a_processor_that_is_away_is_found_when_it_comes_back(
-    processor: ScriptedProcessor, asking: Asking
-) -> None:
-    await asking.ask()
-    await processor.stop()
-    assert wordless(await asking.ask()) == UNAVAILABLE
-    await processor.restart()
-
-    # A channel may be ready by a connection that is about to be found dead: ask again, as the
-    # engine does.
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (answer := await asking.ask()) != ANSWERED:
-            assert wordless(answer) == UNAVAILABLE
-            connection = await asking.channels.take(asking.namespace)
-            await connection.channel.channel_ready()
-            await asking.channels.give_back(connection)
 
 
 async def test_a_processor_on_a_unix_socket_is_asked(

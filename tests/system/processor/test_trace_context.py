@@ -101,7 +101,7 @@ async def test_a_context_that_is_none_is_left_out_and_hurts_nobody(
     assert told_in_metadata(env.processor) == [{}] * (1 + len(BROKEN))
 
 
-async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
+async def test_what_vendors_say_and_the_callers_baggage_go_through_the_spans_of_the_engine(
     own_database: str,
 ) -> None:
     async with (
@@ -109,35 +109,21 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
         running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
         open_env(replica, streaming=False) as env,
     ):
-        await env.running("p", answering(set_timer=timer()), Answer())
+        await env.running("p", *[answering(set_timer=timer()), Answer()] * 2)
         call = messages.CallRequest(namespace=env.namespace, process_id="p")
-        await ask(replica, "unary", call, {**TRACED, **STATED})
-        await env.asked("p", 3)
+        for number, caller in enumerate(({**TRACED, **STATED, **BAGGAGE}, BAGGAGE)):
+            await ask(replica, "unary", call, caller)
+            await env.asked("p", 3 + 2 * number)
 
-    of_the_call, of_the_timer = contexts_of(env.processor)[1:]
+    carried = contexts_of(env.processor)[1:]
+    of_the_call, of_the_timer, *untraced = carried
     for context in (of_the_call, of_the_timer):
         assert context["traceparent"].startswith(f"00-{TRACE_ID}-")
         ours, theirs = context["tracestate"].split(",", 1)
         assert ours.startswith("progressor=")
         assert theirs == STATED["tracestate"]
     assert of_the_call["traceparent"] != of_the_timer["traceparent"]
-    assert told_in_metadata(env.processor)[1:] == [of_the_call, of_the_timer]
-
-
-async def test_the_callers_baggage_goes_through_the_spans_of_the_engine(own_database: str) -> None:
-    async with (
-        running_collector() as receiver,
-        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
-        open_env(replica, streaming=False) as env,
-    ):
-        await env.running("p", *[answering(set_timer=timer())] * 3, Answer())
-        call = messages.CallRequest(namespace=env.namespace, process_id="p")
-        for caller in ({**TRACED, **BAGGAGE}, BAGGAGE):
-            await ask(replica, "unary", call, caller)
-        await env.settled("p")
-
-    carried = contexts_of(env.processor)[1:]
-    assert [it["baggage"] for it in carried] == [BAGGAGE["baggage"]] * len(carried)
+    assert [it["baggage"] for it in carried] == [BAGGAGE["baggage"]] * 4
     assert told_in_metadata(env.processor)[1:] == carried
     # Who has baggage alone has not decided whether it is traced.
-    assert len({it["traceparent"].split("-")[1] for it in carried}) > 1
+    assert not any(TRACE_ID in it["traceparent"] for it in untraced)
