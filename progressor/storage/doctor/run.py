@@ -29,6 +29,15 @@ from progressor.storage.postgres.writer import connection_string
 
 _GRACE = dt.timedelta(seconds=5)
 
+BY_INDEX: LiteralString = """
+    SELECT set_config(s.name, s.value, true)
+    FROM (VALUES
+        ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
+        ('enable_material', 'off'), ('join_collapse_limit', '1'), ('jit', 'off')
+    ) AS s (name, value)"""
+"""Has the planner begin with the first table of a query and look up the others by their keys, row
+by row, whatever it believes of their sizes."""
+
 Query = LiteralString | sql.Composed
 
 
@@ -51,8 +60,8 @@ class DoctorRun:
         self.timeout = timeout
         connection.read_only = True
 
-    def rows(self, query: Query, **parameters: object) -> list[DictRow]:
-        """Ask one question, and return its rows.
+    def rows(self, query: Query, *, by_index: bool = False, **parameters: object) -> list[DictRow]:
+        """Ask one question, and return its rows; `by_index` as BY_INDEX says.
 
         Raises:
             psycopg.Error: PostgreSQL did not answer; see `undone`.
@@ -62,12 +71,14 @@ class DoctorRun:
             self._connection.execute(
                 "SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)]
             )
+            if by_index:
+                self._connection.execute(BY_INDEX)
             # None and not an empty mapping: a text without parameters may hold a percent sign.
             return self._connection.execute(query, parameters or None).fetchall()
 
     def row(self, query: Query, **parameters: object) -> DictRow:
         """Ask a question that has exactly one row for an answer."""
-        (row,) = self.rows(query, **parameters)
+        (row,) = self.rows(query, by_index=False, **parameters)
         return row
 
     @property

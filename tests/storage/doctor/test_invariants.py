@@ -22,7 +22,7 @@ from progressor.storage.doctor.invariants.checks import (
     Invariant,
     checks,
 )
-from progressor.storage.doctor.run import Check
+from progressor.storage.doctor.run import BY_INDEX, Check
 from progressor.storage.postgres.migrations import migrate
 from tests.storage.doctor.populations import populate, populate_gates, populate_jobs
 from tests.storage.doctor.violations import (
@@ -328,6 +328,7 @@ def filled(cluster: Cluster) -> str:
 )
 async def test_a_cheap_one_reads_no_whole_table(filled: str, invariant: Invariant) -> None:
     with psycopg.connect(filled) as connection:
+        connection.execute(BY_INDEX)
         explained = connection.execute(
             b"EXPLAIN (FORMAT JSON) " + invariant.query.encode()
         ).fetchall()

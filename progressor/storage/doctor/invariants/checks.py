@@ -65,7 +65,7 @@ class Invariant:
         if self.logged:
             return self._examine_for_long(doctor_run)
         query = _COUNTED.format(invariant=sql.SQL(self.query), limit=sql.Literal(OFFENDERS_MAX))
-        broken = doctor_run.rows(query)
+        broken = doctor_run.rows(query, by_index=not self.deep)
         if not broken:
             return findings.ok(self.says)
         return self._broken(
@@ -79,12 +79,12 @@ class Invariant:
 
     def _examine_for_long(self, doctor_run: DoctorRun) -> Verdict:
         query = _ORDERED.format(invariant=sql.SQL(self.query), limit=sql.Literal(SUSPECTS_MAX))
-        suspects = {_words(row) for row in doctor_run.rows(query)}
+        suspects = {_words(row) for row in doctor_run.rows(query, by_index=True)}
         for _ in range(LOOKS):
             if not suspects:
                 return findings.ok(self.says)
             time.sleep(PAUSE_SECONDS)
-            suspects &= {_words(row) for row in doctor_run.rows(query)}
+            suspects &= {_words(row) for row in doctor_run.rows(query, by_index=True)}
         if not suspects:
             return findings.ok(self.says)
         if not see_replicas(doctor_run).serving:

@@ -41,18 +41,12 @@ SELECT g.namespace, g.process_id,
         CASE
             WHEN t.status IS NULL THEN 'and has no record'
             ELSE concat('its record says ', t.task_type, ', ', t.status, ', ',
-                CASE WHEN t.is_constrained THEN 'with' ELSE 'without' END, ' constraints')
+                CASE WHEN t.constraints IS NULL THEN 'without' ELSE 'with' END, ' constraints')
         END) AS detail
 FROM progressor.gated g
-LEFT JOIN LATERAL (
-    SELECT t.status, t.task_type, t.constraints IS NOT NULL AS is_constrained
-    FROM progressor.tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-        = (g.slot, g.namespace, g.process_id, g.task_id)
-    OFFSET 0
-) t ON true
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
 WHERE t.task_type IS DISTINCT FROM g.task_type
-    OR t.is_constrained IS NOT TRUE
+    OR t.constraints IS NULL
     OR NOT (t.status = 'waiting' OR (t.status = 'running' AND g.state = 'available'))
 
 -- name: available_tasks_are_scheduled_or_leased
@@ -80,13 +74,7 @@ SELECT g.namespace, g.process_id,
         CASE WHEN h.is_reserved THEN 'only reserved' ELSE 'not held by its process' END) AS detail
 FROM progressor.gated g
 CROSS JOIN LATERAL unnest(g.gates) AS w (gate)
-LEFT JOIN LATERAL (
-    SELECT h.is_reserved
-    FROM progressor.gate_holders h
-    WHERE (h.slot, h.namespace, h.process_id, h.gate)
-        = (g.slot, g.namespace, g.process_id, w.gate)
-    OFFSET 0
-) h ON true
+LEFT JOIN progressor.gate_holders h USING (slot, namespace, process_id, gate)
 WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
 
 -- name: gate_holders_still_need_their_gates
@@ -99,22 +87,11 @@ SELECT h.namespace, h.process_id,
         CASE WHEN g.state IS NULL THEN 'has ended' ELSE concat('waits, ', g.state) END,
         ', of a process that is ', coalesce(p.status::text, 'not there')) AS detail
 FROM progressor.gate_holders h
-LEFT JOIN LATERAL (
-    SELECT g.state, h.gate = ANY (g.gates) AS is_wanted
-    FROM progressor.gated g
-    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
-        = (h.slot, h.namespace, h.process_id, h.task_id)
-    OFFSET 0
-) g ON true
-LEFT JOIN LATERAL (
-    SELECT p.status
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
-    OFFSET 0
-) p ON true
+LEFT JOIN progressor.gated g USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE CASE
-    WHEN h.is_reserved THEN (g.state = 'gates' AND g.is_wanted) IS NOT TRUE
-    WHEN g.state = 'available' THEN NOT g.is_wanted
+    WHEN h.is_reserved THEN (g.state = 'gates' AND h.gate = ANY (g.gates)) IS NOT TRUE
+    WHEN g.state = 'available' THEN NOT h.gate = ANY (g.gates)
     ELSE (h.hold = 'process' AND p.status IN ('init', 'running')) IS NOT TRUE
 END
 
@@ -170,21 +147,14 @@ FROM (
     SELECT p.slot, p.namespace, p.process_id,
         concat('timer ', p.corrupted_by, ' broke it, which has constraints')
     FROM progressor.processes p
-    CROSS JOIN LATERAL (
-        SELECT t.task_type, t.constraints IS NOT NULL AS is_constrained
-        FROM progressor.tasks t
-        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+    JOIN progressor.tasks b
+        ON (b.slot, b.namespace, b.process_id, b.task_id)
             = (p.slot, p.namespace, p.process_id, p.corrupted_by)
-        OFFSET 0
-    ) b
-    WHERE p.detail IS NOT NULL AND b.task_type IN ('timeout', 'remove') AND b.is_constrained
+    WHERE p.detail IS NOT NULL
+        AND b.task_type IN ('timeout', 'remove')
+        AND b.constraints IS NOT NULL
 ) w
-LEFT JOIN LATERAL (
-    SELECT p.is_gated
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (w.slot, w.namespace, w.process_id)
-    OFFSET 0
-) p ON true
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE p.is_gated IS NOT TRUE
 
 -- name: tasks_behind_their_process_have_one_ahead
@@ -193,13 +163,11 @@ WHERE p.is_gated IS NOT TRUE
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for its process, which has nothing before it') AS detail
 FROM progressor.gated g
+LEFT JOIN progressor.running r USING (slot, namespace, process_id)
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE g.state = 'process'
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.running r
-        WHERE (r.slot, r.namespace, r.process_id) = (g.slot, g.namespace, g.process_id)
-        OFFSET 0
-    )
+    AND r.task_id IS NULL
+    AND (p.status = 'init' AND g.task_type <> 'init') IS NOT TRUE
     AND NOT EXISTS (
         SELECT
         FROM progressor.schedule s
@@ -208,7 +176,6 @@ WHERE g.state = 'process'
             AND (s.task_id < g.task_id
                 OR (s.attempt > 0 AND s.due_at IS NOT NULL)
                 OR g.task_type IN ('timeout', 'remove'))
-        OFFSET 0
     )
     AND NOT EXISTS (
         -- Of a crowd one is queued, the oldest.
@@ -219,48 +186,28 @@ WHERE g.state = 'process'
             AND o.task_id < g.task_id
             AND g.task_type NOT IN ('timeout', 'remove')
             AND o.task_type NOT IN ('timeout', 'remove')
-        OFFSET 0
-    )
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (g.slot, g.namespace, g.process_id)
-            AND p.status = 'init'
-            AND g.task_type <> 'init'
-        OFFSET 0
     )
 
 -- name: marked_processes_are_gated
 -- says: a process that says that it is gated has to do with gates
 -- deep
--- Deep. The other direction of gated_processes_are_marked: such a one pays for gates that it has nothing to do
+-- The other direction of gated_processes_are_marked: such a one pays for gates that it has nothing to do
 -- with.
 SELECT p.namespace, p.process_id, 'it is gated, and has nothing to do with gates' AS detail
 FROM progressor.processes p
-WHERE p.is_gated
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.gated g
-        WHERE (g.slot, g.namespace, g.process_id) = (p.slot, p.namespace, p.process_id)
-    )
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.gate_holders h
-        WHERE (h.slot, h.namespace, h.process_id) = (p.slot, p.namespace, p.process_id)
-    )
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.tasks b
-        WHERE (b.slot, b.namespace, b.process_id, b.task_id)
-                = (p.slot, p.namespace, p.process_id, p.corrupted_by)
-            AND b.task_type IN ('timeout', 'remove')
-            AND b.constraints IS NOT NULL
-    )
+LEFT JOIN progressor.gated g USING (slot, namespace, process_id)
+LEFT JOIN progressor.gate_holders h USING (slot, namespace, process_id)
+LEFT JOIN progressor.tasks b
+    ON (b.slot, b.namespace, b.process_id, b.task_id)
+        = (p.slot, p.namespace, p.process_id, p.corrupted_by)
+    AND b.task_type IN ('timeout', 'remove')
+    AND b.constraints IS NOT NULL
+WHERE p.is_gated AND g.task_id IS NULL AND h.task_id IS NULL AND b.task_id IS NULL
 
 -- name: times_spent_add_up
 -- says: what a task with constraints has spent on each cause adds up to its life
 -- deep
--- Deep. What a task with constraints has spent waiting for each cause, and running, is its life to the
+-- What a task with constraints has spent waiting for each cause, and running, is its life to the
 -- microsecond: spent_us counts from one change of state to the next, by the clock of their transactions.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' (', t.status, ') ',

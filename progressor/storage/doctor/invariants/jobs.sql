@@ -26,7 +26,6 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE n.state = 'cancelled') AS cancelled
     FROM progressor.job_nodes n
     WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
 ) c
 WHERE j.state = 'running'
     AND (j.node_count, j.waiting, j.ready, j.running, j.beginning, j.failed, j.skipped, j.cancelled)
@@ -42,25 +41,16 @@ SELECT n.namespace, n.process_id,
         ' predecessors that are not done; of ', cardinality(n.predecessors), ' it has ', w.undone,
         ' such') AS detail
 FROM progressor.jobs j
-CROSS JOIN LATERAL (
-    SELECT *
-    FROM progressor.job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-        AND n.state IN ('waiting', 'ready', 'running', 'done')
-    OFFSET 0
-) n
+JOIN progressor.job_nodes n USING (slot, namespace, process_id)
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE s.state IS DISTINCT FROM 'done') AS undone
     FROM unnest(n.predecessors) AS p (ordinal)
-    LEFT JOIN LATERAL (
-        SELECT d.state
-        FROM progressor.job_nodes d
-        WHERE (d.slot, d.namespace, d.process_id, d.ordinal)
+    LEFT JOIN progressor.job_nodes s
+        ON (s.slot, s.namespace, s.process_id, s.ordinal)
             = (n.slot, n.namespace, n.process_id, p.ordinal)
-        OFFSET 0
-    ) s ON true
 ) w
 WHERE j.state = 'running'
+    AND n.state IN ('waiting', 'ready', 'running', 'done')
     AND CASE WHEN n.state = 'waiting' THEN w.undone = 0 OR w.undone <> n.waits_for
         ELSE w.undone > 0 END
 
@@ -78,31 +68,18 @@ SELECT n.namespace, n.process_id,
             ELSE concat(', and before it has failed ', coalesce(b.causes::text, 'nobody'))
         END) AS detail
 FROM progressor.jobs j
-CROSS JOIN LATERAL (
-    SELECT *
-    FROM progressor.job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
-) n
+JOIN progressor.job_nodes n USING (slot, namespace, process_id)
 CROSS JOIN LATERAL (
     SELECT array_agg(DISTINCT coalesce(s.skipped_because_of, s.ordinal)) AS causes
     FROM unnest(n.predecessors) AS p (ordinal)
-    CROSS JOIN LATERAL (
-        SELECT d.ordinal, d.skipped_because_of
-        FROM progressor.job_nodes d
-        WHERE (d.slot, d.namespace, d.process_id, d.ordinal)
-                = (n.slot, n.namespace, n.process_id, p.ordinal)
-            AND d.state IN ('failed', 'skipped', 'cancelled')
-        OFFSET 0
-    ) s
+    JOIN progressor.job_nodes s
+        ON (s.slot, s.namespace, s.process_id, s.ordinal)
+            = (n.slot, n.namespace, n.process_id, p.ordinal)
+        AND s.state IN ('failed', 'skipped', 'cancelled')
 ) b
-LEFT JOIN LATERAL (
-    SELECT c.state
-    FROM progressor.job_nodes c
-    WHERE (c.slot, c.namespace, c.process_id, c.ordinal)
+LEFT JOIN progressor.job_nodes c
+    ON (c.slot, c.namespace, c.process_id, c.ordinal)
         = (n.slot, n.namespace, n.process_id, n.skipped_because_of)
-    OFFSET 0
-) c ON true
 WHERE j.state = 'running'
     AND n.state <> 'cancelled'
     AND CASE n.state
@@ -121,31 +98,19 @@ SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
         '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
 FROM progressor.jobs j
-CROSS JOIN LATERAL (
-    SELECT *
-    FROM progressor.job_nodes n
-    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
-) n
-LEFT JOIN LATERAL (
-    SELECT p.status
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-        AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-            = (n.slot, n.namespace, n.process_id, n.ordinal)
-        -- Else it is of an earlier job of this leader's name.
-        AND n.started_at IS NOT NULL
-    OFFSET 0
-) f ON true
-LEFT JOIN LATERAL (
-    SELECT u.upkeep_due_at
-    FROM progressor.jobs u
-    WHERE (u.slot, u.namespace, u.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-    OFFSET 0
-) u ON (n.state IN ('failed', 'cancelled') AND f.status = 'running')
-    OR (n.state = 'running' AND f.status = 'error')
+JOIN progressor.job_nodes n USING (slot, namespace, process_id)
+LEFT JOIN progressor.processes f
+    ON (f.slot, f.namespace, f.process_id)
+        = (n.follower_slot, n.follower_namespace, n.follower_id)
+    AND (f.leader_slot, f.leader_namespace, f.leader_id, f.node)
+        = (n.slot, n.namespace, n.process_id, n.ordinal)
+    -- Else it is of an earlier job of this leader's name.
+    AND n.started_at IS NOT NULL
+LEFT JOIN progressor.jobs u
+    ON (u.slot, u.namespace, u.process_id)
+        = (n.follower_slot, n.follower_namespace, n.follower_id)
+    AND ((n.state IN ('failed', 'cancelled') AND f.status = 'running')
+        OR (n.state = 'running' AND f.status = 'error'))
 LEFT JOIN LATERAL (
     SELECT s.task_id
     FROM progressor.schedule s
@@ -201,19 +166,10 @@ SELECT j.namespace, j.process_id,
             ', and the job runs with ', j.waiting + j.ready + j.running, ' nodes unfinished')
     END AS detail
 FROM progressor.jobs j
-LEFT JOIN LATERAL (
-    SELECT t.status, t.task_type
-    FROM progressor.tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+LEFT JOIN progressor.processes l USING (slot, namespace, process_id)
+LEFT JOIN progressor.tasks t
+    ON (t.slot, t.namespace, t.process_id, t.task_id)
         = (j.slot, j.namespace, j.process_id, j.join_task_id)
-    OFFSET 0
-) t ON true
-LEFT JOIN LATERAL (
-    SELECT p.led_by
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
-) l ON true
 WHERE j.state = 'running'
     AND CASE
         WHEN j.join_task_id IS NULL THEN j.waiting + j.ready + j.running = 0
@@ -241,12 +197,7 @@ FROM (
     FROM progressor.schedule
     WHERE task_type = 'join'
 ) w
-LEFT JOIN LATERAL (
-    SELECT j.state, j.join_task_id
-    FROM progressor.jobs j
-    WHERE (j.slot, j.namespace, j.process_id) = (w.slot, w.namespace, w.process_id)
-    OFFSET 0
-) j ON true
+LEFT JOIN progressor.jobs j USING (slot, namespace, process_id)
 WHERE j.state IS DISTINCT FROM 'running' OR j.join_task_id IS DISTINCT FROM w.task_id
 
 -- name: jobs_run_as_long_as_their_leaders
@@ -256,18 +207,13 @@ SELECT j.namespace, j.process_id,
     concat('the job runs, and its leader, led by ', coalesce(p.led_by, 'nobody'), ', is ',
         coalesce(p.status::text, 'not there')) AS detail
 FROM progressor.jobs j
-LEFT JOIN LATERAL (
-    SELECT p.status, p.led_by
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
-) p ON true
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS NOT NULL) IS NOT TRUE
 
 -- name: ended_jobs_match_their_leaders
 -- says: a job has ended as its leader has, and every leader has a job
 -- deep
--- Deep. The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
+-- The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
 SELECT p.namespace, p.process_id,
     concat('the leader is ', p.status, ', and its job ', coalesce(j.state::text, 'not there')) AS detail
 FROM progressor.processes p
@@ -283,7 +229,7 @@ WHERE p.led_by IS NOT NULL
 -- name: job_rows_have_a_leader
 -- says: every job is of a leader, and every node of a job
 -- deep
--- Deep. Job and nodes go with their leader, and never without it.
+-- Job and nodes go with their leader, and never without it.
 SELECT r.namespace, r.process_id, concat(r.what, ' is there without ', r.lacks) AS detail
 FROM (
     SELECT j.namespace, j.process_id, 'a job' AS what, 'its leader' AS lacks
@@ -300,7 +246,7 @@ FROM (
 -- name: ended_jobs_have_no_open_nodes
 -- says: a job that has ended has nothing left to begin, and counts its nodes as they are
 -- deep
--- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
+-- The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
 -- by maintain_job, which is noted: with this job, or with that which the follower leads, if a node below took
 -- back the join that it had in hand.
 SELECT j.namespace, j.process_id,
@@ -328,7 +274,6 @@ CROSS JOIN LATERAL (
         ON (u.slot, u.namespace, u.process_id)
             = (n.follower_slot, n.follower_namespace, n.follower_id)
     WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
 ) c
 WHERE j.state <> 'running'
     AND (j.waiting + j.ready > 0
@@ -340,7 +285,7 @@ WHERE j.state <> 'running'
 -- name: node_ordinals_have_no_gaps
 -- says: the nodes of a job are numbered from 1 without gaps, and no two have one name
 -- deep
--- Deep. Nodes get the next ordinals when they are added, and are never taken away alone.
+-- Nodes get the next ordinals when they are added, and are never taken away alone.
 SELECT j.namespace, j.process_id,
     concat('of ', j.node_count, ' nodes the first is ', coalesce(c.first::text, 'none'), ', the last ',
         coalesce(c.last::text, 'none'), ', and ', c.names, ' names are of ', c.nodes) AS detail
@@ -350,7 +295,6 @@ CROSS JOIN LATERAL (
         count(DISTINCT n.name) AS names
     FROM progressor.job_nodes n
     WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
-    OFFSET 0
 ) c
 WHERE (c.first, c.last, c.names, c.nodes)
     IS DISTINCT FROM (1, j.node_count, j.node_count::bigint, j.node_count::bigint)
@@ -358,7 +302,7 @@ WHERE (c.first, c.last, c.names, c.nodes)
 -- name: edges_are_known_at_both_ends
 -- says: an edge of a job is known to both its nodes, once
 -- deep
--- Deep. Who adds a node enters its edges at both ends, each once.
+-- Who adds a node enters its edges at both ends, each once.
 SELECT e.namespace, e.process_id,
     concat('the edge from node ', e.source, ' to ', e.target, ' is known ', e.before,
         ' times to its source, ', e.behind, ' to its target') AS detail
@@ -382,7 +326,7 @@ WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 -- name: working_followers_have_running_nodes
 -- says: each unfinished follower of a running job is one of its running nodes
 -- deep
--- Deep. Each unfinished follower of a running job is one of its running nodes. A follower of a job that
+-- Each unfinished follower of a running job is one of its running nodes. A follower of a job that
 -- was deleted or has ended is stopped when it ends its step; one that leads a job which one of its own
 -- nodes revived is reported when that job's upkeep runs.
 SELECT p.namespace, p.process_id,
@@ -395,24 +339,18 @@ LEFT JOIN progressor.job_nodes n
     ON (n.slot, n.namespace, n.process_id, n.ordinal)
         = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
     AND (n.follower_slot, n.follower_namespace, n.follower_id) = (p.slot, p.namespace, p.process_id)
+LEFT JOIN progressor.orphans o
+    ON (o.slot, o.namespace, o.process_id) = (p.slot, p.namespace, p.process_id)
+LEFT JOIN progressor.jobs u
+    ON (u.slot, u.namespace, u.process_id) = (p.slot, p.namespace, p.process_id)
 WHERE p.leader_id IS NOT NULL
     AND p.status IN ('init', 'running')
     AND j.state = 'running'
     AND n.state IS DISTINCT FROM 'running'
     -- Else its leader led an earlier job, and was removed; those who run then are stopped one by one.
     AND p.created_at >= j.created_at
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.jobs u
-        WHERE (u.slot, u.namespace, u.process_id) = (p.slot, p.namespace, p.process_id)
-            AND u.state = 'running'
-            AND u.upkeep_due_at IS NOT NULL
-    )
-    AND NOT EXISTS (
-        SELECT
-        FROM progressor.orphans o
-        WHERE (o.slot, o.namespace, o.process_id) = (p.slot, p.namespace, p.process_id)
-    )
+    AND o.process_id IS NULL
+    AND (u.state = 'running' AND u.upkeep_due_at IS NOT NULL) IS NOT TRUE
 
 -- name: job_upkeep_is_done_in_time
 -- says: the upkeep of every job is done in time

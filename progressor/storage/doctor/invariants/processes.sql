@@ -6,7 +6,7 @@
 -- moment of a live system, whatever is in flight. The comments below say what writes both sides of each.
 --
 -- Those that are not deep start from running, schedule or a partial index, and look the rest up by its
--- key, row by row: OFFSET 0 keeps the planner from reading a whole table to hash it. A look-up takes 3
+-- key, row by row: they are asked with the planner settings of `run.BY_INDEX`. A look-up takes 3
 -- to 17 us (100,000 timers of 200,000 processes, 2 cores, 2026-11-21), so a million timers some seconds.
 
 -- name: leases_match_their_tasks
@@ -22,13 +22,7 @@ SELECT r.namespace, r.process_id,
                 t.attempt_count, ', token ', coalesce(t.token::text, 'none'))
         END) AS detail
 FROM progressor.running r
-LEFT JOIN LATERAL (
-    SELECT t.status, t.token, t.attempt_count, t.task_type
-    FROM progressor.tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-        = (r.slot, r.namespace, r.process_id, r.task_id)
-    OFFSET 0
-) t ON true
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
 WHERE t.status IS DISTINCT FROM 'running'
     OR t.token IS DISTINCT FROM r.token
     OR t.attempt_count IS DISTINCT FROM r.attempt
@@ -47,13 +41,7 @@ SELECT s.namespace, s.process_id,
                 ' attempts')
         END) AS detail
 FROM progressor.schedule s
-LEFT JOIN LATERAL (
-    SELECT t.status, t.attempt_count, t.task_type
-    FROM progressor.tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-        = (s.slot, s.namespace, s.process_id, s.task_id)
-    OFFSET 0
-) t ON true
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
 WHERE t.status IS DISTINCT FROM 'waiting'
     OR t.task_type IS DISTINCT FROM s.task_type
     OR t.attempt_count IS DISTINCT FROM s.attempt
@@ -83,12 +71,7 @@ FROM (
     FROM progressor.gated
     WHERE state <> 'available'
 ) w
-LEFT JOIN LATERAL (
-    SELECT p.status, p.init_task_id
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (w.slot, w.namespace, w.process_id)
-    OFFSET 0
-) p ON true
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE p.status IS NULL
     OR p.status = 'finished'
     OR (w.task_type = 'init' AND (p.status <> 'init' OR p.init_task_id <> w.task_id))
@@ -117,13 +100,9 @@ CROSS JOIN LATERAL (
         AND g.state <> 'available'
     OFFSET 0
 ) w
-LEFT JOIN LATERAL (
-    SELECT b.task_id, b.task_type
-    FROM progressor.tasks b
-    WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+LEFT JOIN progressor.tasks b
+    ON (b.slot, b.namespace, b.process_id, b.task_id)
         = (p.slot, p.namespace, p.process_id, p.corrupted_by)
-    OFFSET 0
-) b ON true
 WHERE p.detail IS NOT NULL
     AND w.task_type <> 'repair'
     AND (w.task_type IN ('timeout', 'remove')
@@ -140,13 +119,9 @@ SELECT p.namespace, p.process_id,
             ELSE concat('and its record says ', b.status)
         END) AS detail
 FROM progressor.processes p
-LEFT JOIN LATERAL (
-    SELECT b.status
-    FROM progressor.tasks b
-    WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+LEFT JOIN progressor.tasks b
+    ON (b.slot, b.namespace, b.process_id, b.task_id)
         = (p.slot, p.namespace, p.process_id, p.corrupted_by)
-    OFFSET 0
-) b ON true
 WHERE p.detail IS NOT NULL
     AND p.corrupted_by IS NOT NULL
     AND b.status IS DISTINCT FROM 'error'
@@ -168,14 +143,10 @@ FROM (
     SELECT s.*, coalesce(r.task_id, g.task_id) IS NOT NULL AS is_busy, row_number() OVER queue AS place
     FROM progressor.schedule s
     LEFT JOIN progressor.running r USING (slot, namespace, process_id)
-    LEFT JOIN LATERAL (
-        SELECT g.task_id
-        FROM progressor.gated g
-        WHERE (g.slot, g.namespace, g.process_id) = (s.slot, s.namespace, s.process_id)
-            AND g.task_type = 'init'
-            AND g.state <> 'available'
-        OFFSET 0
-    ) g ON true
+    LEFT JOIN progressor.gated g
+        ON (g.slot, g.namespace, g.process_id) = (s.slot, s.namespace, s.process_id)
+        AND g.task_type = 'init'
+        AND g.state <> 'available'
     WINDOW queue AS (
         PARTITION BY s.slot, s.namespace, s.process_id
         ORDER BY s.task_type IN ('timeout', 'remove'), s.task_id
@@ -211,12 +182,7 @@ SELECT r.namespace, r.process_id,
     concat('its last event is ', coalesce(e.event_id, 0), ', and the process says ',
         p.last_event_id) AS detail
 FROM progressor.running r
-CROSS JOIN LATERAL (
-    SELECT p.last_event_id
-    FROM progressor.processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (r.slot, r.namespace, r.process_id)
-    OFFSET 0
-) p
+JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN LATERAL (
     SELECT e.event_id
     FROM progressor.events e
@@ -229,7 +195,7 @@ WHERE coalesce(e.event_id, 0) <> p.last_event_id
 -- name: unfinished_tasks_are_scheduled_or_leased
 -- says: a task that waits is scheduled or kept by its constraints, one that runs is leased
 -- deep
--- Deep. The other direction of leases_match_their_tasks and scheduled_tasks_match_their_records.
+-- The other direction of leases_match_their_tasks and scheduled_tasks_match_their_records.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
         CASE
@@ -246,7 +212,7 @@ WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
 -- name: rows_have_a_process
 -- says: every task and event is of a process, and every process of a namespace
 -- deep
--- Deep. A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
+-- A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
 -- it has no processes, under a lock that starts wait for.
 SELECT o.namespace, o.process_id, concat(o.what, ' of a process that is not there') AS detail
 FROM (
@@ -265,7 +231,7 @@ WHERE n.name IS NULL
 -- name: event_ids_have_no_gaps
 -- says: the event ids of a process run from 1 to its last
 -- deep
--- Deep. settle_tasks and put_process number events from last_event_id on, under the lock, and write both.
+-- settle_tasks and put_process number events from last_event_id on, under the lock, and write both.
 SELECT p.namespace, p.process_id,
     concat('it has ', count(e.event_id), ' events, the last is ', coalesce(max(e.event_id), 0),
         ', and the process says ', p.last_event_id) AS detail
@@ -279,7 +245,7 @@ HAVING count(e.event_id) <> p.last_event_id
 -- name: tasks_name_their_own_events
 -- says: a task owns the events that its record names, and only a success has any
 -- deep
--- Deep. The settlement that succeeds writes the events and their numbers into the record of the task;
+-- The settlement that succeeds writes the events and their numbers into the record of the task;
 -- only a task that succeeded has any. Records may be deleted before their events.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' (', t.status, ') names ', t.event_count,
@@ -295,7 +261,7 @@ HAVING count(e.event_id) <> t.event_count
 -- name: processes_leave_init_with_their_init_task
 -- says: a process is in init for as long as its init task has not ended
 -- deep
--- Deep. The settlement of the init task is what brings a process out of init; an import has an init task
+-- The settlement of the init task is what brings a process out of init; an import has an init task
 -- that finished before it was written.
 SELECT p.namespace, p.process_id,
     concat('it is ', p.status, ', and its init task ', p.init_task_id,
@@ -313,7 +279,7 @@ WHERE t.task_type IS DISTINCT FROM 'init'
 -- name: idempotency_keys_are_unique
 -- says: an idempotency key names one task of its process
 -- deep
--- Deep. tasks_by_idempotency_key refuses a second one, as long as it is there and whole.
+-- tasks_by_idempotency_key refuses a second one, as long as it is there and whole.
 SELECT t.namespace, t.process_id,
     concat('key ', t.idempotency_key, ' names ', count(*), ' tasks') AS detail
 FROM progressor.tasks t
@@ -324,7 +290,7 @@ HAVING count(*) > 1
 -- name: finished_tasks_were_leased
 -- says: a task succeeds only after it was begun
 -- deep
--- Deep. Only a settlement finishes a task, and only of an attempt that a lease began; but for the init
+-- Only a settlement finishes a task, and only of an attempt that a lease began; but for the init
 -- task of an import, which never ran.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' succeeded, and was never begun') AS detail
