@@ -46,7 +46,7 @@ class Gates(Resource[Connection]):
     def list(self, *, page_size: int = 100, **options: Unpack[RequestOptions]) -> Listing[Gate]:
         """Iterate over the gates of a namespace in the order of their keys, page by page."""
         request = pb.ListGatesRequest(page_size=page_size)
-        return listing(self, request, lambda message: map(read_gate, message.gates), **options)
+        return listing(self, request, read_gate, "gates", **options)
 
     @sent
     def get(self, gate: str, **options: Unpack[RequestOptions]) -> Exchange[GateView]:
@@ -86,7 +86,7 @@ class Gates(Resource[Connection]):
             gate=gate, capacity=capacity, expected_revision=expected_revision
         )
         # Not repeatable: a repeat could overwrite a change that another client made in between.
-        return exchange(self, request, lambda message: read_gate(message.gate), **options)
+        return exchange(self, request, read_gate, field="gate", **options)
 
     @sent
     def delete(self, gate: str, **options: Unpack[RequestOptions]) -> Exchange[None]:

@@ -28,7 +28,7 @@ from progressor.sdk.client.resource import (
     sent,
     streamed,
 )
-from progressor.sdk.codec.codecs import Payload
+from progressor.sdk.codec.codecs import Payload, Typed
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
@@ -41,11 +41,11 @@ from progressor.sdk.values.jobs import (
     JobState,
     JobView,
     checked,
+    read_change,
     read_job,
-    read_submitted,
     read_view,
 )
-from progressor.sdk.values.processes import Receipt
+from progressor.sdk.values.processes import Receipt, read_receipt
 from progressor.v1 import job_service_pb2 as pb
 
 
@@ -97,7 +97,7 @@ class Jobs(Resource[Connection]):
             metadata=optional(object_to_wire, metadata),
             **due_to_wire(deadline),
         )
-        return exchange(self, request, read_submitted, repeatable=bool(idempotency_key), **options)
+        return exchange(self, request, read_receipt, repeatable=bool(idempotency_key), **options)
 
     @sent
     def get(
@@ -114,13 +114,7 @@ class Jobs(Resource[Connection]):
             JobNotFoundError: The job does not exist.
         """
         request = pb.GetJobRequest(job_id=job_id, without_payloads=not payloads)
-        return exchange(
-            self,
-            request,
-            lambda message: read_view(message, self.codec, result_type),
-            repeatable=True,
-            **options,
-        )
+        return exchange(self, request, read_view, kind=result_type, repeatable=True, **options)
 
     @iterated
     def list(
@@ -136,11 +130,9 @@ class Jobs(Resource[Connection]):
         With `states`, only jobs in one of them; with `schedule_id`, only jobs of that schedule.
         """
         request = pb.ListJobsRequest(
-            states=[it.number for it in states],
-            schedule_id=schedule_id,
-            page_size=page_size,
+            states=[it.number for it in states], schedule_id=schedule_id, page_size=page_size
         )
-        return listing(self, request, lambda message: map(read_job, message.jobs), **options)
+        return listing(self, request, read_job, "jobs", **options)
 
     @sent
     def cancel(
@@ -161,7 +153,7 @@ class Jobs(Resource[Connection]):
         """
         request = pb.CancelJobRequest(job_id=job_id, reason=cause)
         # If the answer to the first was lost, a repeat would end with JobEndedError.
-        return exchange(self, request, lambda message: read_job(message.job), **options)
+        return exchange(self, request, read_job, field="job", **options)
 
     @sent
     def retry(
@@ -180,12 +172,7 @@ class Jobs(Resource[Connection]):
             JobNotFailedError: The job has not failed.
         """
         request = pb.RetryJobRequest(job_id=job_id, **due_to_wire(deadline))
-        return exchange(
-            self,
-            request,
-            lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
-            **options,
-        )
+        return exchange(self, request, _read_retried, **options)
 
     @streamed
     def watch(
@@ -209,12 +196,13 @@ class Jobs(Resource[Connection]):
             JobNotFoundError: The job does not exist.
             DeadlineExceededError: The timeout has passed; the job continues.
         """
+        context = Typed(self.codec)
         return Subscription(
             request=lambda revision: pb.WatchJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, after_revision=revision
             ),
             after=after_revision,
-            parse=lambda message: read_view(message, self.codec),
+            parse=lambda message: read_change(message, context=context),
             revision_of=lambda view: view.job.revision,
             timeout=timeout,
         )
@@ -253,6 +241,10 @@ class SyncJobs(Resource[BlockingConnection]):
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job
         raise _ended_early(job_id)
+
+
+def _read_retried(message: pb.RetryJobResponse, _path: str, _context: object) -> JobRetried:
+    return JobRetried(job=read_job(message.job), nodes=tuple(message.nodes))
 
 
 def _ended_early(job_id: str) -> EngineUnavailableError:

@@ -101,8 +101,7 @@ class Processes(Resource[Connection]):
             ProcessFinishedError: The process is finished, or finished before the call ran.
         """
         request = pb.CallRequest(
-            constraints=optional(constraints_to_wire, constraints),
-            accept_only=accept_only,
+            constraints=optional(constraints_to_wire, constraints), accept_only=accept_only
         )
         return _asked(self, request, response_type, process_id, args, **options)
 
@@ -179,11 +178,7 @@ class Processes(Resource[Connection]):
             without_state=without_state,
         )
         return exchange(
-            self,
-            request,
-            lambda message: values.read_snapshot(message, self.codec, state_type),
-            repeatable=True,
-            **options,
+            self, request, values.read_snapshot, kind=state_type, repeatable=True, **options
         )
 
     @sent
@@ -258,12 +253,9 @@ class Processes(Resource[Connection]):
             TaskIsRunningError: The task is running.
             TaskHasEndedError: The task has ended.
         """
-        request = pb.CancelRequest(
-            process_id=process_id,
-            **_task_named(task_id, idempotency_key),
-        )
+        request = pb.CancelRequest(process_id=process_id, **_task_named(task_id, idempotency_key))
         # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
-        return exchange(self, request, lambda message: int(message.task_id), **options)
+        return exchange(self, request, _read_task_id, **options)
 
     @sent
     def trace(
@@ -278,18 +270,8 @@ class Processes(Resource[Connection]):
 
         `page_token` is `Trace.next_page_token` of the page before; "": the first page.
         """
-        request = pb.TraceRequest(
-            process_id=process_id,
-            page_size=page_size,
-            page_token=page_token,
-        )
-        return exchange(
-            self,
-            request,
-            lambda message: values.read_trace(message, self.codec),
-            repeatable=True,
-            **options,
-        )
+        request = pb.TraceRequest(process_id=process_id, page_size=page_size, page_token=page_token)
+        return exchange(self, request, values.read_trace, repeatable=True, **options)
 
     @iterated
     def list(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -324,12 +306,7 @@ class Processes(Resource[Connection]):
             metadata=optional(object_to_wire, metadata),
             page_size=page_size,
         )
-        listed = listing(
-            self,
-            request,
-            lambda message: [values.read_process(it, self.codec) for it in message.processes],
-            **options,
-        )
+        listed = listing(self, request, values.read_process, "processes", **options)
         if all_namespaces:
             request.namespace = ""
         return listed
@@ -351,15 +328,10 @@ class Processes(Resource[Connection]):
             TaskNotFoundError: The process has no such task.
         """
         request = pb.AwaitTaskRequest(
-            process_id=process_id,
-            **_task_named(task_id, idempotency_key),
+            process_id=process_id, **_task_named(task_id, idempotency_key)
         )
         return exchange(
-            self,
-            request,
-            lambda message: values.read_task_reply(message, self.codec, response_type),
-            repeatable=True,
-            **options,
+            self, request, values.read_task_reply, kind=response_type, repeatable=True, **options
         )
 
 
@@ -371,7 +343,7 @@ def _asked(
     args: Payload,
     **options: Unpack[TaskOptions],
 ) -> Exchange[values.Reply[Decoded]]:
-    def read(message: pb.CallResponse) -> values.Reply[Decoded]:
+    def read(message: pb.CallResponse, _path: str, _context: object) -> values.Reply[Decoded]:
         return values.read_reply(message, resource.codec, kind, accept_only=request.accept_only)
 
     return _task(resource, request, read, process_id, args, **options)
@@ -380,7 +352,7 @@ def _asked(
 def _task(  # noqa: PLR0913  # what all requests that become tasks have
     resource: Resource[Any],
     request: pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest,
-    parse: Callable[[Any], Result],
+    read: Callable[[Any, str, Any], Result],
     process_id: str,
     args: Payload,
     *,
@@ -391,12 +363,17 @@ def _task(  # noqa: PLR0913  # what all requests that become tasks have
 ) -> Exchange[Result]:
     request.process_id = process_id
     request.args = resource.codec.encode(args)
-    request.idempotency_key = idempotency_key
+    if idempotency_key:
+        request.idempotency_key = idempotency_key
     if context:
         request.caller_context.update(context)
     if history is not None:
         request.history_range.CopyFrom(values.range_to_wire(history))
-    return exchange(resource, request, parse, repeatable=bool(idempotency_key), **options)
+    return exchange(resource, request, read, repeatable=bool(idempotency_key), **options)
+
+
+def _read_task_id(message: pb.CancelResponse, _path: str, _context: object) -> int:
+    return message.task_id
 
 
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from collections.abc import (
 )
 from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar
 
-from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.codec.codecs import Codec, Typed
+from progressor.sdk.codec.kinds import ANYTHING
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
@@ -46,30 +47,46 @@ class Resource(Generic[C]):
         self.connection, self.namespace, self.codec = connection, namespace, codec
 
 
-def exchange(
+def exchange(  # noqa: PLR0913  # how a request is sent and read
     resource: Resource[Any],
     request: Any,  # noqa: ANN401  # any message with a namespace
-    parse: Callable[[Any], Result],
+    read: Callable[[Any, str, Any], Result],
     *,
+    kind: object = ANYTHING,
+    field: str = "",
     repeatable: bool = False,
     timeout: Seconds | None = None,
     namespace: str = "",
 ) -> Exchange[Result]:
-    """Return the exchange of a request, whose namespace this sets."""
+    """Return the exchange of a request, whose namespace this sets.
+
+    `read` makes a value of the response, or of its `field`, whose main payload is a `kind`.
+    """
     request.namespace = namespace or resource.namespace
+    context = Typed(resource.codec, kind)
+
+    def parse(message: Any) -> Result:  # noqa: ANN401  # of any kind
+        return read(getattr(message, field) if field else message, "", context)
+
     return Exchange(request, parse, timeout, repeatable=repeatable)
 
 
 def listing(
     resource: Resource[Any],
     request: Any,  # noqa: ANN401  # any message with a namespace
-    parse: Callable[[Any], Iterable[Result]],
+    read: Callable[[Any, str, Any], Result],
+    field: str,
     *,
     timeout: Seconds | None = None,
     namespace: str = "",
 ) -> Listing[Result]:
-    """Return the listing of a request, whose namespace this sets."""
+    """Return the listing of a request, whose namespace this sets; `field` has the items."""
     request.namespace = namespace or resource.namespace
+    context = Typed(resource.codec)
+
+    def parse(message: Any) -> Iterable[Result]:  # noqa: ANN401  # of any kind
+        return [read(it, "", context) for it in getattr(message, field)]
+
     return Listing(request, parse, timeout)
 
 

@@ -346,30 +346,13 @@ _SPEC = Shape(
     catch_up_window=duration("catch_up_window"),
 )
 _SCHEDULE = Shape(Schedule, pb.Schedule, spec=_SPEC)
-_VIEW = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE)
 
+spec_to_wire = _SPEC.message
+read_spec = _SPEC.read
+read_schedule = _SCHEDULE.read
+read_view = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE).read
 read_run = Shape(ScheduleRun, pb.ScheduleRun).read
 read_backfilled = Shape(Backfilled, pb.BackfillScheduleResponse).read
-
-
-def spec_to_wire(spec: ScheduleSpec, codec: Codec) -> pb.ScheduleSpec:
-    """Return a spec as a message; raise ValueError for a graph that is empty or not complete."""
-    return _SPEC.message(spec, codec)
-
-
-def read_spec(message: pb.ScheduleSpec, codec: Codec) -> ScheduleSpec:
-    """Return the spec of a schedule."""
-    return _SPEC.read(message, context=codec)
-
-
-def read_schedule(message: pb.Schedule, codec: Codec) -> Schedule:
-    """Return a schedule."""
-    return _SCHEDULE.read(message, context=codec)
-
-
-def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
-    """Return a schedule with its runs."""
-    return _VIEW.read(message, context=codec)
 
 
 class Schedules(Resource[Connection]):
@@ -402,12 +385,9 @@ class Schedules(Resource[Connection]):
             InvalidRequestError: The expression, the time zone or a node is invalid.
         """
         request = pb.CreateScheduleRequest(
-            schedule_id=schedule_id,
-            spec=spec_to_wire(spec, self.codec),
-            paused=paused,
-            note=note,
+            schedule_id=schedule_id, spec=spec_to_wire(spec, self.codec), paused=paused, note=note
         )
-        return _changed(self, request, **options)
+        return exchange(self, request, read_schedule, field="schedule", **options)
 
     @sent
     def update(
@@ -432,7 +412,7 @@ class Schedules(Resource[Connection]):
             spec=spec_to_wire(spec, self.codec),
             expected_revision=expected_revision,
         )
-        return _changed(self, request, **options)
+        return exchange(self, request, read_schedule, field="schedule", **options)
 
     @sent
     def get(
@@ -451,28 +431,15 @@ class Schedules(Resource[Connection]):
             ScheduleNotFoundError: The schedule does not exist.
         """
         request = pb.GetScheduleRequest(
-            schedule_id=schedule_id,
-            next_count=next_count,
-            last_count=last_count,
+            schedule_id=schedule_id, next_count=next_count, last_count=last_count
         )
-        return exchange(
-            self,
-            request,
-            lambda message: read_view(message, self.codec),
-            repeatable=True,
-            **options,
-        )
+        return exchange(self, request, read_view, repeatable=True, **options)
 
     @iterated
     def list(self, *, page_size: int = 100, **options: Unpack[RequestOptions]) -> Listing[Schedule]:
         """Iterate over the schedules of a namespace in the order of their ids, page by page."""
         request = pb.ListSchedulesRequest(page_size=page_size)
-        return listing(
-            self,
-            request,
-            lambda message: [read_schedule(it, self.codec) for it in message.schedules],
-            **options,
-        )
+        return listing(self, request, read_schedule, "schedules", **options)
 
     @sent
     def delete(
@@ -489,8 +456,7 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.DeleteScheduleRequest(
-            schedule_id=schedule_id,
-            expected_revision=expected_revision,
+            schedule_id=schedule_id, expected_revision=expected_revision
         )
         return exchange(self, request, nothing, **options)
 
@@ -510,11 +476,9 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.PauseScheduleRequest(
-            schedule_id=schedule_id,
-            note=note,
-            expected_revision=expected_revision,
+            schedule_id=schedule_id, note=note, expected_revision=expected_revision
         )
-        return _changed(self, request, **options)
+        return exchange(self, request, read_schedule, field="schedule", **options)
 
     @sent
     def resume(
@@ -534,11 +498,9 @@ class Schedules(Resource[Connection]):
             ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.ResumeScheduleRequest(
-            schedule_id=schedule_id,
-            note=note,
-            expected_revision=expected_revision,
+            schedule_id=schedule_id, note=note, expected_revision=expected_revision
         )
-        return _changed(self, request, **options)
+        return exchange(self, request, read_schedule, field="schedule", **options)
 
     @sent
     def trigger(
@@ -564,11 +526,7 @@ class Schedules(Resource[Connection]):
             idempotency_key=idempotency_key,
         )
         return exchange(
-            self,
-            request,
-            lambda message: read_run(message.run),
-            repeatable=bool(idempotency_key),
-            **options,
+            self, request, read_run, field="run", repeatable=bool(idempotency_key), **options
         )
 
     @sent
@@ -603,19 +561,6 @@ class Schedules(Resource[Connection]):
         )
         # An instant runs only once, even if it is requested again.
         return exchange(self, request, read_backfilled, repeatable=True, **options)
-
-
-def _changed(
-    resource: Resource[Any],
-    request: Any,  # noqa: ANN401  # any whose response has a schedule
-    **options: Unpack[RequestOptions],
-) -> Exchange[Schedule]:
-    return exchange(
-        resource,
-        request,
-        lambda message: read_schedule(message.schedule, resource.codec),
-        **options,
-    )
 
 
 class SyncSchedules(Resource[BlockingConnection]):

@@ -1,5 +1,6 @@
 """Codecs: how values become the payloads that the engine stores, and back."""
 
+import dataclasses
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -7,6 +8,7 @@ import msgspec
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.kinds import (
+    ANYTHING,
     Decoded,
     admits_none,
     members_of,
@@ -108,6 +110,18 @@ class BytesCodec:
             if not any(issubclass(it, member) for it in _BYTES_LIKE):
                 return member, f"the bytes codec accepts only bytes, got {name_of(member)}"
         return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typed:
+    """A codec, and the type to which the main payload of a response is decoded."""
+
+    codec: Codec
+    kind: Any = ANYTHING
+
+    def decode(self, data: bytes) -> Payload:
+        """Return any other payload of the response."""
+        return self.codec.decode(data)
 
 
 JSON = JsonCodec()

@@ -95,7 +95,7 @@ class Subscription(Generic[Result]):
     timeout: Seconds | None
 
 
-def nothing(_message: Message) -> None:
+def nothing(_message: Message, _path: str = "", _context: object = None) -> None:
     """Read a response that has no fields."""
 
 

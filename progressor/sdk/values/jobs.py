@@ -12,13 +12,13 @@ from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Decoded
+from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import WireEnum, payload
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
-from progressor.sdk.values.processes import Receipt, TaskError
+from progressor.sdk.values.processes import TaskError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
-from progressor.wire.shapes import Field, Shape
+from progressor.wire.shapes import UNSENT, Field, Shape
 
 
 class JobState(WireEnum):
@@ -227,34 +227,20 @@ _NODE: Shape[Node[Any], pb.Node] = Shape(
     Node,
     pb.Node,
     after="predecessors",
-    args=Field(read=lambda message, _path, context: context[0].decode(message.args)),
-    result=Field(
-        read=lambda message, _path, context: context[0].decode(message.result, context[1])
-    ),
+    args=payload("args"),
+    result=Field(read=lambda message, _path, typed: typed.codec.decode(message.result, typed.kind)),
     constraints=CONSTRAINTS,
 )
 
+_VIEW: Shape[JobView[Any], pb.GetJobResponse] = Shape(JobView, pb.GetJobResponse, nodes=_NODE)
+_CHANGE: Shape[JobView[Any], pb.WatchJobResponse] = Shape(
+    JobView, pb.WatchJobResponse, nodes=_NODE, payloads_left_out=UNSENT
+)
+
 read_job = _JOB.read
-read_submitted = Shape(Receipt, pb.SubmitJobResponse).read
-
-
-def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Decoded] = ANYTHING) -> Node[Decoded]:
-    """Return a node, its result decoded as a `kind`."""
-    return _NODE.read(message, context=(codec, kind))
-
-
-def read_view(
-    message: pb.GetJobResponse | pb.WatchJobResponse,
-    codec: Codec,
-    kind: TypeForm[Decoded] = ANYTHING,
-) -> JobView[Decoded]:
-    """Return a job with its nodes, their results decoded as a `kind`."""
-    left_out = isinstance(message, pb.GetJobResponse) and message.payloads_left_out
-    return JobView(
-        job=read_job(message.job),
-        nodes=tuple(read_node(it, codec, kind) for it in message.nodes),
-        payloads_left_out=left_out,
-    )
+read_node = _NODE.read
+read_view = _VIEW.read
+read_change = _CHANGE.read
 
 
 def read_outcome(message: nodes.NodeOutcome, codec: Codec) -> NodeOutcome:

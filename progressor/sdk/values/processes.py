@@ -12,7 +12,7 @@ from typing_extensions import TypeForm
 
 from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import ANYTHING, Decoded
+from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import (
     Seconds,
     WireEnum,
@@ -388,6 +388,15 @@ def timer_to_wire(timer: NewTimer, codec: Codec) -> types.SetTimer:
     return _SET_TIMER.message(timer, codec)
 
 
+def _events(name: str) -> Field:
+    """Describe a list of events."""
+    return Field(
+        read=lambda message, _path, codec: tuple(
+            read_event(it, codec) for it in getattr(message, name)
+        )
+    )
+
+
 def _count(name: str) -> Field:
     """Describe a count that only a task without a free worker has."""
 
@@ -423,9 +432,9 @@ _PROCESS: Shape[Process[Any], types.Process] = Shape(
     Process,
     types.Process,
     state=Field(
-        read=lambda message, _path, context: context[0].decode(message.aux_state, context[1])
+        read=lambda message, _path, typed: typed.codec.decode(message.aux_state, typed.kind)
     ),
-    result=Field(read=lambda message, _path, context: context[0].decode(message.result)),
+    result=payload("result"),
     first_wait=_WAIT,
 )
 _TASK_TRACE = Shape(
@@ -434,17 +443,29 @@ _TASK_TRACE = Shape(
     context="caller_context",
     args=payload("args"),
     response=payload("response"),
-    events=Field(
-        read=lambda message, _path, codec: tuple(read_event(it, codec) for it in message.events)
-    ),
+    events=_events("events"),
     constraints=CONSTRAINTS,
 )
 
+_TASK_REPLY: Shape[TaskReply[Any], pb.AwaitTaskResponse] = Shape(
+    TaskReply,
+    pb.AwaitTaskResponse,
+    response=Field(
+        read=lambda message, _path, typed: decoded(typed.codec, message.response, typed.kind)
+    ),
+)
+_SNAPSHOT: Shape[Snapshot[Any], pb.GetResponse] = Shape(
+    Snapshot, pb.GetResponse, process=_PROCESS, history=_events("history"), waits=_WAIT
+)
+
 read_wait = _WAIT.read
+read_receipt = Shape(Receipt, pb.NotifyResponse).read  # also of Put and SubmitJob: the same fields
 read_task_error = Shape(TaskError, types.TaskError).read
+read_process = _PROCESS.read
+read_snapshot = _SNAPSHOT.read
+read_task_reply = _TASK_REPLY.read
 read_simple_repaired = Shape(SimpleRepaired, pb.SimpleRepairResponse).read
-_read_role = Shape(JobRole, pb.JobRole).read
-_read_timer = Shape(Timer, types.Timer).read
+read_trace = Shape(Trace, pb.TraceResponse, tasks=_TASK_TRACE).read
 
 
 def read_reply(
@@ -463,44 +484,6 @@ def read_reply(
     )
 
 
-def read_receipt(message: pb.NotifyResponse | pb.PutResponse) -> Receipt:
-    """Return the accepted task."""
-    return Receipt(task_id=message.task_id, deduplicated=message.deduplicated)
-
-
-def read_task_reply(
-    message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Decoded]
-) -> TaskReply[Decoded]:
-    """Return how the task ended, its response decoded as a `kind`."""
-    return TaskReply(
-        task_id=message.task_id,
-        type=TaskType.from_number(message.type),
-        response=decoded(codec, message.response, kind),
-    )
-
-
-def read_snapshot(
-    message: pb.GetResponse, codec: Codec, kind: TypeForm[Decoded]
-) -> Snapshot[Decoded]:
-    """Return a process with its history and its waits, its state decoded as a `kind`."""
-    return Snapshot(
-        process=read_process(message.process, codec, kind),
-        history=tuple(read_event(event, codec) for event in message.history),
-        timer=_read_timer(message.timer) if message.HasField("timer") else None,
-        waits=tuple(read_wait(wait) for wait in message.waits),
-        next_after=message.next_after if message.HasField("next_after") else None,
-        explanation=message.explanation,
-        job_role=_read_role(message.job_role) if message.HasField("job_role") else None,
-    )
-
-
-def read_process(
-    message: types.Process, codec: Codec, kind: TypeForm[Decoded] = ANYTHING
-) -> Process[Decoded]:
-    """Return a process, its state decoded as a `kind`; None: it has no state yet."""
-    return _PROCESS.read(message, context=(codec, kind))
-
-
 def read_event(message: types.Event, codec: Codec) -> Event:
     """Return an event, its payload decoded. By hand, which takes two thirds of a shape's time."""
     return Event(
@@ -510,12 +493,4 @@ def read_event(message: types.Event, codec: Codec) -> Event:
         format_version=message.format_version,
         metadata=object_from_wire(message.metadata),
         task_id=message.task_id,
-    )
-
-
-def read_trace(message: pb.TraceResponse, codec: Codec) -> Trace:
-    """Return a page of tasks."""
-    return Trace(
-        tasks=tuple(_TASK_TRACE.read(task, context=codec) for task in message.tasks),
-        next_page_token=message.next_page_token,
     )

@@ -35,7 +35,7 @@ from progressor.domain.gates.constraint import Version
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import TaskType
 from progressor.processor import codec as processor_codec
-from progressor.sdk.codec.codecs import Codec, JsonCodec
+from progressor.sdk.codec.codecs import Codec, JsonCodec, Typed
 from progressor.sdk.values.graph import Graph
 from progressor.v1 import processor_service_pb2
 from progressor.wire.shapes import Shape
@@ -415,10 +415,11 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 def _function_of(method: Any) -> Callable[..., Any]:
     shape: Shape[Any, Any] = method.__self__
+    context = Typed(JsonCodec()) if method.__name__ == "read" else JsonCodec()
     kinds = [shape._value_type, shape._message_type]
 
     def function(value: Any) -> Any:
-        return method(value)
+        return method(value, context=context)
 
     function.__annotations__ = {"value": kinds[method.__name__ == "read"]}
     return function

@@ -195,14 +195,14 @@ def test_a_scheduled_job_comes_back_as_it_was_sent() -> None:
         metadata={"n": 1},
     )
     message = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=target), JSON)
-    read = read_spec(message, JSON).target
+    read = read_spec(message, context=JSON).target
 
     assert isinstance(read, ScheduledJob)
     assert message.job.nodes == nodes_to_wire(read.graph, JSON)
     assert dataclasses.replace(read, graph=target.graph) == target
     bare = spec_to_wire(ScheduleSpec(times=Cron("@daily"), target=ScheduledJob(diamond())), JSON)
     assert not bare.job.HasField("timeout")
-    plain = read_spec(bare, JSON).target
+    plain = read_spec(bare, context=JSON).target
     assert isinstance(plain, ScheduledJob)
     assert (plain.timeout, plain.context, plain.metadata) == (None, {}, None)
 
