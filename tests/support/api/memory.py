@@ -17,7 +17,6 @@ from progressor.domain.processes.process import (
     Process,
     ProcessKey,
     ProcessStatus,
-    process_key,
 )
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import NodeState, TaskStatus, TaskType
@@ -33,9 +32,11 @@ from progressor.domain.views.wait import Wait
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.replicas.replicas import Replicas
 from progressor.telemetry.logs.level import Level
+from tests.support.builders import make_event, make_key, make_namespace, make_process, maker
+from tests.support.clock import START
 from tests.support.runtime.stubs import stub
 
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+NOW = START
 SECOND = dt.timedelta(seconds=1)
 PAYLOAD_MAX = 2 * 1024 * 1024
 
@@ -118,7 +119,7 @@ class MemoryProcesses:
         self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
     ) -> tuple[ProcessView, HistoryPage]:
         """Return the process, which leaves init once it was looked at, and its events that fit."""
-        if key != process_key("orders", "1"):
+        if key != make_key("1"):
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         status, self.status = self.status, self.init_ends_as
         view = ProcessView(process=process(key.process_id, status), timer=None, waits=())
@@ -207,56 +208,43 @@ class MemoryLogLevels:
 
 
 def namespace(name: str) -> Namespace:
-    return Namespace(
-        name=name, processor_targets=("a:1",), payload_bytes_max=PAYLOAD_MAX, revision=1
+    return make_namespace(
+        name, processor_targets=("a:1",), payload_bytes_max=PAYLOAD_MAX, revision=1
     )
 
 
 def process(process_id: str, status: ProcessStatus) -> Process:
-    return Process(
-        key=process_key("orders", process_id),
+    return make_process(
+        key=make_key(process_id),
         status=status,
         previous_status=None,
-        detail=None,
         aux_state=b"aux",
-        metadata=None,
-        corrupted_by=None,
-        created_at=NOW,
-        status_changed_at=NOW,
         last_event_id=10,
         init_task_id=42,
-        result=None,
     )
 
 
 def event(event_id: int) -> Event:
-    return Event(
-        event_id=event_id,
-        occurred_at=NOW,
-        payload=b"x" * 1000**2,
-        format_version=1,
-        metadata=None,
-        task_id=1,
-    )
+    return make_event(event_id, payload=b"x" * 1000**2, format_version=1, task_id=1)
 
 
-def trace(task_id: int) -> TaskTrace:
-    return TaskTrace(
-        task_id=task_id,
-        task_type=TaskType.CALL,
-        status=TaskStatus.FINISHED,
-        created_at=NOW,
-        scheduled_at=None,
-        started_at=NOW,
-        finished_at=NOW,
-        attempt_count=1,
-        args=b"x" * 1000**2,
-        caller_context={"a": "b"},
-        idempotency_key=None,
-        response=b"r",
-        error=None,
-        events=(),
-    )
+trace = maker(
+    TaskTrace,
+    "task_id",
+    task_type=TaskType.CALL,
+    status=TaskStatus.FINISHED,
+    created_at=NOW,
+    scheduled_at=None,
+    started_at=NOW,
+    finished_at=NOW,
+    attempt_count=1,
+    args=b"x" * 1000**2,
+    caller_context={"a": "b"},
+    idempotency_key=None,
+    response=b"r",
+    error=None,
+    events=(),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,7 +270,7 @@ def make_job(job_id: str = "job", **fields: Any) -> Job:
     """Return a job that runs, or that has ended where its state says so."""
     is_over = fields.get("state", JobState.RUNNING) is not JobState.RUNNING
     defaults: dict[str, Any] = {
-        "key": process_key("orders", job_id),
+        "key": make_key(job_id),
         "state": JobState.RUNNING,
         "detail": None,
         "led_by": Leadership.ENGINE,
@@ -305,7 +293,7 @@ def make_node(ordinal: int = 1, **fields: Any) -> Node:
         "ordinal": ordinal,
         "name": name,
         "state": NodeState.WAITING,
-        "follower": process_key("orders", f"job/{name}"),
+        "follower": make_key(f"job/{name}"),
         "predecessors": (),
         "skipped_because_of": None,
         "args": b"",
