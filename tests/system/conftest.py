@@ -1,6 +1,7 @@
 """What several system tests ask for: an engine for the command line, a server, an environment.
 
-A file that needs more of one of these has its own under the same name.
+A module says with SETTINGS how its replica runs, and with ENV_OPTIONS what its namespaces are like. A
+file that needs more of one of these has its own under the same name.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -34,11 +35,12 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
+async def replica(request: pytest.FixtureRequest, database: str) -> AsyncIterator[Replica]:
     """Return a replica that no scan ever helps: whatever runs on it runs by itself."""
-    async with running_replica(database, QUIET) as replica:
+    settings = getattr(request.module, "SETTINGS", QUIET)
+    async with running_replica(database, settings) as replica:
         yield replica
-        assert replica.points.count("scan_found") == 0
+        assert settings is not QUIET or replica.points.count("scan_found") == 0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -49,6 +51,6 @@ async def second_replica(database: str) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica) as env:
+async def env(request: pytest.FixtureRequest, replica: Replica) -> AsyncIterator[Env]:
+    async with open_env(replica, **getattr(request.module, "ENV_OPTIONS", {})) as env:
         yield env

@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 import pytest_asyncio
@@ -15,7 +15,6 @@ from tests.support.engine.points import eventually
 from tests.support.engine.replica import (
     Replica,
     answering,
-    running_replica,
     timer,
 )
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, Graph
@@ -24,15 +23,10 @@ from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SETTINGS: Mapping[str, str] = {}
 TWO_AND_ONE: Graph = {"a": (), "b": (), "c": ("a",)}
 SOON = Duration(nanos=300_000_000)
 SLOWLY = RetryPolicy(initial_interval=dt.timedelta(hours=1), jitter=0.0)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database) as replica:
-        yield replica
 
 
 @pytest_asyncio.fixture(loop_scope="module")

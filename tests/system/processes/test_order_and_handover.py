@@ -2,10 +2,8 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from progressor.sdk import Reply as Answered
@@ -16,9 +14,7 @@ from tests.support.engine.reads import tasks_of, types_asked
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,
-    Replica,
     answering,
-    open_env,
     refusal,
     running_replica,
     timer,
@@ -26,6 +22,8 @@ from tests.support.engine.replica import (
 from tests.support.processor.scripted import Hang, ScriptedProcessor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ENV_OPTIONS = {"retry_policy": NOW_AND_THEN}
 
 
 async def test_a_started_process_answers_calls(database: str) -> None:
@@ -118,12 +116,6 @@ class TestHandOver:
         assert [event.event_id for event in snapshot.history] == list(
             range(1, snapshot.process.last_event_id + 1)
         )
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica, retry_policy=NOW_AND_THEN) as env:
-        yield env
 
 
 class TestDueTime:

@@ -33,16 +33,11 @@ from tests.support.processor.scripted import Answer, Hang, fail
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ENV_OPTIONS = {"retry_policy": NOW_AND_THEN}
 INVALID_ARGUMENT = 3
 INTERNAL = "13"
 FAILED = (StatusCode.FAILED_PRECONDITION, "PROCESS_FAILED")
 TOLD = ("own", "task_id", "broken_by", "failure_code", "failure_reason", "detail")
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replica: Replica) -> AsyncIterator[Env]:
-    async with open_env(replica, retry_policy=NOW_AND_THEN) as env:
-        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="module")

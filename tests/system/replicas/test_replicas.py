@@ -20,7 +20,7 @@ from tests.support.engine.replica import (
     refusal,
     timer,
 )
-from tests.support.processor.scripted import Answer, Hang
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,37 +31,6 @@ the step timeout of 30 s, by which a lost step would be found without leases."""
 
 
 class TestAReplicaThatIsKilled:
-    @staticmethod
-    async def in_hand_of_the_killed(env: Env, directory: Path, *, behind: int = 0) -> int:
-        """Have a replica killed with a call on ``p`` in hand, and some behind it; return its id."""
-        dsn = env.replica.engine.dsn
-        async with (
-            running_process(dsn, directory) as victim,
-            env.client_at(victim.address) as there,
-        ):
-            accepted = await there.call("p", b"1", accept_only=True)
-            await env.asked("p", 2)
-            for number in range(behind):
-                await there.call("p", b"behind %d" % number, accept_only=True)
-            victim.kill()
-        return accepted.task_id
-
-    async def test_has_its_step_retried_by_another_within_the_lease(
-        self, second_replica: Replica, tmp_path: Path
-    ) -> None:
-        async with open_env(second_replica, one_at_a_time=False) as env:
-            await env.running("p", Hang(), Answer())
-            task_id = await self.in_hand_of_the_killed(env, tmp_path)
-            async with asyncio.timeout(LEASE_AND_SCANS):
-                answer = await env.client.await_task("p", task_id=task_id)
-
-            first, second = (request.task for request in env.asked_for("p")[1:])
-            assert answer.response == b"1"
-            assert (first.task_id, first.attempt) == (task_id, 1)
-            assert (second.task_id, second.attempt) == (task_id, 2)
-            assert second.token > first.token
-            assert (await env.client.get("p")).process.last_event_id == 1
-
     async def test_tells_the_callers_behind_the_zombie_on_other_replicas(
         self, second_replica: Replica, tmp_path: Path
     ) -> None:

@@ -4,12 +4,11 @@ import asyncio
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor.cli.main import main
 from progressor.runtime.core.context import JITTER
@@ -33,14 +32,9 @@ from tests.support.processor.scripted import Answer, Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SETTINGS: Mapping[str, str] = {}
 HOUR = dt.timedelta(hours=1)
 SLOWLY = dataclasses.replace(NOW_AND_THEN, initial_interval=dt.timedelta(seconds=3), attempts_max=8)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database) as replica:
-        yield replica
 
 
 async def look_again(replica: Replica) -> None:
