@@ -42,7 +42,6 @@ from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.chaos.scene import Scene
 from tests.support.engine.replica import SETTINGS
-from tests.support.storage.doctor.invariants import broken_invariants
 
 LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
 """After the last fault nothing that is due waits longer, on a machine that is free for it."""
@@ -86,7 +85,6 @@ class Judgement:
     job_count: int
     node_count: int
     undecided: int
-    doctor: str
     seconds_judging: float
 
 
@@ -134,7 +132,6 @@ def judge(
     wrong, undecided = compare(histories, stored, journals.asked, settled_at)
     gated = read_tasks(scene.conninfo)
     jobs = read_jobs(scene.conninfo)
-    doctor, ill = _doctor(scene.conninfo)
     findings = [
         *undone,
         *scene.accidents,
@@ -150,8 +147,7 @@ def judge(
             removed=job_notes.removed,
         ),
         *recoveries(scene.directory.glob("replica-*.log")),
-        *_invariants(scene.conninfo),
-        *ill,
+        *_ailments(scene.conninfo),
     ]
     return Judgement(
         findings=tuple(findings),
@@ -162,7 +158,6 @@ def judge(
         job_count=len(jobs),
         node_count=sum(len(job.nodes) for job in jobs),
         undecided=undecided,
-        doctor=doctor,
         seconds_judging=round(time.monotonic() - begun_at, 1),
     )
 
@@ -287,22 +282,11 @@ def _register(aux_state: bytes) -> tuple[str, int]:
     return state["last"], state["count"]
 
 
-def _invariants(conninfo: str) -> list[str]:
-    with psycopg.connect(conninfo) as connection:
-        return [
-            f"{invariant}: {rows[:5]}" for invariant, rows in broken_invariants(connection).items()
-        ]
-
-
-def _doctor(conninfo: str) -> tuple[str, list[str]]:
-    """Return what the doctor says, in a line, and what it found to be broken."""
+def _ailments(conninfo: str) -> list[str]:
+    """Return what the doctor finds to be broken."""
     chosen = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo})
-    findings = list(examine(chosen, deep=True, timeout=_DOCTOR_TIMEOUT))
-    counts = collections.Counter(str(finding.state) for finding in findings)
-    line = ", ".join(f"{count} {state}" for state, count in counts.items())
-    warned = [finding.check for finding in findings if finding.state is State.WARNING]
-    return f"{line} ({', '.join(warned)})" if warned else line, [
+    return [
         f"doctor: {finding.check}: {finding.words} {finding.offenders[:3]}"
-        for finding in findings
+        for finding in examine(chosen, deep=True, timeout=_DOCTOR_TIMEOUT)
         if finding.state is State.FAILED
     ]

@@ -28,8 +28,8 @@ _WINDOW_SECONDS = 5.0
 
 _FINDINGS_MAX = 20
 _RUNS = (
-    ("| Seed | Minutes | Faults | Operations | Processes | Found | Undecided | Doctor |"),
-    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |",
+    ("| Seed | Minutes | Faults | Operations | Processes | Found | Undecided |"),
+    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
 )
 _KINDS = (
     (
@@ -138,7 +138,6 @@ def table(documents: Sequence[Document]) -> Iterator[str]:
             f"{each['process_count']:,}",
             f"{len(each['findings'])}",
             f"{each['undecided']}",
-            each["doctor"],
         )
     yield ""
     yield from _KINDS

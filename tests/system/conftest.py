@@ -1,7 +1,7 @@
 """What several system tests ask for: an engine for the command line, a server, an environment.
 
-A module says with SETTINGS how its replica runs, and with ENV_OPTIONS what its namespaces are like. A
-file that needs more of one of these has its own under the same name.
+A module says with SETTINGS how its replica runs, and with ENV_OPTIONS what its namespaces are
+like. A file that needs more of one of these has its own under the same name.
 """
 
 from collections.abc import AsyncIterator, Iterator
