@@ -75,8 +75,6 @@ def _pace_of(arguments: argparse.Namespace) -> Pace:
 
 @dataclasses.dataclass(slots=True)
 class _Run:
-    """One run of the bench: its answers and its errors."""
-
     pace: Pace
     people: Console
     lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -134,7 +132,6 @@ async def _main(arguments: argparse.Namespace) -> int:
 
 
 def _write(lines: list[dict[str, Any]], out: Path) -> Path:
-    """Write the lines and the plots into a folder named by date and commit."""
     stamp = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d-%H%M")
     folder = out / f"{stamp}-{machine.commit().rstrip('+')}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -89,5 +89,4 @@ def names_of(chosen: Iterable[str]) -> frozenset[str]:
 
 
 def asked(pace: Pace) -> list[Question]:
-    """Return the questions with answers that the pace selects."""
     return [each for each in QUESTIONS if any(map(pace.wants, each.names))]

@@ -77,7 +77,6 @@ def _pace_of(arguments: argparse.Namespace) -> Pace:
 
 
 async def _measure(name: str, pace: Pace) -> list[Line]:
-    """Return the result of all turns of one measurement."""
     turns = range(pace.turns)
     if name == KILLS:
         return [judging.of_kills(pace, [await zombies.turn(pace) for _ in turns])]

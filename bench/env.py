@@ -64,8 +64,6 @@ class Stretch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """All running parts."""
-
     engines: list[Peer]
     """The engine under test first; there may be more."""
     replicas: int
@@ -87,15 +85,12 @@ class Env:
 
     @property
     def postgres(self) -> str:
-        """The version of PostgreSQL."""
         return str(self.driver.ready["postgres"])
 
     def prefix(self) -> str:
-        """Return an unused prefix of process ids."""
         return secrets.token_hex(4)
 
     def processor(self, variant: Variant) -> Peer:
-        """Return the processor of a variant."""
         return self.processors[variant.stream]
 
     @contextlib.asynccontextmanager

@@ -9,14 +9,12 @@ from bench.peers import ROOT
 
 
 def machine() -> str:
-    """Return the cores, the memory and the system."""
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     system = f"{platform.system()} {platform.machine()}"
     return f"{os.cpu_count()} x {_cpu_model()}, {gigabytes:.0f} GB, {system}"
 
 
 def python() -> str:
-    """Return the version of Python."""
     return platform.python_version()
 
 

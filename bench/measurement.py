@@ -29,7 +29,6 @@ class Pace:
         return max(least, round(self.scale * wanted))
 
     def wants(self, name: str) -> bool:
-        """Return whether an answer is selected."""
         return not self.names or name in self.names
 
 
@@ -46,7 +45,6 @@ class Turn:
     others: float
 
     def at(self, share: float) -> float:
-        """Return the milliseconds within which a share of the calls was answered."""
         return self.curve[SHARES.index(share)]
 
 
@@ -64,7 +62,6 @@ class Measurement:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def at(self, share: float) -> float:
-        """Return the milliseconds within which a share of the calls was answered."""
         return self.curve[SHARES.index(share)]
 
 
@@ -104,7 +101,6 @@ def ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
 
 
 def median_p50(turns: Sequence[Turn]) -> float:
-    """Return the median of the turns' p50, in milliseconds."""
     return statistics.median(turn.at(0.5) for turn in turns)
 
 

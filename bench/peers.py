@@ -17,8 +17,6 @@ _LINE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Peer:
-    """A running part."""
-
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self.pid = process.pid
@@ -27,7 +25,6 @@ class Peer:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         return str(self.ready["address"])
 
     async def ask(self, **order: object) -> dict[str, Any]:
@@ -45,7 +42,6 @@ class Peer:
         return answer
 
     async def hear(self) -> dict[str, Any]:
-        """Return the next line that it prints."""
         assert self._process.stdout is not None, "started with a pipe"
         line = await self._process.stdout.readline()
         if not line:
@@ -66,7 +62,6 @@ class Peer:
             await self._process.wait()
 
     async def until_ready(self) -> None:
-        """Wait for its first line."""
         async with asyncio.timeout(_READY_SECONDS):
             self.ready = await self.hear()
 

@@ -56,7 +56,6 @@ class Profiler:
 
     @contextlib.asynccontextmanager
     async def watching(self, name: str) -> AsyncIterator[None]:
-        """Profile within the context."""
         before = await self._functions()
         with tempfile.TemporaryDirectory() as directory:
             stacks = Path(directory, "stacks")
@@ -82,7 +81,6 @@ class Profiler:
         self._looked.append(_Looked(name, text, functions))
 
     def show(self, console: Console) -> None:
-        """Print the results, the periods of a name together."""
         for name in dict.fromkeys(looked.name for looked in self._looked):
             mine = [looked for looked in self._looked if looked.name == name]
             console.print(_engine_table(name, [looked.stacks for looked in mine]))

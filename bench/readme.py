@@ -31,7 +31,6 @@ _RATIOS = {
 
 
 def figures(lines: Sequence[Line]) -> str:
-    """Return the text between the markers: machine, method and table."""
     first = lines[0]
     rows = [_HEADS, ("---",) * len(_HEADS), *_rows(lines)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)

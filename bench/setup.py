@@ -46,7 +46,6 @@ class Setting:
 
 @contextlib.asynccontextmanager
 async def open_env(setting: Setting) -> AsyncIterator[Env]:
-    """Start all parts."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         # Independent parts start at the same time.

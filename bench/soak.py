@@ -43,8 +43,6 @@ _SETTINGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Env:
-    """The running parts."""
-
     engine: Peer
     lives: Lives
     connection: psycopg.AsyncConnection

@@ -58,7 +58,6 @@ def create(dsn: str, pace: Pace, *, processor: str) -> float:
 
 
 async def worked_off(dsn: str) -> None:
-    """Wait until all timers of the backlog have run."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         while True:  # ends with the backlog
             cursor = await connection.execute(_LEFT, {"namespace": _NAMESPACE})

@@ -105,12 +105,10 @@ class Callers:
 
     @property
     def failed(self) -> int:
-        """The number of failed attempts."""
         return sum(caller.failed for caller in self.all)
 
     @property
     def answered_count(self) -> int:
-        """The number of answered requests."""
         return sum(len(caller.answered_at) for caller in self.all)
 
     async def _run(self, caller: Caller) -> None:

@@ -129,8 +129,6 @@ async def turn(cell: Cell, pace: Pace) -> Turn:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A period without a fault, and its cost."""
-
     begun_at: float
     ended_at: float
     cost: Cost
@@ -193,6 +191,5 @@ def _measured(callers: Callers, before: _Window, after: _Window, client_seconds:
 
 
 def _cpu_ms(window: _Window, rate: float) -> dict[str, float]:
-    """Return the CPU milliseconds per answer, by component."""
     count = max(1.0, rate * (window.ended_at - window.begun_at))
     return {name: round(1000 * used / count, 4) for name, used in window.cost.items()}

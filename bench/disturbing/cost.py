@@ -21,14 +21,11 @@ def spent(env: Env) -> Cost:
 
 
 class Meter:
-    """Measures CPU from its creation on."""
-
     def __init__(self, env: Env) -> None:
         self._env = env
         self._spent = spent(env)
         self.begun_at = time.monotonic()
 
     def read(self) -> tuple[float, Cost]:
-        """Return the time, and the CPU seconds since the start by component."""
         at, now = time.monotonic(), spent(self._env)
         return at, {name: now[name] - before for name, before in self._spent.items()}

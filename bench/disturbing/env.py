@@ -63,12 +63,10 @@ class Replica:
 
     @property
     def pid(self) -> int:
-        """Its process id, while it runs."""
         assert self._peer is not None, "it was started"
         return self._peer.pid
 
     async def start(self) -> None:
-        """Return once it serves."""
         self._peer = await self._stack.enter_async_context(started("engine", "1", *self._settings))
 
     async def kill(self) -> None:
@@ -93,8 +91,6 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """All running parts, with a route to each replica."""
-
     server: Server
     replicas: Sequence[Replica]
     routes: Sequence[Route]
@@ -103,7 +99,6 @@ class Env:
 
     @property
     def dsn(self) -> str:
-        """The connection string of PostgreSQL."""
         return self.server.dsn
 
 

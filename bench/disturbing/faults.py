@@ -47,22 +47,18 @@ async def nothing_for_long(_env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def restart(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Shut PostgreSQL down fast, and start it again."""
     await asyncio.to_thread(env.server.stop)
     await asyncio.to_thread(env.server.start)
     return {}
 
 
 async def kill_postgres(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Kill PostgreSQL, and start it again."""
     await asyncio.to_thread(env.server.kill)
     await asyncio.to_thread(env.server.start)
     return {}
 
 
 async def end_backends(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Terminate all sessions at once."""
-
     def end() -> int:
         with psycopg.connect(env.dsn, autocommit=True, application_name=_OURS) as connection:
             return len(connection.execute(_END_OTHERS, (_OURS,)).fetchall())
@@ -76,7 +72,6 @@ async def take_connections(env: Env, _callers: Callers, _pace: Pace) -> Facts:
 
 
 async def kill_one(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    """Kill a replica, and start it again like a supervisor."""
     await _kill(env, 0)
     return {}
 
@@ -113,7 +108,6 @@ async def work_off(env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def slow_down(env: Env, _callers: Callers, pace: Pace) -> Facts:
-    """Make the processor take longer for every step."""
     await env.processor.ask(seconds=SLOWER * STEP_SECONDS)
     await asyncio.sleep(pace.seconds)
     await env.processor.ask(seconds=STEP_SECONDS)
@@ -121,7 +115,6 @@ async def slow_down(env: Env, _callers: Callers, pace: Pace) -> Facts:
 
 
 async def send_large(_env: Env, callers: Callers, pace: Pace) -> Facts:
-    """Give some of the calls large payloads."""
     callers.large_share = LARGE_SHARE
     await asyncio.sleep(pace.seconds)
     callers.large_share = 0.0

@@ -50,7 +50,6 @@ def of_cell(name: str, cell: Cell, turns: Sequence[Turn]) -> Line:
 
 
 def of_kills(pace: Pace, turns: Sequence[Killed]) -> Line:
-    """Return the summary of killing a replica with steps in flight."""
     asked = [seconds for turn in turns for seconds in turn.asked]
     settled = [seconds for turn in turns for seconds in turn.settled]
     answered = [seconds for turn in turns for seconds in turn.answered]

@@ -27,12 +27,10 @@ _RESPONSE = b"r" * 16
 
 
 def args_of(name: str, *, letter: bytes = b"c", size: int = ARGS_SIZE) -> bytes:
-    """Return args of the given size that name a request."""
     return (letter + name.encode() + _END).ljust(size, b".")
 
 
 def name_in(args: bytes) -> bytes:
-    """Return the name of the request in the event of a step."""
     return args[:ARGS_SIZE].partition(_END)[0]
 
 
@@ -46,7 +44,6 @@ class DisturbedProcessor:
         self._asked_at: dict[str, list[float]] = collections.defaultdict(list)
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return one event, or no answer for a while."""
         del threads
         args = request.task.args
         if args.startswith(HOLD):

@@ -48,7 +48,6 @@ class Route:
         self._shut.set()
 
     async def __aenter__(self) -> Self:
-        """Start to probe the replica."""
         await self._group.__aenter__()
         self._watch = self._group.create_task(self._open_again(), name="route")
         return self
@@ -59,7 +58,6 @@ class Route:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the connections."""
         assert self._watch is not None, "it was entered"
         self._watch.cancel()
         await self._group.__aexit__(None, None, None)

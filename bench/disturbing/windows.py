@@ -20,7 +20,6 @@ def rate(instants: Instants, begun_at: float, ended_at: float) -> float:
 
 
 def per_second(instants: Instants, begun_at: float, ended_at: float) -> list[int]:
-    """Return the number of instants in each whole second of a period."""
     return [
         round(rate(instants, begun_at + second, begun_at + second + 1))
         for second in range(int(ended_at - begun_at))

@@ -56,8 +56,6 @@ _RESERVE_IDS: LiteralString = """
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The duration of a load."""
-
     rows: int
     seconds: float
     seconds_by_part: dict[str, float]
@@ -65,7 +63,6 @@ class Loaded:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows per second, including indexes and statistics."""
         return self.rows / self.seconds
 
 

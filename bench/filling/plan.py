@@ -49,17 +49,14 @@ class Plan:
 
     @property
     def finished_count(self) -> int:
-        """Finished processes."""
         return round(_SHARE_FINISHED * self.process_count)
 
     @property
     def broken_count(self) -> int:
-        """Broken processes."""
         return round(_SHARE_BROKEN * self.process_count)
 
     @property
     def running_count(self) -> int:
-        """Running processes, including those with a timer."""
         return self.process_count - self.finished_count - self.broken_count
 
     @property
@@ -89,5 +86,4 @@ class Plan:
 
 
 def default_timer_count(process_count: int) -> int:
-    """Return the default number of timers for a number of processes."""
     return round(_SHARE_TIMED * process_count)

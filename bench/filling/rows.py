@@ -85,7 +85,6 @@ _SCHEDULED = template((KEY, INT8, b"timeout", b"waiting", INT8, int4(0), int8(0)
 
 
 def _process(status: bytes, *, previous: bytes, events: Field = None) -> bytes:
-    """Return the template of a process; holes: key, aux_state, metadata, (corrupted_by), .."""
     is_broken = status == b"error"
     return template((
         KEY, status, previous, _BROKEN_BY if is_broken else None, FIELD, FIELD,
@@ -138,7 +137,6 @@ class Rows:
             yield self._long(table)
 
     def row_count(self, table: str) -> int:
-        """Return the number of rows of a table."""
         plan, long = self.plan, self.plan.long_event_count
         return {
             "processes": plan.process_count + bool(long),

@@ -57,17 +57,14 @@ class Sizes:
 
     @property
     def process_count(self) -> float:
-        """The number of processes, as of the last ANALYZE."""
         counts = [each.row_count for each in self.relations if each.table == "processes"]
         return max(1.0, counts[0])
 
     @property
     def total(self) -> int:
-        """The bytes of all tables and indexes."""
         return sum(each.size for each in self.relations)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the bytes per process, of each relation and in total."""
         return {
             "processes": round(self.process_count),
             "bytes": self.total,
@@ -80,7 +77,6 @@ class Sizes:
         }
 
     def as_table(self) -> Table:
-        """Return the same as a table."""
         table = Table("relation", title=f"{self.process_count:,.0f} processes")
         for column in ("rows", "MiB", "bytes a process"):
             table.add_column(column, justify="right")

@@ -48,17 +48,14 @@ def key_fields(slot: int, namespace: bytes, process_id: bytes) -> bytes:
 
 
 def int8(value: int) -> bytes:
-    """Return a bigint as in a field or a hole."""
     return value.to_bytes(8, "big", signed=True)
 
 
 def int4(value: int) -> bytes:
-    """Return an integer as in a field."""
     return value.to_bytes(4, "big", signed=True)
 
 
 def jsonb(text: bytes) -> bytes:
-    """Return a jsonb as in a field."""
     return b"\x01" + text
 
 

@@ -59,12 +59,10 @@ class Order:
     gates: int = 0
 
     def ids(self) -> Ids:
-        """Yield each number with its process id."""
         for number in range(self.first, self.count, self.stride):
             yield number, f"{self.prefix}-{number % self.distinct}"
 
     def args(self, number: int) -> bytes:
-        """Return the args of a number."""
         return plans.plan(self.plan, self.number + number * self.step)
 
 
@@ -169,7 +167,6 @@ class Unary:
         assert answer.processes, "a namespace without processes"
 
     async def check(self, _number: int, _process_id: str) -> None:
-        """Send an empty RPC."""
         await self._check(health_pb2.HealthCheckRequest(), timeout=orders.SECONDS_MAX)
 
     async def handover(self, _number: int, process_id: str) -> float:
@@ -226,7 +223,6 @@ class InSession:
 
 @contextlib.contextmanager
 def _traced(number: int) -> Iterator[None]:
-    """Send a request from a traced caller."""
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     context = trace.SpanContext(number + 1, number + 1, is_remote=False, trace_flags=sampled)
     with trace.use_span(trace.NonRecordingSpan(context)):

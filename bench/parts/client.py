@@ -40,7 +40,6 @@ class _Client:
         return {**answer, "times_us": [round(1e6 * each) for each in times]}
 
     async def close(self) -> None:
-        """Close all channels and sessions."""
         for channel in self._channels.values():
             await channel.close()
         for session in self._sessions.values():

@@ -19,8 +19,6 @@ class _Sink:
         self.bytes = dict.fromkeys(_SERVICES, 0)
 
     def handler(self, service: str) -> grpc.GenericRpcHandler:
-        """Return the handler of a service."""
-
         async def export(request: bytes, _context: object) -> bytes:
             self.bytes[service] += len(request)
             return b""

@@ -42,7 +42,6 @@ class _Driver:
         self._dsn = dsn
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Return the times of the operations, in microseconds, and the duration."""
         match order.pop("what"):
             case "commits":
                 return await self._commits(**order)
@@ -56,7 +55,6 @@ class _Driver:
                 return await self._calls(**order)
 
     async def version(self) -> str:
-        """Return the version of PostgreSQL."""
         async with await self._connect() as connection:
             major, minor = divmod(connection.info.server_version, 10_000)
             return f"{major}.{minor}"

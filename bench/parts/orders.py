@@ -25,7 +25,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def tell(answer: Answer) -> None:
-    """Print one line for the bench."""
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

@@ -22,22 +22,18 @@ _NUMBER = struct.Struct("!d")
 
 
 def plan(letter: str, number: float = 0.0) -> bytes:
-    """Return the args of a plan."""
     return (letter.encode() + _NUMBER.pack(number)).ljust(SIZE, b".")
 
 
 def letter_of(args: bytes) -> str:
-    """Return the letter of a plan."""
     return chr(args[0])
 
 
 def number_of(args: bytes) -> float:
-    """Return the parameter of a plan."""
     (number,) = _NUMBER.unpack_from(args, 1)
     return float(number)
 
 
 def nodes(count: int) -> list[nodes_pb2.NodeSpec]:
-    """Return the given number of nodes without predecessors."""
     args = plan("n")
     return [nodes_pb2.NodeSpec(name=f"n{number}", args=args) for number in range(count)]

@@ -52,7 +52,6 @@ class _Processor:
         }
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return what the plan says."""
         del threads
         if request.task.type == types_pb2.TASK_TYPE_JOIN:
             return self._end_node(request)

@@ -42,7 +42,6 @@ class _Function:
 
     @classmethod
     async def found(cls, connection: _Connection, name: str) -> Self:
-        """Look up a function in pg_proc."""
         cursor = await connection.execute(_FIND, (name,))
         row = await cursor.fetchone()
         if row is None:
@@ -71,14 +70,11 @@ class _Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Functions:
-    """The two writes of a call."""
-
     admission: _Function
     settlement: _Function
 
     @classmethod
     async def found(cls, connection: _Connection) -> Self:
-        """Look up the functions."""
         return cls(
             await _Function.found(connection, "admit_requests"),
             await _Function.found(connection, "settle_tasks"),
@@ -100,7 +96,6 @@ class Functions:
 
 
 def calls(keys: Sequence[ProcessKey]) -> list[Item]:
-    """Return the items of an admission."""
     return [
         {
             **dataclasses.asdict(key),

@@ -51,7 +51,6 @@ class Lives:
         self.failed = 0
 
     async def live(self, number: int, process_id: str) -> None:
-        """Live one life."""
         due = self._begun + number / self._rate if self._rate else time.perf_counter()
         name = self._namespace
         start = pb.StartRequest(namespace=name, process_id=process_id, args=_PAYLOAD)
@@ -67,14 +66,11 @@ class Lives:
 
 
 class FinishingProcessor:
-    """The processor that leads processes through their lives."""
-
     name = "bench.soaking"
 
     async def answer(
         self, request: answers.ProcessRequest, threads: Executor
     ) -> answers.ProcessResponse:
-        """Return the next step of a life."""
         del threads
         task = request.task
         response = answers.ProcessResponse(events=_EVENTS, response=_RESPONSE)

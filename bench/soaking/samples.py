@@ -37,7 +37,6 @@ class Sample:
 
     @property
     def stored_mb(self) -> float:
-        """Tables and indexes together."""
         return sum(self.table_mb.values()) + sum(self.index_mb.values())
 
 

@@ -34,7 +34,6 @@ class Verdict:
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong; empty if nothing is."""
         found = []
         if self.failed:
             found.append(f"{self.failed} lives were cut short by an error")
