@@ -1,4 +1,4 @@
-"""Jobs by the SDK on a whole engine, in a few lines; `test_nested_jobs` explores them."""
+"""Jobs by the SDK on a whole engine, in a few lines; `test_job_rehearsal` explores them."""
 
 import ast
 import asyncio
