@@ -6,16 +6,17 @@ unavailable storage a constant text, since what the driver said may name hosts a
 
 import dataclasses
 import datetime as dt
+import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import quote
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors, job_errors
+from progressor.wire import fields as wire
 
 DOMAIN = "progressor"
 PROCESSOR_DOMAIN = "processor"
@@ -23,81 +24,51 @@ DETAILS_KEY = "grpc-status-details-bin"
 STORAGE_UNAVAILABLE_MESSAGE = "storage is unavailable, try again"
 INTERNAL_MESSAGE = "internal error"
 
-CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType(
-    {
-        errors.ProgressorError: grpc.StatusCode.INTERNAL,
-        errors.RequestError: grpc.StatusCode.INVALID_ARGUMENT,
-        errors.InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-        errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
-        errors.NamespaceNotFoundError: grpc.StatusCode.NOT_FOUND,
-        errors.ProcessNotFoundError: grpc.StatusCode.NOT_FOUND,
-        errors.EventNotFoundError: grpc.StatusCode.NOT_FOUND,
-        errors.TaskNotFoundError: grpc.StatusCode.NOT_FOUND,
-        errors.GateNotFoundError: grpc.StatusCode.NOT_FOUND,
-        job_errors.JobNotFoundError: grpc.StatusCode.NOT_FOUND,
-        job_errors.ScheduleNotFoundError: grpc.StatusCode.NOT_FOUND,
-        job_errors.ScheduleAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
-        job_errors.ScheduleChangedError: grpc.StatusCode.ABORTED,
-        errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.ProcessAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
-        errors.NamespaceAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
-        errors.NamespaceNotEmptyError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.NamespaceChangedError: grpc.StatusCode.ABORTED,
-        errors.GateInUseError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.GateChangedError: grpc.StatusCode.ABORTED,
-        job_errors.JobNotFailedError: grpc.StatusCode.FAILED_PRECONDITION,
-        job_errors.JobEndedError: grpc.StatusCode.FAILED_PRECONDITION,
-        job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
-        errors.TaskIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.TaskHasEndedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
-        errors.StepFailedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.ProcessFailedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.ProcessIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.ProcessFinishedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.RepairFailedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.TaskFailedError: grpc.StatusCode.FAILED_PRECONDITION,
-        errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
-        errors.TaskCancelledError: grpc.StatusCode.ABORTED,
-        # Replaces a code of the processor that gRPC does not know.
-        errors.RejectedError: grpc.StatusCode.UNKNOWN,
-        errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-        errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
-        errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
-        errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
-        errors.StorageError: grpc.StatusCode.INTERNAL,
-        errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
-        errors.StorageConflictError: grpc.StatusCode.UNAVAILABLE,
-        errors.StorageLockedError: grpc.StatusCode.UNAVAILABLE,
-        errors.StorageReadOnlyError: grpc.StatusCode.UNAVAILABLE,
-        errors.StorageSchemaError: grpc.StatusCode.UNAVAILABLE,
-        errors.StorageOverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-        errors.StorageRefusedError: grpc.StatusCode.INTERNAL,
-        errors.MigrationError: grpc.StatusCode.INTERNAL,
-        errors.EmbeddedPostgresError: grpc.StatusCode.INTERNAL,
-        errors.ConfigError: grpc.StatusCode.INTERNAL,
-    }
-)
+# Of each class that has not the code of the one above it.
+_OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
+    errors.ProgressorError: grpc.StatusCode.INTERNAL,
+    errors.RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
+    job_errors.ScheduleAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    job_errors.ScheduleChangedError: grpc.StatusCode.ABORTED,
+    errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProcessAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NamespaceAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NamespaceChangedError: grpc.StatusCode.ABORTED,
+    errors.GateChangedError: grpc.StatusCode.ABORTED,
+    job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
+    errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
+    errors.TaskCancelledError: grpc.StatusCode.ABORTED,
+    # Replaces a code of the processor that gRPC does not know.
+    errors.RejectedError: grpc.StatusCode.UNKNOWN,
+    errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+    errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
+    errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.StorageOverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def _codes(
+    kind: type[errors.ProgressorError], above: grpc.StatusCode
+) -> Iterator[tuple[type[errors.ProgressorError], grpc.StatusCode]]:
+    code = _OWN_CODES.get(kind, above)
+    yield kind, code
+    for below in kind.__subclasses__():
+        yield from _codes(below, code)
+
+
+CODES = MappingProxyType(dict(_codes(errors.ProgressorError, grpc.StatusCode.INTERNAL)))
+"""The code of every class of errors."""
 
 # Error fields that are reported under their own names in ErrorInfo.metadata.
 _METADATA_FIELDS = (
-    "namespace",
-    "process_id",
-    "job_id",
-    "own",
-    "task_id",
-    "broken_by",
-    "failure_code",
-    "failure_reason",
-    "detail",
-    "idempotency_key",
-    "event_id",
-    "gate",
-    "schedule_id",
-    "expected",
-    "actual",
-    "what",
-)
+    "namespace", "process_id", "job_id", "own", "task_id", "broken_by", "failure_code",
+    "failure_reason", "detail", "idempotency_key", "event_id", "gate", "schedule_id", "expected",
+    "actual", "what",
+)  # fmt: skip
 _CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
     {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
 )
@@ -121,16 +92,9 @@ class RichStatus:
         return ((DETAILS_KEY, self.details),)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Clip:
-    """Limits on what is reported: text length in characters, numbers of pairs and violations."""
-
-    text_max: int
-    count_max: int
-
-
-# The first cuts off only what would not fit anyway.
-_CLIPS = (_Clip(4096, 100), _Clip(1024, 64), _Clip(512, 16), _Clip(128, 8), _Clip(64, 0))
+# Limits on the length of each text, and on the numbers of pairs and of violations. The first cuts
+# off only what would not fit anyway.
+_CLIPS = ((4096, 100), (1024, 64), (512, 16), (128, 8), (64, 0))
 
 
 def code_of(error: errors.ProgressorError) -> grpc.StatusCode:
@@ -192,10 +156,11 @@ def _bounded(
 ) -> RichStatus:
     """Return the fullest status that a client's limit on metadata lets through."""
     text, data = "", b""
-    for clip in _CLIPS:
-        text = _cut(message, clip.text_max)
-        details = [_clipped_info(info, clip), *_further_details(error, clip)]
-        status = status_pb2.Status(code=code.value[0], message=text, details=map(_packed, details))
+    for text_max, count_max in _CLIPS:
+        text = _cut(message, text_max)
+        status = status_pb2.Status(code=code.value[0], message=text)
+        for detail in _details(info, error, text_max, count_max):
+            status.details.add().Pack(detail)
         data = status.SerializeToString()
         # The message travels percent-encoded, the details in base64.
         if len(quote(text)) + len(data) * 4 // 3 <= _TRAILER_BYTES_MAX:
@@ -203,38 +168,29 @@ def _bounded(
     return RichStatus(code, text, data)
 
 
-def _further_details(error: errors.ProgressorError | None, clip: _Clip) -> Iterator[Message]:
+def _details(
+    info: error_details_pb2.ErrorInfo,
+    error: errors.ProgressorError | None,
+    text_max: int,
+    count_max: int,
+) -> Iterator[Message]:
+    pairs = itertools.islice(info.metadata.items(), count_max)
+    yield error_details_pb2.ErrorInfo(
+        reason=_cut(info.reason, text_max),
+        domain=info.domain,
+        metadata={_cut(k, text_max): _cut(v, text_max) for k, v in pairs},
+    )
     if isinstance(error, errors.InvalidRequestError):
-        yield error_details_pb2.BadRequest(
-            field_violations=[
-                error_details_pb2.BadRequest.FieldViolation(
-                    field=_cut(violation.field, clip.text_max),
-                    description=_cut(violation.description, clip.text_max),
-                )
-                for violation in error.violations[: max(1, clip.count_max)]
-            ]
-        )
+        bad = error_details_pb2.BadRequest()
+        for it in error.violations[: max(1, count_max)]:
+            bad.field_violations.add(
+                field=_cut(it.field, text_max), description=_cut(it.description, text_max)
+            )
+        yield bad
     retry_after = getattr(error, "retry_after", None)
     if isinstance(retry_after, dt.timedelta):
-        delay = duration_pb2.Duration()
-        delay.FromTimedelta(retry_after)
-        yield error_details_pb2.RetryInfo(retry_delay=delay)
-
-
-def _clipped_info(info: error_details_pb2.ErrorInfo, clip: _Clip) -> error_details_pb2.ErrorInfo:
-    pairs = list(info.metadata.items())[: clip.count_max]
-    return error_details_pb2.ErrorInfo(
-        reason=_cut(info.reason, clip.text_max),
-        domain=info.domain,
-        metadata={_cut(k, clip.text_max): _cut(v, clip.text_max) for k, v in pairs},
-    )
+        yield error_details_pb2.RetryInfo(retry_delay=wire.timedelta_to_duration(retry_after))
 
 
 def _cut(text: str, length_max: int) -> str:
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
-
-
-def _packed(message: Message) -> any_pb2.Any:
-    packed = any_pb2.Any()
-    packed.Pack(message)
-    return packed

@@ -18,7 +18,7 @@ from progressor.v1 import replica_service_pb2 as replicas_pb
 from progressor.v1 import schedule_service_pb2 as schedules_pb
 from tests.support.api.memory import make_job
 from tests.support.builders import make_replica_view
-from tests.unit.api.codecs.test_processes import fields_of
+from tests.unit.api.codecs.test_requests import fields_of
 from tests.unit.api.codecs.test_schedules import a_schedule
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
