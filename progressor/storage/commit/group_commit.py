@@ -103,8 +103,6 @@ item caused it. Any other error that is not PostgreSQL's ends the group commit.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """The items of one kind of write that wait, and their bytes."""
-
     name: str
     count: int
     size: int
@@ -155,8 +153,6 @@ class CommitContext:
 
 
 class GroupCommit(Generic[Item, Result]):
-    """Gathers the items of one kind of write into batches."""
-
     def __init__(
         self,
         kind: WriteKind[Item, Result],
@@ -190,7 +186,6 @@ class GroupCommit(Generic[Item, Result]):
         )
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Return whether any item of a process is queued or in flight."""
         return self._shards[key.slot % len(self._shards)].is_waiting(key)
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
@@ -289,11 +284,9 @@ class GroupCommit(Generic[Item, Result]):
                     await asyncio.wait([batch.task for batch in shard.in_flight])
 
     def _wanted(self) -> int:
-        """Return how many items a batch waits for."""
         return min(self._context.step_count() // 2, GATHER_ENOUGH, self._batch_max)
 
     def _send(self, shard: Shard[Item, Result], connection: Connection) -> None:
-        """Start writing the next batch, if one may be sent."""
         entries = shard.take(min(shard.limit, self._share(len(shard.entries), self._wanted())))
         if entries:
             repeats = any(entry.again for entry in entries)
@@ -526,7 +519,6 @@ class GroupCommit(Generic[Item, Result]):
     async def _halve(
         self, connection: Connection, batch: list[Entry[Item, Result]]
     ) -> list[Entry[Item, Result]]:
-        """Write the halves of a batch and return the items that are locked."""
         middle = len(batch) // 2
         locked = await self._write_batch(connection, batch[:middle])
         return locked + await self._write_batch(connection, batch[middle:])
@@ -573,21 +565,17 @@ class GroupCommits(Generic[Item, Result]):
         return group
 
     def waiting(self) -> Sequence[Waiting]:
-        """Return what waits to be written; from any thread."""
         return [group.waiting for group in self._groups]
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Return whether any item of a process is queued or in flight."""
         return any(group.is_waiting(key) for group in self._groups)
 
     async def run(self) -> None:
-        """Write until `close`, and then until nothing is left."""
         async with asyncio.TaskGroup() as tasks:
             for group in self._groups:
                 tasks.create_task(group.run(), name=group.name)
 
     def close(self) -> None:
-        """Take no more items."""
         for group in self._groups:
             group.close()
 

@@ -52,8 +52,6 @@ What may fail because of what is stored is left to the caller of `ask`: it knows
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBounds:
-    """Batches in flight at once, items of one batch, and items that may wait."""
-
     reader_count: int = 4
     batch_max: int = 64
     waiting_max: int = 100_000
@@ -131,7 +129,6 @@ class GroupRead(Generic[Item, Result]):
                 self._patience.cancel()
 
     def close(self) -> None:
-        """Take no more items; `run` ends once no caller is waiting."""
         self._closed = True
         while self._idle:
             self._wake()
@@ -261,14 +258,12 @@ _Entry = tuple[Item, asyncio.Future[Result]]
 
 
 def _fail(entries: "Iterable[_Entry[Item, Result]]", error: errors.StorageError) -> None:
-    """Fail the entries that have no answer yet."""
     for _, future in entries:
         if not future.done():
             future.set_exception(error)
 
 
 def _abandon(entries: "Iterable[_Entry[Item, Result]]") -> None:
-    """Fail every caller that is still waiting for a result."""
     for _, future in entries:
         if not future.done():
             future.set_exception(_stopping())

@@ -108,34 +108,28 @@ class Shard(Generic[Item, Result]):
 
     @property
     def check_is_due(self) -> bool:
-        """Whether to check now which of the parked entries may be written."""
         return bool(self.parked) and self._check_is_due
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to do now."""
         return bool(self.entries) or self.check_is_due
 
     @property
     def waiting_count(self) -> int:
-        """Entries that are queued or parked."""
         return len(self.entries) + len(self.parked)
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Return whether any entry of a process is queued, parked or in flight."""
         in_flight = (entry for batch in self.in_flight for entry in batch.entries)
         everything = itertools.chain(in_flight, self.parked, self.entries)
         return any(entry.key == key for entry in everything)
 
     def add(self, entry: Entry[Item, Result]) -> None:
-        """Append an entry to the queue."""
         self.entries.append(entry)
         self.bytes_waiting += entry.size
         if len(self.entries) >= self._wanted:
             self.filled.set()
 
     async def wait(self, seconds: float | None, wanted: int = 1) -> None:
-        """Wait until `wanted` entries are queued, for at most `seconds`."""
         if len(self.entries) >= wanted:
             return
         self._wanted = wanted
@@ -189,7 +183,6 @@ class Shard(Generic[Item, Result]):
         return batch
 
     def note_written(self, batch: InFlightBatch[Item, Result]) -> None:
-        """Record that a batch was written."""
         now = asyncio.get_running_loop().time()
         seconds = now - max(batch.started_at, self.last_written_at)
         self.last_written_at = now
@@ -260,7 +253,6 @@ class Shard(Generic[Item, Result]):
         return expired
 
     def take_all(self) -> list[Entry[Item, Result]]:
-        """Remove and return everything that waits."""
         taken = [*self.parked, *self.entries]
         self.parked = []
         self.entries.clear()
@@ -303,7 +295,6 @@ class Shard(Generic[Item, Result]):
 def _partition(
     entries: list[Entry[Item, Result]], is_first: Callable[[Entry[Item, Result]], bool]
 ) -> tuple[list[Entry[Item, Result]], list[Entry[Item, Result]]]:
-    """Return the entries of which `is_first` is true, and the others, each in order."""
     first: list[Entry[Item, Result]] = []
     second: list[Entry[Item, Result]] = []
     for entry in entries:

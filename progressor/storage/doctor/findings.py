@@ -29,26 +29,21 @@ class Verdict:
     offenders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the finding carries advice exactly when there is something to do."""
         assert bool(self.advice) == (self.state is not State.OK), f"{self.state}: {self.advice!r}"
         assert len(self.offenders) <= OFFENDERS_MAX, f"{len(self.offenders)} offenders"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Verdict):
-    """A verdict, and the check that gave it."""
-
     group: str
     check: str
 
 
 def ok(words: str) -> Verdict:
-    """Return that all is well."""
     return Verdict(state=State.OK, words=words)
 
 
 def not_done(words: str, *, advice: str) -> Verdict:
-    """Return that nothing is known, and how to come to know it."""
     return Verdict(state=State.NOT_DONE, words=words, advice=advice)
 
 
@@ -63,7 +58,6 @@ def failed(words: str, *, advice: str, offenders: list[str] | None = None) -> Ve
 
 
 def count_of(count: int, what: str) -> str:
-    """Return a number with what it counts, in the plural where it is not one."""
     if count == 1:
         return f"1 {what}"
     if what.endswith("y") and not what.endswith(("ay", "ey", "oy", "uy")):
@@ -80,7 +74,6 @@ def span_of(seconds: float) -> str:
 
 
 def bytes_of(count: int) -> str:
-    """Return a number of bytes for people."""
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= size:
             return f"{_figures(count / size)} {unit}"

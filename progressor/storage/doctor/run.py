@@ -77,7 +77,6 @@ class DoctorRun:
             return self._connection.execute(query, parameters or None).fetchall()
 
     def row(self, query: Query, **parameters: object) -> DictRow:
-        """Ask a question that has exactly one row for an answer."""
         (row,) = self.rows(query, by_index=False, **parameters)
         return row
 
@@ -88,7 +87,6 @@ class DoctorRun:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is of no more use."""
         return self._connection.closed or self._connection.broken
 
     @contextlib.contextmanager
@@ -131,7 +129,6 @@ class Check:
 
 
 def checks(group: str, **examine: Callable[[DoctorRun], Verdict]) -> tuple[Check, ...]:
-    """Return the checks of a group, by their names, in this order."""
     return tuple(Check(group=group, name=name, examine=look) for name, look in examine.items())
 
 

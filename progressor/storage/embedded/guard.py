@@ -32,7 +32,6 @@ _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command to its end and return its exit code."""
     identity, stop_name, log, scratch, *command = arguments
     try:
         return _run(identity, signal.Signals[stop_name], log, command)

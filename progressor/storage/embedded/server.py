@@ -93,7 +93,6 @@ class EmbeddedPostgres:
         """Where the socket goes if its path would be too long in the data directory."""
 
     def __enter__(self) -> Self:
-        """Start with the default timeout."""
         self.start()
         return self
 
@@ -103,12 +102,10 @@ class EmbeddedPostgres:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop."""
         self.stop()
 
     @property
     def running(self) -> bool:
-        """Whether the server that was started is still there."""
         return self._guard is not None and self._guard.poll() is None
 
     @property
@@ -384,7 +381,6 @@ class EmbeddedPostgres:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def _log_tail(self, offset: int) -> str:
-        """Return the last lines of the log as one, and where the others are."""
         with self._log.open("rb") as log:
             log.seek(max(offset, self._log_size() - _LOG_TAIL_BYTES))
             lines = log.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").split("\n")

@@ -98,8 +98,6 @@ class _PromotedRow(NamedTuple):
 
 
 class Gates:
-    """The gates of all namespaces."""
-
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
@@ -234,7 +232,6 @@ class Gates:
     async def promote_due(
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()
     ) -> Effects:
-        """Look at tasks whose instant has come, at least `overdue` ago."""
         [found] = await self._context.call(
             self._promote_due,
             limit=BATCH_MAX,

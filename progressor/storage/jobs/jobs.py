@@ -159,8 +159,6 @@ class _Row(NamedTuple):
 
 
 class Jobs:
-    """The jobs of all namespaces."""
-
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
@@ -452,7 +450,6 @@ def _job(key: ProcessKey, rows: Sequence[_NodeRow]) -> Job:
 
 
 def _job_of(column: Mapping[str, Any], led_by: str) -> Job:
-    """Return the job of a row of `jobs` as JSON; who leads it stands with its process."""
     done = column["node_count"] - sum(column[state] for state in _COUNTED)
     named = {**column, "done": done, "led_by": led_by}
     return reader(Job, tuple(named), is_json=True)(tuple(named.values()))

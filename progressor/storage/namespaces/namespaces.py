@@ -54,7 +54,6 @@ class Namespaces:
         return await self.get(name) if known is None else known
 
     def known(self) -> tuple[Namespace, ...]:
-        """Return the namespaces in memory."""
         return tuple(self._known.values())
 
     def is_known(self, name: str) -> bool:
@@ -62,7 +61,6 @@ class Namespaces:
         return name in self._known
 
     async def refresh(self) -> None:
-        """Read all namespaces into memory; at most REFRESH_PAGE per round trip."""
         found: list[Namespace] = []
         after = ""
         while True:
@@ -129,7 +127,6 @@ class Namespaces:
         return found[0]
 
     async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
-        """Read `limit` namespaces after a name, in the order of names."""
         return await self._read("read_namespaces", names=None, after=after, limit=limit)
 
     async def delete(self, name: str) -> None:
@@ -165,7 +162,6 @@ class Namespaces:
 
 
 def namespace_of(*, config: Mapping[str, Any], **apart: object) -> Namespace:
-    """Return a row of the table as the namespace that it describes."""
     return msgspec.convert({**config, **apart}, Namespace)
 
 

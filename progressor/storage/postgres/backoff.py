@@ -11,13 +11,10 @@ SPREAD = 0.25
 
 
 def steady() -> float:
-    """Return no jitter at all."""
     return 0.0
 
 
 class Backoff:
-    """Pauses that double from `first` to `longest` seconds, and begin anew after a success."""
-
     def __init__(
         self, *, first: float, longest: float, jitter: Callable[[], float] = steady
     ) -> None:
@@ -26,10 +23,8 @@ class Backoff:
         self._next = first
 
     def pause(self) -> float:
-        """Return the seconds to wait before the next try; at most `longest` and its spread."""
         pause, self._next = self._next, min(2 * self._next, self._longest)
         return pause * (1 + SPREAD * self._jitter())
 
     def reset(self) -> None:
-        """Begin anew: it was there."""
         self._next = self._first

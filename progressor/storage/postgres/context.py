@@ -35,7 +35,6 @@ class StorageContext:
     starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
 
     def own_arguments(self) -> dict[str, object]:
-        """Return ``now``, ``replica_id`` and ``starvation_timeout`` for functions that write."""
         return {
             "now": self.clock.pinned(),
             "replica_id": self.replica_id,
@@ -58,7 +57,6 @@ class StorageContext:
             yield connection
 
     async def now(self) -> dt.datetime:
-        """Return PostgreSQL's time, by which leases end and schedules are due."""
         [now] = await self.read(dt.datetime, _NOW)
         return now
 

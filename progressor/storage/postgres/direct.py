@@ -156,7 +156,6 @@ class _Pipeline:
 
     @classmethod
     def of(cls, connection: Connection) -> "_Pipeline":
-        """Return that of a connection."""
         pipeline = cls._known.get(connection)
         if pipeline is None:
             pipeline = cls._known[connection] = cls(connection)
@@ -170,7 +169,6 @@ class _Pipeline:
                 self.prepared.add(name)
 
     async def answer(self, send: Callable[[PGconn], None]) -> PGresult:
-        """Send a command behind those under way and return its result, or raise its error."""
         answer = self._send(send)
         try:
             result = await answer

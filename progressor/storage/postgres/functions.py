@@ -184,7 +184,6 @@ def _completed(text: str, lists: Mapping[str, str]) -> str:
 
 
 def _list(text: str) -> tuple[str, str]:
-    """Return the name of a function or a composite type, and the arguments or columns."""
     bare = _COMMENT.sub("", text)
     found = _TYPE.search(bare) or _SIGNATURE.search(bare)
     assert found is not None, f"cannot read the signature of the function in:\n{text}"

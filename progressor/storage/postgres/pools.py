@@ -167,7 +167,6 @@ class before_sending:  # noqa: N801  it reads as a word of the language
         error: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        """Refuse, unless it ends well or was cancelled."""
         if isinstance(error, Exception):
             raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
 
@@ -266,7 +265,6 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
 
     @property
     def lent_count(self) -> int:
-        """How many connections are in use."""
         return len(self._lent)
 
     @contextlib.asynccontextmanager
@@ -351,8 +349,6 @@ def _hang_up(connection: Connection) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """The three bulkheads."""
-
     front: Pool
     worker: Pool
     scan: Pool

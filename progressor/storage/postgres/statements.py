@@ -17,7 +17,6 @@ def priv() -> Path:
 
 
 def functions() -> list[Path]:
-    """Return the files of functions in the order in which they are created: types, then by name."""
     files = (priv() / "functions").rglob("*.sql")
     return sorted(files, key=lambda file: (file.parent.name != "types", file.name))
 

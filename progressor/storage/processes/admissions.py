@@ -80,8 +80,6 @@ class _Row(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The process of a request, and what a broken one failed with."""
-
     error: TaskError | None
     process: Process | None = None
 
@@ -224,7 +222,6 @@ def _equal_requests(entry: Entry) -> Hashable | None:
 
 
 def _heads(requests: Sequence[Request]) -> list[int]:
-    """Return for each request the position of the first one on its process, from 1."""
     heads: dict[ProcessKey, int] = {}
     return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
 
@@ -267,7 +264,6 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
 
 
 def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
-    """Return the process that a start has just created."""
     part = None
     if request.led_by is not None or request.job_options is not None:
         part = Part(led_by=request.led_by, options=request.job_options or JobOptions())

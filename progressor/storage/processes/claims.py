@@ -82,7 +82,6 @@ class Claims:
 
     @property
     def begun_count(self) -> int:
-        """How many claims were begun until now."""
         return self._begun
 
     @property
@@ -187,7 +186,6 @@ class Claims:
     async def find_overdue(
         self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
     ) -> frozenset[str]:
-        """Return those of the namespaces that have a task due for `overdue` or longer."""
         async with self._context.connection(pool=pool) as connection:
             return frozenset(
                 await self._context.read_on(

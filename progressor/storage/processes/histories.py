@@ -21,8 +21,6 @@ EVENTS_MAX = 1000
 
 
 class Histories:
-    """Reads events."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
 
@@ -78,8 +76,6 @@ class _TraceRow(NamedTuple):
 
 
 class Traces:
-    """Reads the lives of tasks."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
 

@@ -51,8 +51,6 @@ def task_of(columns: Sequence[Any]) -> UnfinishedTask:
 
 
 class Listings:
-    """Reads pages of processes."""
-
     def __init__(self, context: StorageContext, *, whys: Callable[[str], Awaitable[Why]]) -> None:
         self._context = context
         self._whys = whys

@@ -52,8 +52,6 @@ _NO_ROLE = JobRole(led=None, followed=None)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """What became of an import; ``task_id`` is its init task."""
-
     verdict: Verdict
     task_id: int | None
 
@@ -120,15 +118,11 @@ class _Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a Get asks for."""
-
     key: ProcessKey
     history: HistoryRange
 
 
 class Processes:
-    """Reads of processes, and their rare writes."""
-
     def __init__(
         self,
         context: StorageContext,
@@ -161,11 +155,9 @@ class Processes:
         self._cancel_task = functions.call("cancel_task", _Row)
 
     async def run(self) -> None:
-        """Run the reads of `get` and `read`, until `close` and until no caller is waiting."""
         await self._reads.run()
 
     def close(self) -> None:
-        """Take no more of those reads."""
         self._reads.close()
 
     async def get(self, key: ProcessKey) -> ProcessView:
@@ -242,7 +234,6 @@ class Processes:
         return found
 
     async def put(self, process: Import) -> tuple[Put, Effects]:
-        """Import a process in one transaction."""
         [row] = await self._context.call(
             self._put_process, process.key, **_import_arguments(process)
         )
@@ -335,8 +326,6 @@ class Processes:
 
 
 class Retention:
-    """Deletes finished processes and records of ended tasks, a small batch at a time."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
         self._delete_finished = context.functions.call("delete_finished", int)

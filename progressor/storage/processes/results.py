@@ -41,8 +41,6 @@ class _AwaitedRow(NamedTuple):
 
 
 class Results:
-    """Reads of ended tasks, and word of them between replicas."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
         self._await_task = context.functions.call("await_task", _AwaitedRow)
@@ -71,7 +69,6 @@ class Results:
         raise errors.ProcessNotFoundError(key.namespace, key.process_id)
 
     async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
-        """Return how tasks ended, for those that have; a task without a row is removed."""
         found = await self._context.read(
             TaskResult,
             _SQL["fetch_results"],
@@ -84,7 +81,6 @@ class Results:
         return list(found)
 
     async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
-        """Notify replicas of tasks that have ended, by replica id."""
         pieces = [
             (replica_id, ",".join(map(str, task_ids[start : start + NOTIFY_IDS_MAX])))
             for replica_id, task_ids in ended.items()

@@ -110,7 +110,6 @@ def _metadata(intent: Intent) -> bytes | None:
 
 
 def error_of(settlement: Settlement) -> TaskError | None:
-    """Return with what a task ends, or waits for its retry."""
     return None if isinstance(settlement, Finish) else settlement.error
 
 
@@ -158,7 +157,6 @@ def _span(value: dt.timedelta | None) -> float | None:
 
 
 def _timer_change(intent: Intent) -> TimerChange:
-    """Return what becomes of the timer; a process that has ended has none to set or to keep."""
     return _KEEP if isinstance(intent.action, Complete | RemoveProcess) else intent.timer
 
 
@@ -189,7 +187,6 @@ def _event_columns(intents: Sequence[Intent]) -> Columns:
 
 
 def job_columns(batch: Sequence[_Item]) -> Columns:
-    """Return the arrays of a batch that concern jobs; without those that say nothing."""
     parts = [entry.part or _NO_PART for entry in batch]
     return {
         **_sparse(

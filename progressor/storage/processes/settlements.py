@@ -77,8 +77,6 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A task that waits for its time: a timer, or a retry."""
-
     key: ProcessKey
     task_id: int
     due_at: dt.datetime
@@ -170,7 +168,6 @@ class Payloads:
         self._metrics = metrics
 
     def add(self, written: Iterable[tuple[str, Settlement]]) -> None:
-        """Count settlements that are durable, each with its namespace."""
         by_namespace: dict[str, _Sums] = {}
         for namespace, settlement in written:
             sums = by_namespace.get(namespace)
@@ -187,8 +184,6 @@ class Payloads:
 
 
 class Settlements(GroupCommits[Entry, Outcome]):
-    """The group commit of settlements."""
-
     def __init__(
         self,
         context: StorageContext,
@@ -234,7 +229,6 @@ class Settlements(GroupCommits[Entry, Outcome]):
         self._gated_of_jobs = group("settle_gated_job_tasks", self._settle_job_tasks)
 
     def submit(self, entry: Entry) -> asyncio.Future[Outcome]:
-        """Put a settlement in line; it is written whatever becomes of the future."""
         if entry.part is None and entry.plan is None:
             return (self._gated if entry.is_gated else self._plain).submit(entry)
         return (self._gated_of_jobs if entry.is_gated else self._of_jobs).submit(entry)

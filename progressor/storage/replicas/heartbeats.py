@@ -40,8 +40,6 @@ OFFSET_LOG_SECONDS = 600.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a replica is, for its row."""
-
     replica_id: int
     name: str
     version: str
@@ -49,8 +47,6 @@ class Identity:
 
 
 class Heartbeats:
-    """Writes heartbeats; connects when it has to."""
-
     def __init__(
         self, *, dsn: str, identity: Identity, replica: ReplicaSettings, clock: Clock
     ) -> None:
@@ -99,7 +95,6 @@ class Heartbeats:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         with self._socket_lock:
             wire, self._socket = self._socket, None
             if wire is not None:

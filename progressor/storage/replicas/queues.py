@@ -44,8 +44,6 @@ REST = 9
 
 
 class Queues:
-    """Counts what waits."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
 
@@ -88,7 +86,6 @@ class Queues:
 
 
 def _most(queue: Queue) -> int:
-    """Return how many wait for the cause for which most do, but for an instant of their own."""
     return max(queue.due, queue.retries, queue.behind, queue.order, queue.gate, queue.available)
 
 
@@ -107,15 +104,11 @@ Busy = Callable[[], Mapping[str, int]]
 
 
 class Counting(Protocol):
-    """Who counts for a watch."""
-
     async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
         """Count what waits in namespaces."""
 
 
 class Namespaces(Protocol):
-    """What a watch needs to know of the namespaces."""
-
     def known(self) -> tuple[Namespace, ...]:
         """Return the namespaces in memory."""
 
@@ -203,7 +196,6 @@ class Activities:
         self._queues = queues
 
     async def read(self) -> Activity:
-        """Return the latest status of the replicas, and the queues."""
         facts = await self._watch.facts()
 
         def busy() -> Counter[str]:

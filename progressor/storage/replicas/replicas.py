@@ -21,8 +21,6 @@ STRAY_AGE = dt.timedelta(seconds=0.5)
 
 
 class ZombieCause(enum.StrEnum):
-    """How a lease was lost."""
-
     SILENT = "silent"
     OVERRUN = "overrun"
     UNKNOWN = "unknown"
@@ -52,7 +50,6 @@ class Zombie:
 
 
 async def draw_replica_id(pool: Pool) -> int:
-    """Return the id of a replica that starts, never used before."""
     async with connection_of(pool) as connection:
         row = await (await connection.execute(_SQL["draw_replica_id"])).fetchone()
     assert row is not None, "a sequence has a next value"
@@ -70,7 +67,6 @@ class Replicas:
         self._lease_timeout = lease_timeout
 
     async def retire(self, replica_id: int) -> None:
-        """Take a replica off the list."""
         await self._context.execute(_SQL["retire_replica"], replica_id=replica_id)
 
     async def delete_dead(self, *, retention: dt.timedelta) -> int:
@@ -78,7 +74,6 @@ class Replicas:
         return await self._context.execute(_SQL["delete_dead_replicas"], retention=retention)
 
     async def read_clock(self) -> dt.datetime:
-        """Return PostgreSQL's clock, by which leases end."""
         return await self._context.now()
 
     async def find_zombies(
@@ -107,7 +102,6 @@ class Replicas:
         )
 
     async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
-        """Read at most `limit` replicas with ids above `after`, in the order of their ids."""
         return await self._context.read(
             ReplicaView,
             _SQL["list_replicas"],

@@ -38,8 +38,6 @@ _read_load = reader(NamespaceLoad, _LOAD, is_json=True)
 
 
 class _FactsRow(NamedTuple):
-    """PostgreSQL's instant and a replica, if there is one."""
-
     now: dt.datetime
     replica: ReplicaFacts | None
 
@@ -105,7 +103,6 @@ class Watch:
 
 
 def encode_loads(loads: Mapping[str, NamespaceLoad]) -> str:
-    """Return the loads of a replica as JSON, for its row."""
     return msgspec.json.encode({name: _columns(load) for name, load in loads.items()}).decode()
 
 
@@ -149,7 +146,6 @@ class _Loads(Mapping[str, NamespaceLoad]):
 
 
 def _load(values: Sequence[Any]) -> NamespaceLoad:
-    """Return the load of a list of any release."""
     columns = [*values[: len(_LOAD)], *[None] * (len(_LOAD) - len(values))]
     step = columns[-1]
     if not isinstance(step, list) or len(step) != _SIZED:

@@ -36,7 +36,6 @@ class Column(list[Any]):
     pack: ClassVar["staticmethod[[Any], bytes]"]
 
     def dump(self) -> bytes:
-        """Return the array in PostgreSQL's binary format."""
         if not self:
             return _HEADER_OF_NONE.pack(0, 0, self.element_oid)
         pack, null_count = self.pack, self.count(None)
@@ -116,6 +115,5 @@ _DUMPERS = tuple((column, _dumper(column)) for column in COLUMNS.values())
 
 
 def register(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Teach a connection to send columns."""
     for column, dumper in _DUMPERS:
         connection.adapters.register_dumper(column, dumper)

@@ -86,7 +86,6 @@ def constraints_text(constraints: Constraints | None) -> bytes | None:
 
 
 def constraints_of(column: Mapping[str, Any]) -> Constraints:
-    """Return the constraints of a column."""
     order, run_at = column.get("order"), column.get("run_at")
     return Constraints(
         run_at=None if run_at is None else instant_of(run_at),
@@ -128,7 +127,6 @@ def history_range(
     limit: int | None,
     backward: bool | None,  # noqa: FBT001  a column
 ) -> HistoryRange | None:
-    """Return the range of three columns; a null `backward` is not a range."""
     if backward is None:
         return None
     direction = Direction.BACKWARD if backward else Direction.FORWARD
@@ -136,7 +134,6 @@ def history_range(
 
 
 def time_spent(microseconds: Sequence[int]) -> TimeSpent:
-    """Return what spent_us counts: each state in turn, and running."""
     spent = (count * _MICROSECOND for count in microseconds)
     return TimeSpent(**dict(zip(_STATES, spent, strict=True)))
 
@@ -154,7 +151,6 @@ def order_wait(column: Sequence[Any]) -> OrderWait:
 
 
 def timing_columns(timing: Timing) -> dict[str, Any]:
-    """Return when a schedule runs, as named parameters."""
     columns = dict.fromkeys(TIMES_COLUMNS) | {
         "jitter": timing.jitter,
         "start_at": timing.start_at,
@@ -223,7 +219,6 @@ def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
 
 
 def times_of(cron: str | None, time_zone: str, every: dt.timedelta, anchor: dt.datetime) -> Times:
-    """Return the instants of four columns."""
     return IntervalTimes(every, anchor) if cron is None else CronTimes(cron, time_zone)
 
 

@@ -95,7 +95,6 @@ class Effects:
     """Namespaces that were deleted."""
 
     def __or__(self, other: "Effects") -> "Effects":
-        """Return both."""
         if other is NO_EFFECTS:
             return self
         return Effects(**{name: getattr(self, name) + getattr(other, name) for name in _EFFECTS})
@@ -175,7 +174,6 @@ def cancellations_of(
 
 
 def cancelled(tasks: Sequence[Any] | None) -> tuple[Cancelled, ...]:
-    """Read the cancelled tasks of a function's jsonb column."""
     return tuple(
         Cancelled(task_id=task_id, task_type=TaskType(task_type), reply_to=tuple(reply_to))
         for task_id, task_type, reply_to in tasks or ()

@@ -199,7 +199,6 @@ _NAMES_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "_fields")
 
 
 def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:
-    """Return the conversion of the driver's values to a type; None: none is needed."""
     if hint in _CONVERTERS:
         return _CONVERTERS[hint]
     if hint is dt.datetime and is_json:
@@ -212,7 +211,6 @@ def _converter(hint: Any, *, is_json: bool) -> Callable[[Any], Any] | None:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a hint without None, and whether it had it."""
     if typing.get_origin(hint) not in {types.UnionType, typing.Union}:
         return hint, False
     others = [each for each in typing.get_args(hint) if each is not types.NoneType]
@@ -225,7 +223,6 @@ def _is_record(value_type: Any) -> bool:
 
 
 def _fields(value_type: Any) -> list[tuple[str, Any]]:
-    """Return the fields with their defaults."""
     if hasattr(value_type, "__struct_fields__"):
         return [(it.name, _MISSING) for it in msgspec.structs.fields(value_type)]
     if not dataclasses.is_dataclass(value_type):

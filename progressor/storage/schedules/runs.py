@@ -115,7 +115,6 @@ class Item:
 
     @property
     def upcoming(self) -> Upcoming:
-        """The instant; the first of those that were missed."""
         return self.what.first if isinstance(self.what, Missed) else self.what
 
 
@@ -132,8 +131,6 @@ class Done:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StartedWork:
-    """What a run has started, or called."""
-
     instant: dt.datetime
     process: ProcessKey
     task_type: TaskType
@@ -283,12 +280,10 @@ class StoredRuns:
         return await self.at(key, found[0]) if found else None
 
     async def at(self, key: ScheduleKey, instant: dt.datetime) -> ScheduleRun | None:
-        """Return the run of an instant."""
         found = await self._read(key, instant=instant, limit=1)
         return found[0] if found and found[0].instant == instant else None
 
     async def running(self, key: ScheduleKey) -> tuple[StartedWork, ...]:
-        """Return the work that runs have started and that has not ended, the oldest first."""
         found = await self._context.call(self._find_started_work, key, limit=RUNNING_MAX)
         return tuple(self._started(row, key.namespace) for row in found)
 
@@ -297,7 +292,6 @@ class StoredRuns:
         await self._context.execute(_SQL["cancel_run"], key, instant=instant)
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[ScheduleRun, ...]:
-        """Read at most `limit` runs, the latest first, with their present states."""
         return await self._read(key, instant=None, limit=limit)
 
     async def delete_old(
@@ -318,7 +312,6 @@ class StoredRuns:
         return Deleted(found.deleted_count, None if found.is_done else found.at)
 
     async def now(self) -> dt.datetime:
-        """Return PostgreSQL's time."""
         return await self._context.now()
 
     async def _read(
@@ -330,7 +323,6 @@ class StoredRuns:
 
 
 def item_of(due: DueSchedule, plan: Plan) -> Item:
-    """Return what is to be done with a schedule that is due."""
     return Item(
         schedule=due.schedule,
         what=plan.what,
@@ -342,7 +334,6 @@ def item_of(due: DueSchedule, plan: Plan) -> Item:
 
 
 def schedule_target(schedule: Schedule) -> ScheduleTarget:
-    """Return the fields of a schedule that its runs need."""
     target = schedule.spec.target
     match target:
         case CallTarget():

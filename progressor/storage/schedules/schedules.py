@@ -43,8 +43,6 @@ class _DeletedRow(NamedTuple):
 
 
 class Schedules:
-    """The schedules of all namespaces."""
-
     def __init__(self, context: StorageContext) -> None:
         self._context = context
         self.changed = asyncio.Event()

@@ -16,7 +16,6 @@ _SQL = statements.load("namespaces/namespaces")
 
 
 def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report the configured namespaces that are missing or differ in the database."""
     configured = doctor_run.namespaces
     if not configured:
         return findings.ok("the configuration has no namespaces")

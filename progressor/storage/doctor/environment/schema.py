@@ -22,7 +22,6 @@ _MIGRATE = "Run `progressor migrate` of this release."
 
 
 def migrations_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Compare the migrations that were applied with those of this release."""
     if not doctor_run.row(_SQL["schema_exists"])["exists"]:
         return findings.failed("this database has no schema progressor", advice=_MIGRATE)
     applied = {row["number"]: row for row in doctor_run.rows(_SQL["read_migrations"])}
@@ -50,7 +49,6 @@ def migrations_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def functions_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for the functions of this release."""
     schema = Functions().schema
     expected = {file.stem for file in statements.functions() if file.parent.name != "types"}
     there = {row["name"] for row in doctor_run.rows(_SQL["read_functions"], schema=schema)}
@@ -77,7 +75,6 @@ def index_names() -> list[str]:
 
 
 def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Compare the existing indexes with the required ones."""
     there = {row["name"]: row for row in doctor_run.rows(_SQL["read_indexes"])}
     names = index_names()
     missing = [f"{name} is missing" for name in names if name not in there]
@@ -101,7 +98,6 @@ def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for tables that are not vacuumed."""
     settings = doctor_run.row(_SQL["read_autovacuum"])
     off = [f"{name} is off" for name, value in settings.items() if value != "on"]
     if off:
@@ -122,7 +118,6 @@ def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def dead_rows_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for tables that vacuum does not keep up with."""
     tables = doctor_run.rows(_SQL["read_tables"])
     bloated = [_dead(row) for row in tables if _is_bloated(row)]
     if bloated:
@@ -140,14 +135,12 @@ def dead_rows_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def sizes_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report the sizes, to show what uses the disk."""
     tables = doctor_run.rows(_SQL["read_tables"])
     largest = ", ".join(f"{row['name']} {bytes_of(row['bytes'])}" for row in tables[:4])
     return findings.ok(f"{bytes_of(sum(row['bytes'] for row in tables))} in all: {largest}")
 
 
 def transaction_ids_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look how far the database is from the end of its transaction ids."""
     ages = doctor_run.row(_SQL["read_transaction_ages"])
     oldest = max(ages["transaction_age"], ages["multixact_age"])
     words = f"the oldest unfrozen transaction id is {oldest / 1e6:,.0f} M transactions old"

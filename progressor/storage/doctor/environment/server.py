@@ -22,7 +22,6 @@ _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 
 def server_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look whether it is a server that the engine can work with."""
     row = doctor_run.row(_SQL["read_server"])
     words = f"PostgreSQL {row['version']}, up for {span_of(row['up_for'])}"
     if row["version_number"] < _OLDEST or row["encoding"] != "UTF8":
@@ -47,7 +46,6 @@ def server_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def durability_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look whether what was acknowledged survives a crash."""
     settings = _settings(doctor_run)
     off = [f"{name} is off" for name in _DURABLE if settings.get(name) == "off"]
     relaxed = doctor_run.rows(_SQL["read_relaxed_roles"])
@@ -79,7 +77,6 @@ def _settings(doctor_run: DoctorRun) -> dict[str, str]:
 
 
 def transactions_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for transactions that hold back vacuum."""
     rows = doctor_run.rows(
         _SQL["read_holders"],
         idle=IDLE_IN_TRANSACTION,
@@ -100,7 +97,6 @@ def transactions_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def prepared_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for abandoned prepared transactions."""
     rows = doctor_run.rows(_SQL["read_prepared"], open=LONG_TRANSACTION)
     if not rows:
         return findings.ok(f"none is older than {span_of(_OPEN)}")
@@ -113,7 +109,6 @@ def prepared_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def slots_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look for replication slots that hold back vacuum, or fill the disk."""
     slots = doctor_run.rows(_SQL["read_slots"])
     heavy = [
         row
@@ -136,7 +131,6 @@ def slots_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def connections_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Look whether another replica could connect."""
     row = doctor_run.row(_SQL["count_connections"])
     free = row["allowed"] - row["used"]
     wanted = doctor_run.database.connections_max

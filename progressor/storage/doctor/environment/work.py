@@ -36,7 +36,6 @@ class Seen:
 
     @property
     def living(self) -> list[DictRow]:
-        """Return those that were heard of within their lease timeout."""
         return [*self.serving, *self.draining]
 
 
@@ -53,7 +52,6 @@ def see_replicas(doctor_run: DoctorRun) -> Seen:
 
 
 def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report which replicas serve, and which are silent."""
     seen = see_replicas(doctor_run)
     silent = [f"{_name(row)}: silent for {span_of(row['silent_for'])}" for row in seen.silent]
     words = (
@@ -75,7 +73,6 @@ def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def versions_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report the releases that run side by side."""
     living = see_replicas(doctor_run).living
     builds = {(row["version"], row["functions"]) for row in living}
     if len(builds) > 1:
@@ -93,7 +90,6 @@ def versions_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Compare the clocks of the replicas with PostgreSQL's."""
     living = see_replicas(doctor_run).living
     reported = [row for row in living if row["clock_offset"] is not None]
     if living and not reported:
@@ -126,7 +122,6 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def due_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report due tasks that no replica has claimed, and why, as far as the database shows."""
     serving = len(see_replicas(doctor_run).serving)
     backlog = _read_backlog(doctor_run)
     late = [row for row in backlog if (row["overdue_for"] or 0) > OVERDUE.total_seconds()]
@@ -164,7 +159,6 @@ def due_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def long_steps_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report steps that keep other tasks of their process waiting."""
     rows = doctor_run.rows(_SQL["read_long_steps"], long_step=LONG_STEP, limit=OFFENDERS_MAX)
     if not rows:
         return findings.ok(f"nothing waits behind a step of more than {_whole(LONG_STEP)}")
@@ -181,7 +175,6 @@ def long_steps_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def lost_leases_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report lost leases that have not been collected."""
     rows = doctor_run.rows(
         _SQL["read_lost_leases"],
         lease_timeout=doctor_run.replica.lease_timeout,
@@ -202,7 +195,6 @@ def lost_leases_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def broken_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Count the processes in error."""
     rows = doctor_run.rows(_SQL["read_broken"], counted_max=COUNTED_MAX)
     if not rows:
         return findings.ok("no process is in error")
@@ -219,7 +211,6 @@ def broken_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def retries_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report tasks that have used most of their attempts."""
     rows = doctor_run.rows(
         _SQL["read_retries"],
         share=ATTEMPTS_SHARE,
@@ -244,7 +235,6 @@ def retries_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def large_steps_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Report the namespaces whose steps come near their processors' limit."""
     rows = doctor_run.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
     ours = doctor_run.replica.lease_timeout.total_seconds()
     # Who has been silent for long says nothing of now.
