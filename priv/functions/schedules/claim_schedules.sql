@@ -11,7 +11,7 @@ RETURNS TABLE (
     slot smallint, namespace text, schedule_id text, cron text, time_zone text, every interval,
     anchor timestamptz, jitter interval, start_at timestamptz, end_at timestamptz,
     overlap_policy text, catch_up_window interval, target text, target_id text, is_gated boolean,
-    revision bigint, next_instant timestamptz, next_at timestamptz, claimed_at timestamptz
+    revision bigint, upcoming_instant timestamptz, upcoming_due_at timestamptz, now timestamptz
 )
 BY INDEX
 SET lock_timeout = '2s'

@@ -73,10 +73,6 @@ class _SetRow(NamedTuple):
     effects: builtins.list[Any] | None
 
 
-class _DeletedRow(NamedTuple):
-    verdict: str
-
-
 class _EvictedRow(NamedTuple):
     sent_count: int
     is_done: bool
@@ -87,26 +83,19 @@ class _IdleRow(NamedTuple):
     """What was found, and how far the search has come."""
 
     effects: list[Any] | None
-    queue_namespace: str | None
-    queue_until: str | None
-    order_namespace: str | None
-    order_until: str | None
-
-
-class _PromotedRow(NamedTuple):
-    effects: list[Any] | None
+    until: IdleUntil
 
 
 class Gates:
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._promote_again = functions.call("promote_again", _PromotedRow)
-        self._promote_due = functions.call("promote_due", _PromotedRow)
+        self._promote_again = functions.call("promote_again", list)
+        self._promote_due = functions.call("promote_due", list)
         self._find_idle_gates = functions.call("find_idle_gates", _IdleRow)
         self._evict_holders = functions.call("evict_holders", _EvictedRow)
         self._set_gate = functions.call("set_gate", _SetRow)
-        self._delete_gate = functions.call("delete_gate", _DeletedRow)
+        self._delete_gate = functions.call("delete_gate", str)
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
         """Read at most `limit` gates of a namespace with keys above `after`, in their order."""
@@ -183,10 +172,10 @@ class Gates:
             GateNotFoundError: There is none.
             GateInUseError: It is held, or named.
         """
-        [found] = await self._context.call(self._delete_gate, namespace=namespace, gate=gate)
-        if found.verdict == "not_found":
+        [verdict] = await self._context.call(self._delete_gate, namespace=namespace, gate=gate)
+        if verdict == "not_found":
             raise errors.GateNotFoundError(namespace, gate)
-        if found.verdict == "in_use":
+        if verdict == "in_use":
             raise errors.GateInUseError(namespace, gate)
 
     async def look_again(self, namespace: str, again: Sequence[Again]) -> Effects:
@@ -195,7 +184,7 @@ class Gates:
         Raises:
             StorageLockedError: Another transaction keeps one of the processes locked.
         """
-        [found] = await self._context.call(
+        [effects] = await self._context.call(
             self._promote_again,
             limit=BATCH_MAX,
             namespace=namespace,
@@ -203,7 +192,7 @@ class Gates:
             queue=[it.queue for it in again if it.queue is not None],
             order_key=[it.order_key for it in again if it.order_key is not None],
         )
-        return gate_effects(found.effects)
+        return gate_effects(effects)
 
     async def evict_holders(self, lowered: LoweredGate) -> tuple[Evicted, Effects]:
         """Send back some surplus holders of a gate that do not run yet.
@@ -232,13 +221,13 @@ class Gates:
     async def promote_due(
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()
     ) -> Effects:
-        [found] = await self._context.call(
+        [effects] = await self._context.call(
             self._promote_due,
             limit=BATCH_MAX,
             overdue=overdue.total_seconds(),
             namespace=namespaces,
         )
-        return gate_effects(found.effects)
+        return gate_effects(effects)
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
@@ -263,9 +252,4 @@ class Gates:
             window=IDLE_WINDOW,
             namespace=namespaces,
         )
-        return gate_effects(found.effects).again, IdleUntil(
-            queue_namespace=found.queue_namespace or "",
-            queue=found.queue_until or "",
-            order_namespace=found.order_namespace or "",
-            order_key=found.order_until or "",
-        )
+        return gate_effects(found.effects).again, found.until

@@ -160,14 +160,6 @@ class Deleted:
     next: DeletedTo | None
 
 
-class _DueRow(NamedTuple):
-    schedule: ScheduleTarget
-    timing: Timing
-    next_instant: dt.datetime
-    next_at: dt.datetime
-    claimed_at: dt.datetime
-
-
 class _DoneRow(NamedTuple):
     """What became of an item; or, without an item, effects on gates."""
 
@@ -194,7 +186,7 @@ class StoredRuns:
     def __init__(self, context: StorageContext) -> None:
         functions = context.functions
         self._context = context
-        self._claim_schedules = functions.call("claim_schedules", _DueRow)
+        self._claim_schedules = functions.call("claim_schedules", DueSchedule)
         self._run_schedules = functions.call("run_schedules", _DoneRow)
         self._find_queued_runs = functions.call("find_queued_runs", QueuedRun)
         self._read_schedule_runs = functions.call("read_schedule_runs", ScheduleRun)
@@ -207,17 +199,10 @@ class StoredRuns:
 
         Others leave them alone for `lease`; but it decides nothing.
         """
-        found = await self._context.call(
-            self._claim_schedules, lease=lease.total_seconds(), limit=limit
-        )
         return tuple(
-            DueSchedule(
-                schedule=row.schedule,
-                timing=row.timing,
-                upcoming=Upcoming(row.next_instant, row.next_at),
-                now=row.claimed_at,
+            await self._context.call(
+                self._claim_schedules, lease=lease.total_seconds(), limit=limit
             )
-            for row in found
         )
 
     async def seconds_until_due(self) -> float | None:

@@ -19,7 +19,7 @@ CREATE FUNCTION find_idle_gates(
     p_order_key       text
 )
 RETURNS TABLE (
-    effects jsonb, queue_namespace text, queue_until text, order_namespace text, order_until text
+    effects jsonb, queue_namespace text, queue text, order_namespace text, order_key text
 )
 STABLE
 BY INDEX
@@ -68,7 +68,7 @@ BEGIN
             v_queue_room := v_queue_room - v_window.count;
             IF v_queue_room = 0 THEN
                 queue_namespace := v_namespace;
-                queue_until := v_window.last;
+                queue := v_window.last;
             END IF;
         END IF;
 
@@ -113,7 +113,7 @@ BEGIN
             v_order_room := v_order_room - v_window.count;
             IF v_order_room = 0 THEN
                 order_namespace := v_namespace;
-                order_until := v_window.last;
+                order_key := v_window.last;
             END IF;
         END IF;
     END LOOP;
