@@ -35,14 +35,15 @@ class Migration:
 
 def migrations() -> tuple[Migration, ...]:
     """Return the migrations of this release in order."""
-    found = []
+    found: dict[int, Migration] = {}
     for file in sorted((statements.priv() / "migrations").glob("[0-9]*.sql")):
         match = _FILE.match(file.name)
         assert match is not None, f"{file.name} is not the name of a migration"
-        text = file.read_text("utf-8")
+        number, text = int(match[1]), file.read_text("utf-8")
+        assert number not in found, f"{found[number].name} and {file.stem} have the same number"
         checksum = hashlib.sha256(text.encode()).hexdigest()
-        found.append(Migration(number=int(match[1]), name=file.stem, text=text, checksum=checksum))
-    return tuple(found)
+        found[number] = Migration(number=number, name=file.stem, text=text, checksum=checksum)
+    return tuple(found.values())
 
 
 def migrate(dsn: str) -> list[str]:

@@ -40,6 +40,17 @@ def test_their_numbers_run_without_gaps() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_two_of_one_number_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    for name in ("0007_pre_left", "0007_pre_right"):
+        (folder / f"{name}.sql").touch()
+    monkeypatch.setattr(statements, "priv", lambda: tmp_path)
+
+    with pytest.raises(AssertionError, match="0007_pre_left and 0007_pre_right have the same"):
+        migrations.migrations()
+
+
 def test_are_applied_once(bare: str) -> None:
     first, second = migrate(bare), migrate(bare)
 
