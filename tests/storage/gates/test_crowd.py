@@ -15,11 +15,11 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions
 from progressor.storage.processes.settlements import Written
+from tests.storage.gates.seed import TABLES
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.doctor.invariants import broken_invariants
-from tests.support.storage.gate_seed import TABLES
 from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,

@@ -16,12 +16,7 @@ from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, settlements
 from progressor.storage.rows.effects import BATCH_MAX, Again, LoweredGate
-from tests.support.builders import make_task
-from tests.support.clock import START, ManualClock
-from tests.support.postgres.cluster import Cluster
-from tests.support.postgres.reads import reads_of
-from tests.support.storage.doctor.invariants import broken_invariants
-from tests.support.storage.gate_seed import (
+from tests.storage.gates.seed import (
     GATES_COUNT,
     TABLES,
     gate,
@@ -31,6 +26,11 @@ from tests.support.storage.gate_seed import (
     waiting_key,
     waiting_task,
 )
+from tests.support.builders import make_task
+from tests.support.clock import START, ManualClock
+from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.reads import reads_of
+from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     EXPIRES_AFTER,
     NAMESPACE,

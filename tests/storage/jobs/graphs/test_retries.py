@@ -9,8 +9,8 @@ from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost
+from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
 from tests.support.models.jobs.graphs import SEED_EXAMPLE, specs
-from tests.support.storage.jobs.cases import LEADER, call, follower, led, nodes
 from tests.support.storage.jobs.store import JobStore, leader_of
 from tests.support.storage.store import (
     BROKEN,
