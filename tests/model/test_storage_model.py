@@ -132,7 +132,7 @@ class StorageMachine(ReplicasMachine):
         self.storage.clock.advance(pause)
         self.storage.beat()
         # What lies ahead comes, and leases are lost.
-        self.storage.what_waits_is_told()
+        self.storage.waits_are_reported()
 
     @rule(really=RARELY, continues=st.booleans())
     def everything_due_is_done_once_faults_stop(self, really: bool, continues: bool) -> None:
@@ -142,8 +142,8 @@ class StorageMachine(ReplicasMachine):
     # What people and machines read.
 
     @rule()
-    def what_waits_is_told(self) -> None:
-        self.storage.what_waits_is_told()
+    def waits_are_reported(self) -> None:
+        self.storage.waits_are_reported()
 
     # What must hold after each of them.
 

@@ -88,9 +88,9 @@ async def _ended(store: Store, constraints: Constraints) -> None:
 async def _broken_by_timer(store: Store) -> None:
     key = fresh_key()
     timer = SetTimer(after=NO_TIME, constraints=Constraints(gates={"by timers": 2}))
-    store.told.clear()
+    store.reported.clear()
     await store.settled(await store.start(key), success(timer))
-    [due] = [due for promoted in store.told for due in promoted.due]
+    [due] = [due for promoted in store.reported for due in promoted.due]
     await store.settled(await _claimed(store, due), BROKEN)
 
 

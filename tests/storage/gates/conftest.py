@@ -13,6 +13,6 @@ from tests.support.storage.store import Store
 @pytest.fixture
 def store(store: Store, observer: psycopg.Connection[Any]) -> Iterator[Store]:
     """Return a store over empty tables; in the end all invariants hold at rest."""
-    store.told.clear()
+    store.reported.clear()
     yield store
     assert broken_invariants(observer, at_rest=True, now=store.clock.now()) == {}

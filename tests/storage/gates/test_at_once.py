@@ -100,7 +100,7 @@ class GatedStorage:
         """Up to when instants have been looked at."""
         self._versions: dict[int, tuple[str, list[int], str]] = {}
         for store in self.stores:
-            store.told.clear()
+            store.reported.clear()
         empty(self.observer)
         for store in self.stores:
             self.run(store.beat())
@@ -154,7 +154,7 @@ class GatedStorage:
         overfull = self.observer.execute(_OVERFULL, (gate,)).fetchall()
         assert overfull == [], overfull
 
-    def claim_told(self, store: int) -> None:
+    def claim_reported(self, store: int) -> None:
         """Claim what this and the other replicas have been told of, and what has become due."""
         self.run(self.claim_noted(store))
 
@@ -195,7 +195,7 @@ class GatedStorage:
 
     def hear(self) -> None:
         for store in self.stores:
-            told, store.told[:] = list(store.told), []
+            told, store.reported[:] = list(store.reported), []
             self._take(told)
 
     def _take(self, told: Iterable[Any]) -> None:
@@ -229,9 +229,9 @@ class GatedStorage:
         if is_quiet:
             assert self.run(self.stores[0].gates.find_idle([NAMESPACE.name])) == ((), BEFORE_ALL)
         self._judge_versions()
-        self._judge_told()
+        self._judge_reports()
 
-    def _judge_told(self) -> None:
+    def _judge_reports(self) -> None:
         """Check that a replica was notified of each task that becomes due, with its instant."""
         now = self.clock.now()
         for told, statement in ((self.due, _WAITING), (self.later, _FIRST_BY_TIME)):
@@ -270,7 +270,7 @@ class GatedStorage:
         self.hear()
         return bool(starts)
 
-    def everything_ends_by_what_is_told(self) -> None:
+    def everything_ends_by_reports(self) -> None:
         """Give every gate room, let time pass, and see that all that waits is done."""
         for (gate,) in self.observer.execute("SELECT gate FROM progressor.gates").fetchall():
             self.set_gate(gate, PLENTY, 0)
@@ -279,7 +279,7 @@ class GatedStorage:
             self.promote_due(0)
             while self.again:
                 self.look_again(0)
-            self.claim_told(0)
+            self.claim_reported(0)
             self.judge()
             if not self.held and not self._solve_contradictions():
                 break
@@ -317,7 +317,7 @@ class Party:
             # A session keeps a lock for longer than a statement waits: the caller gets an error.
             with contextlib.suppress(errors.StorageLockedError, errors.RequestError):
                 await deed()
-            await self.see_to_what_is_told()
+            await self.handle_reports()
 
     def constraints(self) -> Constraints | None:
         if self.random.random() < 0.15:
@@ -379,7 +379,7 @@ class Party:
             due = repaired.due
             self.storage.note_due(due.key, due.task_id, due.due_at)
 
-    async def see_to_what_is_told(self) -> None:
+    async def handle_reports(self) -> None:
         self.storage.hear()
         again, self.storage.again = tuple(self.storage.again), {}
         if not again:
@@ -389,7 +389,7 @@ class Party:
         except errors.StorageError:
             self.storage.again.update(dict.fromkeys(again))
         else:
-            self.store.told.append(promoted)
+            self.store.reported.append(promoted)
 
 
 @pytest.mark.matrix
@@ -417,7 +417,7 @@ def test_three_replicas_at_once_leave_nothing_to_a_scan(
             storage.look_again(0)
         storage.promote_due(0)
         storage.judge()
-        storage.everything_ends_by_what_is_told()
+        storage.everything_ends_by_reports()
 
     assert broken == []
     with psycopg.connect(own_database, autocommit=True) as observer:
@@ -456,7 +456,7 @@ def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than
         storage.claim_due(1, 1)
         storage.settle(0, UNREACHABLE)
 
-        storage.claim_told(0)
+        storage.claim_reported(0)
 
         storage.judge()
-        storage.everything_ends_by_what_is_told()
+        storage.everything_ends_by_reports()

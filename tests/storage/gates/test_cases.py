@@ -52,30 +52,30 @@ async def started(store: Store) -> ProcessKey:
 
 def told(store: Store) -> list[tuple[ProcessKey, int]]:
     """Take which tasks statements have told to be due."""
-    due = [it for promoted in store.told for it in promoted.due]
-    store.told.clear()
+    due = [it for promoted in store.reported for it in promoted.due]
+    store.reported.clear()
     return due
 
 
-async def claim_told(store: Store) -> list[RunningTask]:
+async def claim_reported(store: Store) -> list[RunningTask]:
     return [it.task for due in told(store) for it in await store.claim(*due)]
 
 
 async def running(store: Store, key: ProcessKey, constraints: Constraints) -> RunningTask:
     """Return a task with constraints that nothing keeps."""
     await call(store, key, constraints)
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     return task
 
 
 async def test_nothing_runs_while_an_init_task_waits_for_its_retry(store: Store) -> None:
     key = fresh_key()
     await store.admit(a_request(key, TaskType.INIT, constraints=gates("a")), run=False)
-    [init] = await claim_told(store)
+    [init] = await claim_reported(store)
     await call(store, key)
     await store.settled(init, UNREACHABLE)
 
-    assert await claim_told(store) == []
+    assert await claim_reported(store) == []
     assert await store.claim_due() == []
 
 
@@ -86,10 +86,10 @@ async def test_nothing_runs_while_an_init_task_stands_in_line(store: Store) -> N
     await call(store, key)
     later = await call(store, key, gates("b"))
 
-    assert await claim_told(store) == []
+    assert await claim_reported(store) == []
     assert await store.claim_due() == []
     await store.settled(holder)
-    [init] = await claim_told(store)
+    [init] = await claim_reported(store)
     assert init.task_type is TaskType.INIT
     assert later.task_id is not None
 
@@ -102,7 +102,7 @@ async def test_more_than_a_statement_promotes_are_all_told(store: Store) -> None
     assert told(store) == []
 
     await store.writes.set_gate(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
-    again = [it for promoted in store.told for it in promoted.again]
+    again = [it for promoted in store.reported for it in promoted.again]
     first = told(store)
     promoted = await store.gates.look_again(NAMESPACE.name, again)
 
@@ -118,7 +118,7 @@ async def test_more_of_one_version_than_a_statement_promotes_are_all_told(store:
         await call(store, await started(store), ordered(2))
 
     await store.settled(smallest)
-    again = [it for promoted in store.told for it in promoted.again]
+    again = [it for promoted in store.reported for it in promoted.again]
     due = told(store)
     while again:
         promoted = await store.gates.look_again(NAMESPACE.name, again)
@@ -150,7 +150,7 @@ async def test_a_process_does_not_wait_for_a_gate_that_it_holds_for_good(store: 
 
     await call(store, mine, gates("a"))
 
-    assert [task.key for task in await claim_told(store)] == [mine]
+    assert [task.key for task in await claim_reported(store)] == [mine]
 
 
 async def test_who_stands_in_line_leaves_it_when_its_process_comes_to_hold_the_gate(
@@ -162,11 +162,11 @@ async def test_who_stands_in_line_leaves_it_when_its_process_comes_to_hold_the_g
     await call(store, await started(store), gates("a"))
     await call(store, mine, gates("a"))
     await store.settled(holder)
-    [first] = await claim_told(store)
+    [first] = await claim_reported(store)
 
     await store.settled(first)
 
-    [second] = await claim_told(store)
+    [second] = await claim_reported(store)
     assert (first.key, second.key) == (mine, mine)
 
 
@@ -183,7 +183,7 @@ async def test_a_gate_that_two_tasks_of_a_process_share_is_held_until_both_have_
 
     await store.settled(step)
 
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     assert task.key == mine
     assert len((await store.gates.get(NAMESPACE.name, "a")).line) == 1
 
@@ -203,12 +203,12 @@ async def test_who_waits_for_its_retry_keeps_its_turn_and_who_is_behind_it_no_ga
 
     assert await store.task_status(mine, old.task_id or 0) is TaskStatus.WAITING
     assert (await store.gates.get(NAMESPACE.name, "a")).gate.held == 0
-    assert await claim_told(store) == []
+    assert await claim_reported(store) == []
     store.clock.advance(dt.timedelta(seconds=10))
     [again] = [it.task for it in await store.claim_due()]
     assert (again.task_id, again.attempt) == (step.task_id, 2)
     await store.settled(again)
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     assert task.task_id == old.task_id
 
 
@@ -220,7 +220,7 @@ async def test_who_gives_way_lets_those_of_its_process_go_on(store: Store) -> No
 
     await store.set_gate("a", 0)
 
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     assert task.task_id == behind.task_id
     assert await store.task_status(key, way.task_id or 0) is TaskStatus.WAITING
 
@@ -237,8 +237,8 @@ async def old_behind_a_step(store: Store) -> RunningTask:
 
 def instants(store: Store) -> set[tuple[ProcessKey, float]]:
     """Take what statements have told to be due later."""
-    upcoming = {(it.key, it.seconds) for promoted in store.told for it in promoted.upcoming}
-    store.told.clear()
+    upcoming = {(it.key, it.seconds) for promoted in store.reported for it in promoted.upcoming}
+    store.reported.clear()
     return upcoming
 
 
@@ -252,7 +252,7 @@ async def test_a_timer_that_a_cancelled_call_kept_waiting_is_told_with_its_insta
     step = await store.run_task(a_request(key))
     behind = await call(store, key)
     await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
-    store.told.clear()
+    store.reported.clear()
 
     await store.writes.cancel(key, behind.task_id or 0)
 
@@ -264,7 +264,7 @@ async def test_a_timer_that_a_retry_with_gates_kept_waiting_is_told_with_its_ins
 ) -> None:
     step = await old_behind_a_step(store)
     await store.settled(step, success(IN_HALF_A_SECOND))
-    [old] = await claim_told(store)
+    [old] = await claim_reported(store)
 
     await store.settled(old, UNREACHABLE)
 
@@ -276,7 +276,7 @@ async def test_a_timer_that_one_kept_waiting_who_gives_way_is_told_with_its_inst
 ) -> None:
     step = await old_behind_a_step(store)
     await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
-    store.told.clear()
+    store.reported.clear()
 
     await store.set_gate("a", 0)
 
@@ -316,7 +316,7 @@ async def test_a_queue_whose_head_is_cancelled_competes_by_the_priority_of_the_n
     await store.writes.cancel(first, head.task_id or 0)
     await store.settled(holder)
 
-    assert [task.key for task in await claim_told(store)] == [second]
+    assert [task.key for task in await claim_reported(store)] == [second]
 
 
 async def test_a_gate_is_read_among_others(store: Store) -> None:
@@ -335,7 +335,7 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store)
     key = fresh_key()
     timer = SetTimer(after=NO_TIME, constraints=gates("a"))
     await store.settled(await store.start(key), success(timer))
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
     holder = await running(store, await started(store), gates("a"))
     await store.writes.simple_repair(key)
@@ -343,7 +343,7 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store)
     await store.settled(repair)
     await store.settled(holder)
 
-    [again] = await claim_told(store)
+    [again] = await claim_reported(store)
     traced = await store.processes.trace(key, after=0, limit=100)
 
     assert [it.status for it in traced if it.task_type is TaskType.TIMEOUT] == [
@@ -360,10 +360,10 @@ async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
     key, other = fresh_key(), await started(store)
     timer = SetTimer(after=NO_TIME, constraints=gates("a"))
     await store.settled(await store.start(key), success(timer))
-    [task] = await claim_told(store)
+    [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
     await store.writes.simple_repair(key)
-    [again] = await claim_told(store)
+    [again] = await claim_reported(store)
     repair = await store.admit(a_request(key, TaskType.REPAIR), run=False)
     await call(store, other, gates("a"))
     assert repair.task_id is not None
@@ -390,7 +390,7 @@ async def test_the_next_version_is_told_by_its_order_while_its_process_is_locked
                 (second.process_id,),
             )
             await new.writes.cancel(first, smaller.task_id or 0)
-        again = [it for promoted in new.told for it in promoted.again]
+        again = [it for promoted in new.reported for it in promoted.again]
         promoted = await new.gates.look_again(NAMESPACE.name, again)
 
     assert again == [Again(namespace=NAMESPACE.name, order_key="o")]
@@ -414,7 +414,7 @@ async def test_who_cannot_be_looked_at_now_is_left_as_it_is_and_told(
     await call(store, busy, gates("a", "b", order=Order("o", Version((2,)))))
     # By now it would have to wait for its order, or for its process.
     await call(store, await started(store), gates("c", order=Order("o", Version((1,)))))
-    smaller = await claim_told(store)
+    smaller = await claim_reported(store)
     await store.run_task(a_request(busy))
     before = observer.execute("SELECT * FROM progressor.gate_queues").fetchall()
 
@@ -422,7 +422,7 @@ async def test_who_cannot_be_looked_at_now_is_left_as_it_is_and_told(
         observer.execute(lock.encode())
         await store.settled(holder)
         seen = observer.execute("SELECT * FROM progressor.gate_queues").fetchall()
-    again = [it for promoted in store.told for it in promoted.again]
+    again = [it for promoted in store.reported for it in promoted.again]
 
     assert seen == before
     assert again == [Again(namespace=NAMESPACE.name, gate="b")]

@@ -67,7 +67,7 @@ async def one_after_the_other_passes(crowd: Crowd, store: Store) -> None:
     await _settle(crowd, store, crowd.holder)
     for _ in range(3):
         [*_, due] = _due(store)
-        store.told.clear()
+        store.reported.clear()
         [claimed] = await store.claim(*due)
         await _settle(crowd, store, claimed.task)
 
@@ -133,7 +133,7 @@ async def _settle(crowd: Crowd, store: Store, task: RunningTask) -> None:
 
 
 def _due(store: Store) -> list[tuple[ProcessKey, int]]:
-    return [due for promoted in store.told for due in promoted.due]
+    return [due for promoted in store.reported for due in promoted.due]
 
 
 @pytest.mark.matrix

@@ -52,7 +52,7 @@ async def wanting(store: Store, *others: str) -> ProcessKey:
 
 
 async def lower(store: Store, capacity: int) -> None:
-    store.told.clear()
+    store.reported.clear()
     await store.writes.set_gate(*_gate(), capacity=capacity, expected_revision=0)
 
 
@@ -92,7 +92,7 @@ async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(store: Stor
 
     gate = (await store.gates.get(*_gate())).gate
     assert (gate.capacity, gate.held) == (2, 5)
-    assert store.told == [Effects(lowered=(GATE,))]
+    assert store.reported == [Effects(lowered=(GATE,))]
     assert await store.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
     last = await wanting(store)
     assert last.process_id not in await held_by(store)
@@ -212,10 +212,10 @@ async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store
     await lower(store, 0)
 
     assert await sent_back(store) == [3]
-    assert [each for told in store.told for each in told.due] == []
+    assert [each for told in store.reported for each in told.due] == []
     assert (await store.gates.get("orders", "y")).gate.held == 0
     await store.writes.set_gate(*_gate(), capacity=3, expected_revision=0)
-    due = {key for told in store.told for key, _ in told.due}
+    due = {key for told in store.reported for key, _ in told.due}
     assert due == {alone, crowded, other}
     assert behind is not None
 

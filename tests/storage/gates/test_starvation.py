@@ -55,7 +55,7 @@ class Crowd:
 
     async def begin(self) -> None:
         """Claim what is reported as due."""
-        told, self.store.told[:] = list(self.store.told), []
+        told, self.store.reported[:] = list(self.store.reported), []
         for promoted in told:
             assert promoted.again == ()
             for key, task_id in promoted.due:

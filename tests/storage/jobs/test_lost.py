@@ -68,11 +68,11 @@ async def test_who_waits_for_a_call_of_the_leader_is_told(
 ) -> None:
     leader, tasks = await at_work(jobs)
     call = await jobs.store.admit(a_request(leader), run=False)
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await lose(jobs, clock, tasks["lost"])
 
-    cancelled = [each.task.task_id for told in jobs.store.told for each in told.cancelled]
+    cancelled = [each.task.task_id for told in jobs.store.reported for each in told.cancelled]
     assert cancelled == [call.task_id]
 
 

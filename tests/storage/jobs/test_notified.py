@@ -50,7 +50,7 @@ async def inner_job(jobs: JobStore) -> ProcessKey:
 
 
 def told(jobs: JobStore) -> list[ProcessKey]:
-    return [key for each in jobs.store.told for key, _ in each.due]
+    return [key for each in jobs.store.reported for key, _ in each.due]
 
 
 @pytest.mark.parametrize("end", [cancel, run_late, halt, remove])
@@ -60,12 +60,12 @@ async def test_a_leader_is_told_when_a_job_within_its_own_has_ended(
     leader = await begun(jobs, {"a": (), "b": ("a",)})
     inner = await inner_job(jobs)
     jobs.store.clock.advance(MINUTE)
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await end(jobs, inner)
 
     assert told(jobs) == [leader]
-    [task_id] = [task_id for each in jobs.store.told for _, task_id in each.due]
+    [task_id] = [task_id for each in jobs.store.reported for _, task_id in each.due]
     claimed = await jobs.store.claim(leader, task_id)
     assert [each.task.task_type for each in claimed] == [TaskType.JOIN]
 
@@ -74,7 +74,7 @@ async def test_a_leader_is_told_when_a_job_within_its_own_has_ended(
 async def test_a_leader_is_told_when_its_last_node_has_ended(jobs: JobStore, end: End) -> None:
     leader = await begun(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await end(jobs, node.follower)
 
@@ -85,7 +85,7 @@ async def test_a_leader_is_told_when_its_last_node_has_ended(jobs: JobStore, end
 async def test_a_leader_is_not_told_before(jobs: JobStore, end: End) -> None:
     leader = await begun(jobs, {"a": (), "b": ()})
     first, _ = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await end(jobs, first.follower)
 
@@ -98,7 +98,7 @@ async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobStore) -> 
     await jobs.settled(await jobs.store.start(leader), success(action))
     call = await jobs.store.run_task(a_request(leader))
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await halt(jobs, node.follower)
     written = await jobs.settled(call, success(), continues=True)
@@ -124,7 +124,7 @@ async def test_a_leader_that_broke_when_all_was_done_is_told_once_more(
     for answer in (DONE, BROKEN):  # of the node, and of the join
         [task] = (await jobs.claim()).values()
         await jobs.settled(task, answer)
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     await bring_back(jobs, leader)
 

@@ -26,13 +26,13 @@ async def test_nodes_with_constraints_are_started_by_tending(
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g2": 1}))
     before = await jobs.states(leader)
-    jobs.store.told.clear()
+    jobs.store.reported.clear()
 
     maintained = await jobs.control.maintain(leader)
 
     assert before == {"a": "ready", "b": "ready"}
     assert (maintained.started, maintained.is_whole) == (2, True)
-    assert len([each for told in jobs.store.told for each in told.due]) == 1
+    assert len([each for told in jobs.store.reported for each in told.due]) == 1
     assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     [(name, task)] = (await jobs.claim()).items()
     await jobs.settled(task, DONE)

@@ -78,7 +78,7 @@ class TestPut:
             (1, b"1", long_ago), (2, b"2", store.clock.now()),
         ]  # fmt: skip
         assert view.timer is not None
-        [timer] = store.told[-1].upcoming
+        [timer] = store.reported[-1].upcoming
         assert (timer.task_id, timer.seconds) == (view.timer.task_id, HOUR.total_seconds())
         assert view.timer.due_at == store.clock.now() + HOUR
         assert broken_invariants(observer) == {}

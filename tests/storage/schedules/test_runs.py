@@ -84,7 +84,7 @@ async def test_what_is_started_is_told_as_due(timetable: ScheduleStore) -> None:
 
     run = await ran(timetable, schedule)
 
-    assert timetable.store.told[-1].due == ((process_of(run), run.task_id),)
+    assert timetable.store.reported[-1].due == ((process_of(run), run.task_id),)
 
 
 async def test_two_replicas_that_come_together_run_once(

@@ -221,7 +221,7 @@ async def test_what_has_constraints_waits_for_them(
             task_type=TaskType.CALL, process_id=key.process_id, constraints=constraints
         )
     await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.ALLOW))
-    told_before = len(timetable.store.told)
+    told_before = len(timetable.store.reported)
 
     assert await timetable.after(2 * MINUTE) == ["started", "started"]
 
@@ -229,7 +229,7 @@ async def test_what_has_constraints_waits_for_them(
         "SELECT state::text FROM progressor.gated ORDER BY task_id"
     ).fetchall()
     assert states == [("available",), ("gates",) if kind == "start" else ("process",)]
-    assert len({task for each in timetable.store.told[told_before:] for task in each.due}) == 1
+    assert len({task for each in timetable.store.reported[told_before:] for task in each.due}) == 1
 
 
 @pytest.mark.parametrize("kind", ["start", "call"])

@@ -100,7 +100,7 @@ def an_activity(
     )
 
 
-async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activity:
+async def activity_where(client: Client, satisfied: Callable[[Activity], bool]) -> Activity:
     """Wait until an engine tells of an activity that satisfies, and return it.
 
     What it tells is up to a second old, and what replicas tell as old as their heartbeats.

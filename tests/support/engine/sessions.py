@@ -43,7 +43,7 @@ class RawSession:
             assert await self.read() is not None, "it ended too early"
         return {answer.call_id: answer for answer in self.answers}
 
-    async def told_draining(self) -> None:
+    async def until_draining(self) -> None:
         while not self.is_draining:
             assert await self.read() is not None, "it ended too early"
 

@@ -348,7 +348,7 @@ class ModelledStorage:
         assert broken == {}, broken
         assert changed == [], changed
 
-    def what_waits_is_told(self) -> None:
+    def waits_are_reported(self) -> None:
         """Each task has one cause: the one that Get names, List, the metrics and the scan go by."""
         processes = self.stores[0].processes
         keys = [key_of(row[0]) for row in self.machinery.processes()]

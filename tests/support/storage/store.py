@@ -124,11 +124,11 @@ class RecordedEffects:
     """Takes effects where the engine has its dispatcher, and keeps them."""
 
     def __init__(self) -> None:
-        self.told: list[Effects] = []
+        self.reported: list[Effects] = []
 
     def apply(self, effects: Effects) -> None:
         if effects != Effects():
-            self.told.append(effects)
+            self.reported.append(effects)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +221,8 @@ class Store:
         return Queues(self.context)
 
     @property
-    def told(self) -> list[Effects]:
-        return self.effects.told
+    def reported(self) -> list[Effects]:
+        return self.effects.reported
 
     async def admit(self, request: Request, *, run: bool = True) -> Admission:
         """Admit a request, with a worker reserved or not."""

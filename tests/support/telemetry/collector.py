@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReceivedSpan:
     """A span as it came; instants in nanoseconds, ``parent_id`` "" for a root."""
 
     service: str
@@ -47,7 +47,7 @@ class Told:
 class Collector:
     def __init__(self) -> None:
         self.endpoint = ""
-        self.spans: list[Told] = []
+        self.spans: list[ReceivedSpan] = []
         self.pushes: list[metrics_service_pb2.ExportMetricsServiceRequest] = []
         """Of metrics."""
         self._counts: collections.Counter[str] = collections.Counter()
@@ -65,7 +65,7 @@ class Collector:
         async with self._news:
             await self._news.wait_for(lambda: len(self.pushes) >= count)
 
-    def named(self, name: str) -> list[Told]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         found = [span for span in self.spans if span.name == name]
         return sorted(found, key=lambda span: span.started_at)
 
@@ -101,7 +101,7 @@ class Collector:
         for part in request.resource_spans:
             resource = _values(part.resource.attributes)
             for scope in part.scope_spans:
-                self.spans.extend(_told(span, resource) for span in scope.spans)
+                self.spans.extend(_received(span, resource) for span in scope.spans)
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
@@ -132,11 +132,11 @@ async def running_collector() -> AsyncIterator[Collector]:
         await server.stop(grace=0)
 
 
-def within(inner: Told, outer: Told) -> bool:
+def within(inner: ReceivedSpan, outer: ReceivedSpan) -> bool:
     return outer.started_at <= inner.started_at <= inner.ended_at <= outer.ended_at
 
 
-def children_of(parent: Told, spans: Sequence[Told]) -> list[Told]:
+def children_of(parent: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
     """Return the children of a span, in the order in which they began."""
     found = [span for span in spans if span.parent_id == parent.span_id]
     return sorted(found, key=lambda span: span.started_at)
@@ -153,8 +153,8 @@ def _service(
     return grpc.method_handlers_generic_handler(name, {"Export": method})
 
 
-def _told(span: trace_pb2.Span, resource: Mapping[str, object]) -> Told:
-    return Told(
+def _received(span: trace_pb2.Span, resource: Mapping[str, object]) -> ReceivedSpan:
+    return ReceivedSpan(
         service=str(resource.get("service.name", "")),
         instance=str(resource.get("service.instance.id", "")),
         name=span.name,

@@ -19,7 +19,7 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import SETTINGS, open_env, running_replica
 from tests.support.postgres.cluster import Cluster
-from tests.support.storage.doctor.doctor import clocks_told, execute
+from tests.support.storage.doctor.doctor import clocks_reported, execute
 from tests.support.storage.store import create_namespace
 
 Cli = Callable[..., Ended]
@@ -52,7 +52,7 @@ async def test_a_database_with_a_replica_at_work_is_well(own_database: str, cli:
     async with running_replica(own_database) as replica, open_env(replica) as env:
         await env.running("p1")
         await env.client.call("p1", b"args")
-        await clocks_told(own_database)
+        await clocks_reported(own_database)
 
         ended = cli("--dsn", own_database, "--json", "--deep")
 

@@ -143,7 +143,7 @@ async def test_a_call_that_fails_alone_leaves_its_process_as_it_was(lenient: Env
     assert await lenient.client.get("p") == before
 
 
-def told(status: Status) -> list[str | None]:
+def details(status: Status) -> list[str | None]:
     return [status.metadata.get(name) for name in TOLD]
 
 
@@ -160,9 +160,9 @@ async def test_the_error_says_that_the_callers_own_step_broke_the_process(env: E
 
     breaker = await breaker_of(env)
     assert (status.code, status.reason) == FAILED
-    assert told(status) == ["true", breaker, breaker, INTERNAL, "BROKEN", "it broke"]
+    assert details(status) == ["true", breaker, breaker, INTERNAL, "BROKEN", "it broke"]
     assert status.message == f"task {breaker} of this request broke process 'p': it broke"
-    assert told(later) == told(repeated) == told(status)
+    assert details(later) == details(repeated) == details(status)
 
 
 async def test_a_later_caller_learns_what_broke_the_process(env: Env) -> None:
@@ -173,7 +173,7 @@ async def test_a_later_caller_learns_what_broke_the_process(env: Env) -> None:
 
         breaker = await breaker_of(env)
         assert status.reason == "PROCESS_FAILED"
-        assert told(status) == ["false", None, breaker, INTERNAL, "BROKEN", "it broke"]
+        assert details(status) == ["false", None, breaker, INTERNAL, "BROKEN", "it broke"]
         assert status.message == "process 'p' is in error: it broke"
 
 

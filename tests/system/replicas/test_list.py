@@ -53,7 +53,7 @@ async def listed(client: Client, **options: Any) -> dict[int, Listed]:
     return {replica.replica_id: replica async for replica in client.replicas.list(**options)}
 
 
-async def told(replica: Replica) -> None:
+async def next_beat(replica: Replica) -> None:
     """Wait for a heartbeat that began after now."""
     await replica.points.wait("beat", replica.points.count("beat") + 2)
 
@@ -77,10 +77,10 @@ class TestAReplicaThatServes:
         async with asyncio.TaskGroup() as group:
             group.create_task(env.client.call("p"))
             await env.asked("p", 2)
-            await told(second_replica)
+            await next_beat(second_replica)
             busy = (await listed(env.client))[second_replica.engine.replica_id]
             hang.released.set()
-        await told(second_replica)
+        await next_beat(second_replica)
         idle = (await listed(env.client))[second_replica.engine.replica_id]
 
         assert (busy.step_count, busy.caller_count, busy.lease_count) == (1, 1, 1)
@@ -101,7 +101,7 @@ class TestAReplicaThatDrains:
             await env.asked("p", 2)
             leaving.engine.stop()
             await health_becomes(leaving.address, NOT_SERVING)
-            await told(leaving)
+            await next_beat(leaving)
             found = await listed(there)
             hang.released.set()
 

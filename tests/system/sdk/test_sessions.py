@@ -19,7 +19,7 @@ from progressor.sdk import EngineUnavailableError
 from progressor.sdk.transport import session as sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
-from tests.support.api import told_errors
+from tests.support.api import sent_errors
 from tests.support.api.memory import Memory, MemoryRequests
 from tests.support.api.server import build
 from tests.support.engine.process import running_process
@@ -46,10 +46,10 @@ ELSEWHERE = {
 }
 """Of namespaces, gates, jobs, schedules and Cancel, which have no place in a session."""
 
-TOLD: list[errors.ProgressorError] = [
+SENT_ERRORS: list[errors.ProgressorError] = [
     errors.InvalidRequestError(FIELD),
     errors.RejectedError("no", code=3, processor_reason="NO_MONEY", metadata={"left": "3"}),
-    *(error for error, _, _ in told_errors.TOLD if type(error) not in ELSEWHERE),
+    *(error for error, _, _ in sent_errors.SENT_ERRORS if type(error) not in ELSEWHERE),
 ]
 
 
@@ -95,7 +95,7 @@ def info_of(error: pb.SessionError) -> error_details_pb2.ErrorInfo:
     return info
 
 
-@pytest.mark.parametrize("error", TOLD, ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize("error", SENT_ERRORS, ids=lambda it: type(it).__name__)
 async def test_an_error_in_a_session_is_the_error_of_a_unary_call(
     api: Api, error: errors.ProgressorError
 ) -> None:
@@ -117,7 +117,7 @@ async def test_every_error_that_a_session_can_tell_was_told() -> None:
     abstract = {
         errors.RequestError, errors.NotFoundError, errors.StateError, errors.StepFailedError,
     }  # fmt: skip
-    assert set(CODES) - internal - abstract - ELSEWHERE == {type(error) for error in TOLD}
+    assert set(CODES) - internal - abstract - ELSEWHERE == {type(error) for error in SENT_ERRORS}
 
 
 async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(api: Api) -> None:
@@ -168,7 +168,7 @@ async def test_a_session_that_is_held_open_does_not_hold_up_the_drain(api: Api) 
         await session.send(call_of(1, request(b"hang")))
         await api.requests.asked.wait()
         draining = asyncio.ensure_future(api.server.drain(dt.timedelta(seconds=30)))
-        await session.told_draining()
+        await session.until_draining()
         await session.send(
             call_of(2, request()),
             call_of(3, pb.GetRequest(namespace="orders", process_id="1")),

@@ -22,14 +22,14 @@ from progressor.sdk import (
     SyncClient,
 )
 from progressor.telemetry import names
-from tests.support.engine.activities import queue_in, told
+from tests.support.engine.activities import activity_where, queue_in
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import running_process
 from tests.support.engine.replica import NOW_AND_THEN, running_replica
 from tests.support.processor.scripted import ScriptedProcessor
 from tests.support.telemetry.collector import (
     Collector,
-    Told,
+    ReceivedSpan,
     children_of,
     running_collector,
     within,
@@ -126,7 +126,7 @@ def call_from_a_thread(address: str) -> None:
         client.call("p")
 
 
-def assert_connected(spans: Sequence[Told]) -> None:
+def assert_connected(spans: Sequence[ReceivedSpan]) -> None:
     """Assert that they are one trace with one root, every parent and every link in it."""
     known = {span.span_id for span in spans}
     assert len(known) == len(spans)
@@ -136,7 +136,7 @@ def assert_connected(spans: Sequence[Told]) -> None:
     assert {link for span in spans for link in span.links} <= known
 
 
-def assert_lasting(step: Told, spans: Sequence[Told]) -> None:
+def assert_lasting(step: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> None:
     """Assert that the parts of a step lie in it, one after the other."""
     parts = children_of(step, [span for span in spans if span.name != "progressor.step"])
     assert all(within(part, step) for part in parts)
@@ -144,7 +144,7 @@ def assert_lasting(step: Told, spans: Sequence[Told]) -> None:
     assert 0 < sum(part.nanoseconds for part in parts) <= step.nanoseconds
 
 
-def assert_about_the_process(step: Told, spans: Sequence[Told]) -> None:
+def assert_about_the_process(step: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> None:
     """Assert that a search for a process, a task or an attempt finds the step and its parts."""
     parts = [it for it in children_of(step, spans) if it.name != "progressor.step"]
     names = ("namespace", "process_id", "task_id", "task_type", "attempt")
@@ -269,7 +269,7 @@ async def test_a_step_says_what_its_task_waited_for_before(
         await client.start("p")
         async with asyncio.TaskGroup() as group:
             group.create_task(client.call("p", constraints=mutex))
-            await told(client, lambda it: queue_in(it, NAMESPACE).gate_count == 1)
+            await activity_where(client, lambda it: queue_in(it, NAMESPACE).gate_count == 1)
             shop.released.set()
 
     steps = receiver.named("progressor.step")

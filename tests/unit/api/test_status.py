@@ -12,7 +12,7 @@ from google.rpc import (
 
 from progressor import errors, job_errors
 from progressor.api.calls import status
-from tests.support.api.told_errors import RETRY, TOLD
+from tests.support.api.sent_errors import RETRY, SENT_ERRORS
 
 
 def subclasses(kind: type[errors.ProgressorError]) -> Iterator[type[errors.ProgressorError]]:
@@ -54,7 +54,7 @@ def test_every_error_class_has_a_row_in_the_table() -> None:
     assert ours == set(status.CODES)
 
 
-@pytest.mark.parametrize(("error", "code", "metadata"), TOLD)
+@pytest.mark.parametrize(("error", "code", "metadata"), SENT_ERRORS)
 def test_an_error_is_sent_with_its_code_reason_and_fields(
     error: errors.ProgressorError, code: str, metadata: dict[str, str]
 ) -> None:
@@ -78,7 +78,7 @@ def test_every_error_that_is_told_is_tried_above() -> None:
         if kind not in above_others and status.CODES[kind] is not grpc.StatusCode.INTERNAL
     }
 
-    assert told == {type(error) for error, _, _ in TOLD} | special
+    assert told == {type(error) for error, _, _ in SENT_ERRORS} | special
 
 
 def test_the_subject_fills_in_what_the_error_does_not_say() -> None:

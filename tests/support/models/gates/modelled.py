@@ -248,10 +248,10 @@ class ModelledGates(ModelledStorage):
         assert settled == LeaseLost()
         self.follow()
 
-    def what_waits_is_told(self) -> None:
+    def waits_are_reported(self) -> None:
         """Ask where no task has constraints; those with constraints have tests of their own."""
         if not any(True for _ in self.model.gated()):
-            super().what_waits_is_told()
+            super().waits_are_reported()
 
     def follow(self, *, by_rank: bool = True) -> None:
         """Look at who has passed because of a deed, and whether that was right.
@@ -262,7 +262,7 @@ class ModelledGates(ModelledStorage):
             return
         now = self.clock.now()
         self.adopt()
-        told = self._told()
+        told = self._collect_effects()
         seen = self.seen()
         trace = self.trace.replay(self._notes, self.model.capacities)
         self._notes = []
@@ -273,7 +273,7 @@ class ModelledGates(ModelledStorage):
         for task in passed:
             self.model.pass_on(task, now)
         self.model.reserve(_reserved(seen))
-        self._are_told(passed, waited, told, seen.states)
+        self._assert_reported(passed, waited, told, seen.states)
         for _, task in self.model.gated():
             self.model.passages[task].named = seen.states[_id(task)]
         self.model.keep(trace)
@@ -311,11 +311,11 @@ class ModelledGates(ModelledStorage):
         in_the_way = self.model.in_the_way(process, task, now)
         assert state in in_the_way, f"{task.task_id} names {state}, waits for {in_the_way}"
 
-    def _told(self) -> Effects:
+    def _collect_effects(self) -> Effects:
         """Return all that was told, once nothing is left to be looked at again."""
-        heard = [told for store in self.stores for told in store.told]
+        heard = [told for store in self.stores for told in store.reported]
         for store in self.stores:
-            store.told.clear()
+            store.reported.clear()
         for _ in range(_LOOKS_MAX):
             again = tuple(dict.fromkeys(each for told in heard for each in told.again))
             due = tuple(each for told in heard for each in told.due)
@@ -326,16 +326,16 @@ class ModelledGates(ModelledStorage):
                     pass
             if not again and not lowered:
                 return Effects(due=due, later=later)
-            heard = [Effects(due=due, later=later), *self.stores[0].told]
-            self.stores[0].told.clear()
+            heard = [Effects(due=due, later=later), *self.stores[0].reported]
+            self.stores[0].reported.clear()
             if again:
                 heard.append(self.do(self.stores[0].gates.look_again(NAMESPACE.name, again)))
         raise AssertionError("looked at again and again")
 
     def _hear(self, promoted: Effects) -> None:
-        self.stores[0].told.append(promoted)
+        self.stores[0].reported.append(promoted)
 
-    def _are_told(
+    def _assert_reported(
         self,
         passed: list[ModelTask],
         waited: set[ModelTask],

@@ -47,7 +47,7 @@ def execute(conninfo: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-async def clocks_told(conninfo: str) -> None:
+async def clocks_reported(conninfo: str) -> None:
     """Wait until every replica has told its clock: its second heartbeat tells of the first."""
     async with (
         asyncio.timeout(PATIENCE_SECONDS),

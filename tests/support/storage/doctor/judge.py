@@ -27,7 +27,7 @@ def ailments(conninfo: str) -> list[str]:
     """Return what the doctor finds to be wrong with a database, in its words. Blocks."""
     chosen = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo})
     return [
-        _told(finding)
+        _worded(finding)
         for finding in examine(chosen, deep=True, timeout=_TIMEOUT)
         if _is_ill(finding)
     ]
@@ -51,5 +51,5 @@ def _is_ill(finding: Finding) -> bool:
     return finding.state is State.FAILED or finding.check not in EXPECTED
 
 
-def _told(finding: Finding) -> str:
+def _worded(finding: Finding) -> str:
     return f"{finding.check}: {finding.words} {list(finding.offenders)}"

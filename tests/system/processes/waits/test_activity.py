@@ -10,7 +10,7 @@ from progressor.sdk import (
     Activity,
     Client,
 )
-from tests.support.engine.activities import namespace_in, replica_in, tally_in, told
+from tests.support.engine.activities import activity_where, namespace_in, replica_in, tally_in
 from tests.support.engine.replica import (
     NOW_AND_THEN,
     Env,
@@ -48,7 +48,7 @@ async def settled(client: Client, env: Env, counts: Mapping[int, int]) -> Activi
             for replica_id, count in counts.items()
         )
 
-    return await told(client, is_told)
+    return await activity_where(client, is_told)
 
 
 class TestWhatReplicasDo:
@@ -88,7 +88,7 @@ class TestWhatReplicasDo:
     ) -> None:
         async with second_replica.namespace("nowhere", "127.0.0.1:1") as client:
             await client.start("p", accept_only=True)
-            seen = await told(
+            seen = await activity_where(
                 client,
                 lambda each: namespace_in(each, own_id, "nowhere").unreachable_for is not None,
             )

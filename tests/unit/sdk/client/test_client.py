@@ -19,7 +19,7 @@ from progressor.sdk import (
 )
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.v1 import process_service_pb2 as pb
-from tests.support.api.told_errors import TOLD
+from tests.support.api.sent_errors import SENT_ERRORS
 from tests.unit.sdk.scripted_engine import HANG, ScriptedEngine, refusal, scripted_engine
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
@@ -200,7 +200,7 @@ async def test_a_status_becomes_its_class_with_its_fields(
 
 OF_THE_ENGINE = [
     (error, code)
-    for error, code, _ in TOLD
+    for error, code, _ in SENT_ERRORS
     if not isinstance(error, errors.StorageUnavailableError)
 ]
 """What the driver said of storage stays with the engine."""

@@ -75,7 +75,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.StorageSchemaError("no such function", RETRY), ""),
     ],
 }
-TOLD = [
+SENT_ERRORS = [
     (error, code, dict(field.split("=") for field in fields.split()))
     for code, rows in _ROWS.items()
     for error, fields in rows
