@@ -85,22 +85,41 @@ class Status:
 def read_status(error: grpc.RpcError, target: str) -> Status:
     """Return the status of a failed RPC, with its rich details if it has any."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError), "gRPC raises calls as errors"
-    code, message = error.code(), error.details() or ""
     rich = _rich_status(error)
-    status = Status(target=target, code=code, message=rich.message or message)
+    info = error_details_pb2.ErrorInfo()
+    retry = error_details_pb2.RetryInfo()
+    request = error_details_pb2.BadRequest()
+    has_retry = False
     for detail in rich.details:
-        status = _with_detail(status, detail)
-    return status
+        has_retry |= detail.Unpack(retry)
+        detail.Unpack(info)
+        detail.Unpack(request)
+    return Status(
+        target=target,
+        code=error.code(),
+        message=rich.message or error.details() or "",
+        domain=info.domain,
+        reason=info.reason,
+        metadata=dict(info.metadata),
+        retry_after=retry.retry_delay.ToTimedelta() if has_retry else None,
+        violations=tuple(
+            errors.FieldViolation(it.field, it.description) for it in request.field_violations
+        ),
+    )
 
 
 def error_for(status: Status) -> errors.ProgressorError:
     """Return the error of a status, with its fields."""
     if status.domain == _PROCESSOR_DOMAIN:
-        return _rejected(status)
-    if status.domain == _ENGINE_DOMAIN and status.reason in _READERS:
-        return _READERS[status.reason](status)
-    if status.domain == _ENGINE_DOMAIN and status.reason in _BY_FIELDS:
-        return _by_fields(_BY_FIELDS[status.reason], status)
+        code, reason = status.code.value[0], status.reason
+        return errors.RejectedError(
+            status.message, code=code, processor_reason=reason, metadata=status.metadata
+        )
+    if status.domain == _ENGINE_DOMAIN and status.reason == errors.InvalidRequestError.reason:
+        whole = errors.FieldViolation("request", status.message)
+        return errors.InvalidRequestError(*(status.violations or (whole,)))
+    if status.domain == _ENGINE_DOMAIN and status.reason in _KINDS:
+        return _known(_KINDS[status.reason], status)
     if status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE:
         return EngineUnavailableError(status.target, status.message)
     if status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -119,105 +138,43 @@ def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status:
     return status_pb2.Status()
 
 
-def _with_detail(status: Status, detail: object) -> Status:
-    info = error_details_pb2.ErrorInfo()
-    retry = error_details_pb2.RetryInfo()
-    request = error_details_pb2.BadRequest()
-    assert hasattr(detail, "Unpack"), "google.rpc.Status carries Any messages only"
-    if detail.Unpack(info):
-        return dataclasses.replace(
-            status, domain=info.domain, reason=info.reason, metadata=dict(info.metadata)
-        )
-    if detail.Unpack(retry):
-        return dataclasses.replace(status, retry_after=retry.retry_delay.ToTimedelta())
-    if detail.Unpack(request):
-        violations = (
-            errors.FieldViolation(violation.field, violation.description)
-            for violation in request.field_violations
-        )
-        return dataclasses.replace(status, violations=tuple(violations))
-    return status
+_ARGUMENTS: Mapping[str, Callable[[Status], Any]] = {
+    "detail": lambda it: it.detail,
+    "why": lambda it: it.detail,
+    "what": lambda it: it.metadata.get("what", it.detail),
+    "retry_after": lambda it: it.retry_pause,
+    "failure": lambda it: errors.StepFailure(
+        broken_by=it.number("broken_by") or None,
+        code=it.number("failure_code") or None,
+        reason=it.metadata.get("failure_reason"),
+    ),
+    "task": lambda it: it.metadata.get("idempotency_key") or it.number("task_id"),
+}
+"""The arguments of errors that are not in the metadata under their own names."""
 
 
-def _by_fields(kind: type[errors.ProgressorError], status: Status) -> errors.ProgressorError:
-    arguments: dict[str, Any] = {
-        name: status.number(name) if it.annotation is int else status.metadata.get(name, "")
-        for name, it in inspect.signature(kind).parameters.items()
-    }
+def _known(kind: type[errors.ProgressorError], status: Status) -> errors.ProgressorError:
+    arguments: dict[str, Any] = {}
+    for name, it in inspect.signature(kind).parameters.items():
+        if name in _ARGUMENTS:
+            arguments[name] = _ARGUMENTS[name](status)
+        elif it.annotation is bool:
+            default = str(it.default).lower()
+            arguments[name] = status.metadata.get(name, default) == "true"
+        elif it.annotation is str:
+            arguments[name] = status.metadata.get(name, "")
+        else:
+            arguments[name] = status.number(name) or (0 if it.annotation is int else None)
     return kind(**arguments)
 
 
-def _rejected(status: Status) -> errors.RejectedError:
-    return errors.RejectedError(
-        status.message,
-        code=status.code.value[0],
-        processor_reason=status.reason,
-        metadata=status.metadata,
-    )
-
-
-def _invalid_request(status: Status) -> errors.InvalidRequestError:
-    whole = errors.FieldViolation("request", status.message)
-    return errors.InvalidRequestError(*(status.violations or (whole,)))
-
-
-def _process_failed(status: Status) -> errors.ProcessFailedError:
-    return errors.ProcessFailedError(
-        status.metadata.get("process_id", ""),
-        status.detail,
-        own=status.metadata.get("own") == "true",
-        task_id=status.number("task_id") or None,
-        failure=_step_failure(status),
-    )
-
-
-def _step_failed(
-    kind: type[errors.RepairFailedError | errors.TaskFailedError],
-) -> Callable[[Status], errors.ProgressorError]:
-    return lambda status: kind(
-        status.metadata.get("process_id", ""),
-        status.detail,
-        status.number("task_id"),
-        _step_failure(status),
-    )
-
-
-def _step_failure(status: Status) -> errors.StepFailure:
-    return errors.StepFailure(
-        broken_by=status.number("broken_by") or None,
-        code=status.number("failure_code") or None,
-        reason=status.metadata.get("failure_reason"),
-    )
-
-
-def _task_not_found(status: Status) -> errors.TaskNotFoundError:
-    key = status.metadata.get("idempotency_key")
-    process_id = status.metadata.get("process_id", "")
-    return errors.TaskNotFoundError(process_id, key or status.number("task_id"))
-
-
-_READERS: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
-    "INVALID_REQUEST": _invalid_request,
-    "TASK_NOT_FOUND": _task_not_found,
-    "PROCESS_FAILED": _process_failed,
-    "REPAIR_FAILED": _step_failed(errors.RepairFailedError),
-    "TASK_FAILED": _step_failed(errors.TaskFailedError),
-    "OVERLOADED": lambda it: errors.OverloadedError(
-        it.metadata.get("what", it.detail), it.retry_pause
-    ),
-    "SHUTTING_DOWN": lambda it: errors.ShuttingDownError(it.retry_pause),
-    "REPLICA_STOPPED": lambda it: errors.ReplicaStoppedError(it.retry_pause),
-    "DEADLINE_EXCEEDED": lambda it: errors.DeadlineExceededError(it.number("task_id") or None),
-    "STORAGE_UNAVAILABLE": lambda it: errors.StorageUnavailableError(it.detail, it.retry_pause),
-}
-"""Errors that take more than that, by their reason."""
-
-_BY_FIELDS: Mapping[str, type[errors.ProgressorError]] = {
+_KINDS: Mapping[str, type[errors.ProgressorError]] = {
     it.reason: it
     for module in (errors, job_errors)
     for it in vars(module).values()
     if inspect.isclass(it)
     and issubclass(it, errors.RequestError)
-    and it.reason not in {*_READERS, errors.RequestError.reason, errors.RejectedError.reason}
-}
-"""The other errors of requests: their arguments are the metadata, by the same names."""
+    and "reason" in vars(it)
+    and it not in {errors.InvalidRequestError, errors.RejectedError}
+} | {errors.StorageUnavailableError.reason: errors.StorageUnavailableError}
+"""The errors of the engine by their reasons; most arguments are in the metadata by name."""
