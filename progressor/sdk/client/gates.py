@@ -8,7 +8,6 @@ from progressor.sdk.client.resource import (
     RequestOptions,
     Resource,
     blocking,
-    blocking_iterated,
     exchange,
     iterated,
     listing,
@@ -40,7 +39,11 @@ read_view = Shape(
 
 
 class Gates(Resource[Connection]):
-    """The requests about gates."""
+    """The requests about gates.
+
+    Raises:
+        GateNotFoundError: The gate does not exist.
+    """
 
     @iterated
     def list(self, *, page_size: int = 100, **options: Unpack[RequestOptions]) -> Listing[Gate]:
@@ -50,11 +53,7 @@ class Gates(Resource[Connection]):
 
     @sent
     def get(self, gate: str, **options: Unpack[RequestOptions]) -> Exchange[GateView]:
-        """Return a gate with its holders and the tasks that wait for it.
-
-        Raises:
-            GateNotFoundError: The gate does not exist.
-        """
+        """Return a gate with its holders and the tasks that wait for it."""
         request = pb.GetGateRequest(gate=gate)
         return exchange(self, request, read_view, repeatable=True, **options)
 
@@ -94,7 +93,6 @@ class Gates(Resource[Connection]):
 
         Raises:
             GateInUseError: The gate is held, or tasks wait for it.
-            GateNotFoundError: The gate does not exist.
         """
         return exchange(self, pb.DeleteGateRequest(gate=gate), nothing, **options)
 
@@ -102,7 +100,7 @@ class Gates(Resource[Connection]):
 class SyncGates(Resource[BlockingConnection]):
     """`Gates` for programs without an event loop: blocking, safe in any thread."""
 
-    list = blocking_iterated(Gates.list)
+    list = blocking(Gates.list)
     get = blocking(Gates.get)
     set = blocking(Gates.set)
     delete = blocking(Gates.delete)

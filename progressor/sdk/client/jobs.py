@@ -20,7 +20,6 @@ from progressor.sdk.client.resource import (
     RequestOptions,
     Resource,
     blocking,
-    blocking_iterated,
     blocking_streamed,
     exchange,
     iterated,
@@ -50,7 +49,11 @@ from progressor.v1 import job_service_pb2 as pb
 
 
 class Jobs(Resource[Connection]):
-    """The requests about jobs."""
+    """The requests about jobs.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+    """
 
     @sent
     def submit(  # the wire's own options, keyword-only
@@ -108,11 +111,7 @@ class Jobs(Resource[Connection]):
         result_type: TypeForm[Decoded] = ANYTHING,
         **options: Unpack[RequestOptions],
     ) -> Exchange[JobView[Decoded]]:
-        """Return a job with all its nodes: states, times and, with `payloads`, args and results.
-
-        Raises:
-            JobNotFoundError: The job does not exist.
-        """
+        """Return a job with all its nodes: states, times and, with `payloads`, args and results."""
         request = pb.GetJobRequest(job_id=job_id, without_payloads=not payloads)
         return exchange(self, request, read_view, kind=result_type, repeatable=True, **options)
 
@@ -148,7 +147,6 @@ class Jobs(Resource[Connection]):
         ends.
 
         Raises:
-            JobNotFoundError: The job does not exist.
             JobEndedError: The job has already ended.
         """
         request = pb.CancelJobRequest(job_id=job_id, reason=cause)
@@ -168,7 +166,6 @@ class Jobs(Resource[Connection]):
         `deadline` is the new deadline, as for `submit`; None: none.
 
         Raises:
-            JobNotFoundError: The job does not exist.
             JobNotFailedError: The job has not failed.
         """
         request = pb.RetryJobRequest(job_id=job_id, **due_to_wire(deadline))
@@ -193,7 +190,6 @@ class Jobs(Resource[Connection]):
         of the whole iteration; None: no limit.
 
         Raises:
-            JobNotFoundError: The job does not exist.
             DeadlineExceededError: The timeout has passed; the job continues.
         """
         context = Typed(self.codec)
@@ -214,7 +210,6 @@ class Jobs(Resource[Connection]):
 
         Raises:
             JobFailedError, JobCancelledError: The job is not done, and `check` is set.
-            JobNotFoundError: The job does not exist.
             DeadlineExceededError: The timeout has passed; the job continues.
         """
         async with contextlib.aclosing(self.watch(job_id, **options)) as views:
@@ -229,7 +224,7 @@ class SyncJobs(Resource[BlockingConnection]):
 
     submit = blocking(Jobs.submit)
     get = blocking(Jobs.get)
-    list = blocking_iterated(Jobs.list)
+    list = blocking(Jobs.list)
     cancel = blocking(Jobs.cancel)
     retry = blocking(Jobs.retry)
     watch = blocking_streamed(Jobs.watch)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
+from progressor.sdk.client.resource import Resource, blocking, iterated, sent
 from progressor.sdk.codec.wire import Seconds
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
@@ -16,7 +16,11 @@ from progressor.v1 import namespace_service_pb2 as pb
 
 
 class Namespaces(Resource[Connection]):
-    """The requests about namespaces; `timeout` is in seconds or a timedelta, None: the client's."""
+    """The requests about namespaces; `timeout` is in seconds or a timedelta, None: the client's.
+
+    Raises:
+        NamespaceNotFoundError: The namespace does not exist.
+    """
 
     @sent
     def create(
@@ -45,7 +49,6 @@ class Namespaces(Resource[Connection]):
         client.namespaces.get(name), step_timeout=...)``, with its revision as `expected_revision`.
 
         Raises:
-            NamespaceNotFoundError: The namespace does not exist.
             NamespaceChangedError: It is at another revision than `expected_revision`; 0: any.
         """
         request = pb.UpdateNamespaceRequest(
@@ -57,11 +60,7 @@ class Namespaces(Resource[Connection]):
 
     @sent
     def get(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
-        """Return a namespace.
-
-        Raises:
-            NamespaceNotFoundError: The namespace does not exist.
-        """
+        """Return a namespace."""
         request = pb.GetNamespaceRequest(name=name)
         return Exchange(request, _read, timeout, repeatable=True)
 
@@ -101,5 +100,5 @@ class SyncNamespaces(Resource[BlockingConnection]):
     create = blocking(Namespaces.create)
     update = blocking(Namespaces.update)
     get = blocking(Namespaces.get)
-    list = blocking_iterated(Namespaces.list)
+    list = blocking(Namespaces.list)
     delete = blocking(Namespaces.delete)

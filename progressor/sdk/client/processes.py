@@ -11,7 +11,6 @@ from progressor.sdk.client.resource import (
     RequestOptions,
     Resource,
     blocking,
-    blocking_iterated,
     exchange,
     iterated,
     listing,
@@ -395,6 +394,6 @@ class SyncProcesses(Resource[BlockingConnection]):
     put = blocking(Processes.put)
     remove = blocking(Processes.remove)
     trace = blocking(Processes.trace)
-    list = blocking_iterated(Processes.list)
+    list = blocking(Processes.list)
     cancel = blocking(Processes.cancel)
     await_task = blocking(Processes.await_task)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from progressor.domain.views.replica import StepTally
-from progressor.sdk.client.resource import Resource, blocking, blocking_iterated, iterated, sent
+from progressor.sdk.client.resource import Resource, blocking, iterated, sent
 from progressor.sdk.codec.wire import Seconds, WireEnum, duration_to_wire
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing
@@ -276,7 +276,7 @@ class Replicas(Resource[Connection]):
 class SyncReplicas(Resource[BlockingConnection]):
     """`Replicas` for programs without an event loop: blocking, safe in any thread."""
 
-    list = blocking_iterated(Replicas.list)
+    list = blocking(Replicas.list)
     activity = blocking(Replicas.activity)
     set_log_level = blocking(Replicas.set_log_level)
 

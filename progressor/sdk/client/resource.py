@@ -11,7 +11,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, overload
 
 from progressor.sdk.codec.codecs import Codec, Typed
 from progressor.sdk.codec.kinds import ANYTHING
@@ -132,50 +132,43 @@ def streamed(
     return stream
 
 
+@overload
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Resource[BlockingConnection], P], Result]:
-    """Return the blocking method of one that is `sent`."""
-    build: Any = inspect.unwrap(method)
+) -> Callable[Concatenate[Resource[BlockingConnection], P], Result]: ...
+@overload
+def blocking(
+    method: Callable[Concatenate[Any, P], AsyncIterator[Result]],
+) -> Callable[Concatenate[Resource[BlockingConnection], P], Iterator[Result]]: ...
+def blocking(method: Any) -> Any:
+    """Return the blocking method of one that is `sent`, `streamed` or `iterated`."""
+    build = inspect.unwrap(method)
 
     @functools.wraps(build)
-    def send(self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        exchange: Exchange[Result] = build(self, *args, **kwargs)
-        return self.connection.send(exchange)
+    def send(self: Resource[BlockingConnection], /, *args: object, **kwargs: object) -> object:
+        built = build(self, *args, **kwargs)
+        match built:
+            case Exchange():
+                return self.connection.send(built)
+            case Listing():
+                return _pages(self.connection, built)
+            case _:
+                return self.connection.stream(built)
 
     return send
-
-
-def blocking_iterated(
-    method: Callable[Concatenate[Any, P], AsyncIterator[Result]],
-) -> Callable[Concatenate[Resource[BlockingConnection], P], Iterator[Result]]:
-    """Return the blocking method of one that is `iterated`."""
-    build: Any = inspect.unwrap(method)
-
-    @functools.wraps(build)
-    def iterate(
-        self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Iterator[Result]:
-        listing, token = build(self, *args, **kwargs), ""
-        while True:  # ends with the last page
-            items, token = self.connection.send(listing.page(token))
-            yield from items
-            if not token:
-                return
-
-    return iterate
 
 
 def blocking_streamed(
     method: Callable[Concatenate[Any, P], AsyncGenerator[Result]],
 ) -> Callable[Concatenate[Resource[BlockingConnection], P], Generator[Result]]:
-    """Return the blocking method of one that is `streamed`."""
-    build: Any = inspect.unwrap(method)
+    """Return the blocking method of one that is `streamed`, a generator that can be closed."""
+    return blocking(method)  # type: ignore[return-value]  # a third overload would be ambiguous
 
-    @functools.wraps(build)
-    def stream(
-        self: Resource[BlockingConnection], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Generator[Result]:
-        return self.connection.stream(build(self, *args, **kwargs))
 
-    return stream
+def _pages(connection: BlockingConnection, listing: Listing[Result]) -> Iterator[Result]:
+    token = ""
+    while True:  # ends with the last page
+        items, token = connection.send(listing.page(token))
+        yield from items
+        if not token:
+            return

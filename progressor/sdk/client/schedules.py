@@ -22,7 +22,6 @@ from progressor.sdk.client.resource import (
     RequestOptions,
     Resource,
     blocking,
-    blocking_iterated,
     exchange,
     iterated,
     listing,
@@ -359,6 +358,10 @@ class Schedules(Resource[Connection]):
     """The requests about schedules.
 
     With an `expected_revision`, a schedule is changed only at that revision; 0: at any.
+
+    Raises:
+        ScheduleNotFoundError: The schedule does not exist.
+        ScheduleChangedError: The schedule is not at the expected revision.
     """
 
     @sent
@@ -402,10 +405,6 @@ class Schedules(Resource[Connection]):
 
         To change one field: ``replace((await client.schedules.get(id)).schedule.spec,
         jitter=60)``, with its revision as `expected_revision`.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
-            ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.UpdateScheduleRequest(
             schedule_id=schedule_id,
@@ -426,9 +425,6 @@ class Schedules(Resource[Connection]):
         """Return a schedule with its next and its last runs.
 
         `next_count` and `last_count` are at most 100; None: 5 next and 10 last runs.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
         """
         request = pb.GetScheduleRequest(
             schedule_id=schedule_id, next_count=next_count, last_count=last_count
@@ -449,12 +445,7 @@ class Schedules(Resource[Connection]):
         expected_revision: int = 0,
         **options: Unpack[RequestOptions],
     ) -> Exchange[None]:
-        """Delete a schedule and the record of its runs; what it started continues.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
-            ScheduleChangedError: The schedule is at another revision.
-        """
+        """Delete a schedule and the record of its runs; what it started continues."""
         request = pb.DeleteScheduleRequest(
             schedule_id=schedule_id, expected_revision=expected_revision
         )
@@ -469,12 +460,7 @@ class Schedules(Resource[Connection]):
         expected_revision: int = 0,
         **options: Unpack[RequestOptions],
     ) -> Exchange[Schedule]:
-        """Pause a schedule until it is resumed, and return it.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
-            ScheduleChangedError: The schedule is at another revision.
-        """
+        """Pause a schedule until it is resumed, and return it."""
         request = pb.PauseScheduleRequest(
             schedule_id=schedule_id, note=note, expected_revision=expected_revision
         )
@@ -492,10 +478,6 @@ class Schedules(Resource[Connection]):
         """Let a schedule run again, from its next instant on, and return it.
 
         Instants during the pause are not made up for; see `backfill`.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
-            ScheduleChangedError: The schedule is at another revision.
         """
         request = pb.ResumeScheduleRequest(
             schedule_id=schedule_id, note=note, expected_revision=expected_revision
@@ -516,9 +498,6 @@ class Schedules(Resource[Connection]):
         The run may be queued, skipped or refused, as its state says. `overlap_policy` replaces
         the schedule's own, unless it is UNSPECIFIED. The request is repeated only with an
         idempotency key.
-
-        Raises:
-            ScheduleNotFoundError: The schedule does not exist.
         """
         request = pb.TriggerScheduleRequest(
             schedule_id=schedule_id,
@@ -550,7 +529,6 @@ class Schedules(Resource[Connection]):
             options: See `RequestOptions`.
 
         Raises:
-            ScheduleNotFoundError: The schedule does not exist.
             ValueError: A datetime has no time zone.
         """
         request = pb.BackfillScheduleRequest(
@@ -569,7 +547,7 @@ class SyncSchedules(Resource[BlockingConnection]):
     create = blocking(Schedules.create)
     update = blocking(Schedules.update)
     get = blocking(Schedules.get)
-    list = blocking_iterated(Schedules.list)
+    list = blocking(Schedules.list)
     delete = blocking(Schedules.delete)
     pause = blocking(Schedules.pause)
     resume = blocking(Schedules.resume)
