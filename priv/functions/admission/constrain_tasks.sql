@@ -6,7 +6,6 @@
 -- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]],
 -- "gates": {gate: capacity or null}, "hold"}; what is missing has its default.
 -- Locks: gates that it makes; the caller has locked the processes.
--- Returns: nothing.
 CREATE FUNCTION constrain_tasks(
     p_now         timestamptz,
     p_replica_id  bigint,

@@ -1,5 +1,4 @@
 -- The answer that a process which is gone has left under an idempotency key, the latest.
--- Locks: none.
 -- Returns: a row or none.
 CREATE FUNCTION find_reply(p_namespace text, p_process_id text, p_idempotency_key text)
 RETURNS SETOF replies

@@ -2,7 +2,6 @@
 -- be cancelled with the others: all tasks of a process that a step completes, breaks or repairs; the timer
 -- of a process whose step sets or unsets it.
 -- Locks: none of its own; settle_tasks has locked the processes.
--- Returns: nothing.
 CREATE FUNCTION requeue_gated_tasks(
     p_slot       smallint[],
     p_namespace  text[],

@@ -1,6 +1,5 @@
 -- Runs a timer that broke its process again, now, as a new task.
 -- Locks: none of its own; the caller has locked the process.
--- Returns: nothing.
 CREATE FUNCTION run_timer_again(
     p_now timestamptz, p_replica_id bigint, p_broken tasks, p_task_id bigint
 )

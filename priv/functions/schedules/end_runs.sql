@@ -2,7 +2,6 @@
 -- holds the locks of the schedules. read_run_state is called once for each run: next to the update the planner
 -- would call it for each pair of runs.
 -- Locks: nothing more; a process that is read without its lock, and at work, may just have ended.
--- Returns: nothing.
 CREATE FUNCTION end_runs(
     p_now         timestamptz,
     p_slot        smallint[],

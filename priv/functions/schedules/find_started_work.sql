@@ -1,5 +1,4 @@
 -- Finds the work that runs of a schedule have started and that has not ended, the oldest first.
--- Locks: none.
 -- Returns: one row per run.
 CREATE FUNCTION find_started_work(
     p_slot        smallint,

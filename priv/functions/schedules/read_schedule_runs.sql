@@ -1,6 +1,5 @@
 -- Reads the last runs of a schedule, the latest first, with their present states; from
 -- p_instant back, if that is given.
--- Locks: none.
 -- Returns: one row per run.
 CREATE FUNCTION read_schedule_runs(
     p_slot        smallint,

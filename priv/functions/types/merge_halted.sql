@@ -1,5 +1,4 @@
 -- Merges the effects that two calls leave to the replica.
--- Locks: none.
 -- Returns: the effects of both calls.
 CREATE FUNCTION merge_halted(p_first halted, p_second halted)
 RETURNS halted

@@ -1,5 +1,4 @@
 -- Concatenates two JSON arrays, each of which may be null.
--- Locks: none.
 -- Returns: both; null if both are.
 CREATE FUNCTION merge_json(p_first jsonb, p_second jsonb)
 RETURNS jsonb

@@ -164,5 +164,3 @@ class TestFunctions:
                     r"(slot, (\w\.)?namespace, (\w\.)?(process|schedule)_id|namespace, \w\.gate)\n",
                     text,
                 ), file.name
-            assert "-- Locks:" in text, file.name
-            assert "-- Returns:" in text, file.name

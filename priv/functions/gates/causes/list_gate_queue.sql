@@ -3,7 +3,6 @@
 --
 -- Of more than 1,000 queues, and of more than 10,000 tasks that are the first of their queues, the others are
 -- not looked at: what comes behind so many is not told anyway.
--- Locks: none.
 -- Returns: their tasks.
 CREATE FUNCTION list_gate_queue(
     p_now timestamptz, p_starvation_timeout double precision, p_namespace text, p_gate text

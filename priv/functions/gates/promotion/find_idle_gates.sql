@@ -6,7 +6,6 @@
 -- waits. Queues that wait for nothing are looked at each time: there are none. Finds at most p_limit of
 -- these in each namespace.
 -- What comes up to p_queue_namespace and p_queue, and up to p_order_namespace and p_order_key, was looked at.
--- Locks: none.
 -- Returns: what promote_again is to look at, in the form of settle_gates; and how far it has come, null: to
 -- the end.
 CREATE FUNCTION find_idle_gates(

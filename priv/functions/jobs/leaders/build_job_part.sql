@@ -1,5 +1,4 @@
 -- A process's part in jobs as one column: null for a process that has none.
--- Locks: none.
 -- Returns: [led_by, leader_slot, leader_namespace, leader_id, node, options], or null.
 CREATE FUNCTION build_job_part(
     p_led_by           text,

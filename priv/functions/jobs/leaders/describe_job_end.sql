@@ -1,5 +1,4 @@
 -- Why a job has ended, without the reason that its detail begins with.
--- Locks: none.
 -- Returns: the words; 'the job has ended' where there are none.
 CREATE FUNCTION describe_job_end(p_detail text)
 RETURNS text

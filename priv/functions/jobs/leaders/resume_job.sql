@@ -2,7 +2,6 @@
 -- If all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that
 -- node is left to maintain_job, since its lock is not known here.
 -- Locks: none of its own; the caller has locked the leader.
--- Returns: nothing.
 CREATE FUNCTION resume_job(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -1,7 +1,6 @@
 -- Moves the jobs of those leaders whose tasks settle_job_tasks has settled: a leader that has finished or
 -- broken ends its job; one that a repair has brought back goes on with it.
 -- Locks: none of its own; settle_job_tasks has locked the leaders.
--- Returns: nothing.
 CREATE FUNCTION settle_leaders(
     p_now           timestamptz,
     p_replica_id    bigint,

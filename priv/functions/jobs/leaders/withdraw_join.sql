@@ -3,7 +3,6 @@
 -- another job, that job may have ended and count on the settlement to stop the leader: this is left to
 -- maintain_job, since the lock of the other leader is not known here.
 -- Locks: none of its own; the caller has locked the leader.
--- Returns: nothing.
 CREATE FUNCTION withdraw_join(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )

@@ -4,7 +4,6 @@
 -- l_*: a place per leader; l_adds: whether it does, or has lost its lease. g_*: a place per node; g_leader is the place of its leader in l_*.
 -- a_*: successors to append to existing nodes.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: nothing.
 CREATE FUNCTION add_nodes(
     p_now            timestamptz,
     p_replica_id     bigint,

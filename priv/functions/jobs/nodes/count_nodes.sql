@@ -1,7 +1,6 @@
 -- Keeps the counts of jobs after nodes have moved from one state to another; where nothing of a running
 -- job is left to do, tells its leader by a join.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: nothing.
 CREATE FUNCTION count_nodes(p_now timestamptz, p_replica_id bigint, p_moved moved_node[])
 RETURNS void
 BY INDEX

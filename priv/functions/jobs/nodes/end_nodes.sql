@@ -2,7 +2,6 @@
 -- all nodes that depend on one that was not done; and adds a join for the leader when the last node of a
 -- job has ended. Nodes that have already ended are left unchanged.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: nothing.
 CREATE FUNCTION end_nodes(
     p_now           timestamptz,
     p_replica_id    bigint,

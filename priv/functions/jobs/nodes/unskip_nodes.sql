@@ -1,7 +1,6 @@
 -- Sets nodes back to waiting that were skipped because of nodes which run again now. A node with another
 -- predecessor that failed, was cancelled or is still skipped stays skipped, with that node as its cause.
 -- Locks: none of its own; the caller has locked the leader, and counts the nodes (recount_job).
--- Returns: nothing.
 CREATE FUNCTION unskip_nodes(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_ordinal integer[]
 )

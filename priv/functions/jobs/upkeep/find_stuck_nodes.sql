@@ -1,5 +1,4 @@
 -- Finds nodes that run although their followers have ended, or are gone: what became of them.
--- Locks: none.
 -- Returns: those nodes, with how they are to end.
 CREATE FUNCTION find_stuck_nodes(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS TABLE (

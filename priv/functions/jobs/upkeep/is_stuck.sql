@@ -1,6 +1,5 @@
 -- Checks whether a job has stalled: its join is missing, a node has not ended although its follower has, or ready
 -- nodes have not started although there is room.
--- Locks: none.
 -- Returns: whether it has stalled.
 CREATE FUNCTION is_stuck(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
