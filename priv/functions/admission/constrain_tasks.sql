@@ -9,9 +9,7 @@
 CREATE FUNCTION constrain_tasks(
     p_now         timestamptz,
     p_replica_id  bigint,
-    p_slot        smallint[],
-    p_namespace   text[],
-    p_process_id  text[],
+    p_key         process_key[],
     p_task_id     bigint[],
     p_constraints json[]
 )
@@ -22,7 +20,7 @@ DECLARE
 BEGIN
     INSERT INTO gates (namespace, gate, capacity, created_at, updated_at)
     SELECT DISTINCT ON (i.namespace, c.key) i.namespace, c.key, coalesce(c.value::integer, 1), p_now, p_now
-    FROM unnest(p_namespace, p_constraints) AS i (namespace, constraints)
+    FROM unnest(p_key, p_constraints) AS i (slot, namespace, process_id, constraints)
     CROSS JOIN LATERAL json_each_text(i.constraints -> 'gates') AS c
     ORDER BY i.namespace, c.key, c.value::integer NULLS LAST
     ON CONFLICT DO NOTHING;
@@ -31,7 +29,7 @@ BEGIN
     FROM gates g
     WHERE (g.namespace, g.gate) IN (
         SELECT i.namespace, c.key
-        FROM unnest(p_namespace, p_constraints) AS i (namespace, constraints)
+        FROM unnest(p_key, p_constraints) AS i (slot, namespace, process_id, constraints)
         CROSS JOIN LATERAL json_object_keys(coalesce(i.constraints -> 'gates', '{}')) AS c (key)
     )
     ORDER BY g.namespace, g.gate
@@ -39,7 +37,7 @@ BEGIN
 
     FOR v_item IN
         SELECT i.slot, i.namespace, i.process_id, i.task_id, i.constraints, s.task_type, s.due_at
-        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_constraints)
+        FROM unnest(p_key, p_task_id, p_constraints)
             AS i (slot, namespace, process_id, task_id, constraints)
         CROSS JOIN LATERAL (
             SELECT s.task_type, s.due_at

@@ -32,8 +32,7 @@ DECLARE
     v_orders      text[];
     v_gates       text[];
     v_left        text[] := ARRAY[p_gate];
-    v_left_slots  smallint[];  -- processes of evicted tasks
-    v_left_ids    text[];
+    v_evicted     process_key[];  -- processes of evicted tasks
 BEGIN
     sent_count := 0;
     is_done := true;
@@ -173,8 +172,7 @@ BEGIN
         PERFORM dequeue_task(v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id);
         PERFORM move_gated(
             v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id, 'process');
-        v_left_slots := v_left_slots || v_task.slot;
-        v_left_ids := v_left_ids || v_task.process_id;
+        v_evicted := v_evicted || (v_task.slot, p_namespace, v_task.process_id)::process_key;
     END LOOP;
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
 
@@ -193,8 +191,7 @@ BEGIN
     -- Evicted tasks wait for their gates again. They take part in the same promotion as the tasks that waited for
     -- the released gates: in a promotion of their own they would pass before these.
     effects := settle_gates(
-        v_now, p_replica_id, p_starvation_timeout, p_limit, v_left_slots,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
+        v_now, p_replica_id, p_starvation_timeout, p_limit, v_evicted,
         p_named_in => p_namespace, p_left => v_left);
     RETURN NEXT;
 END;

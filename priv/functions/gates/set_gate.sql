@@ -54,7 +54,7 @@ BEGIN
     INTO verdict, revision, is_lowered;
     IF NOT is_lowered THEN
         effects := settle_gates(
-            v_now, p_replica_id, p_starvation_timeout, p_limit, NULL, NULL, NULL,
+            v_now, p_replica_id, p_starvation_timeout, p_limit, NULL,
             p_named_in => p_namespace, p_left => ARRAY[p_gate]);
     END IF;
     RETURN NEXT;

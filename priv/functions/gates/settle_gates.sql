@@ -18,9 +18,7 @@ CREATE FUNCTION settle_gates(
     p_replica_id         bigint,
     p_starvation_timeout double precision,
     p_limit              integer,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
+    p_key                process_key[],
     p_task_id            bigint[] DEFAULT NULL,
     p_named_in           text DEFAULT NULL,
     p_moved              text[] DEFAULT NULL,
@@ -31,12 +29,8 @@ RETURNS jsonb
 AS $$
 DECLARE
     v_effects      jsonb[];
-    v_slots        smallint[];  -- the processes, each once
-    v_spaces       text[];
-    v_processes    text[];
-    v_numbers      integer[];   -- the places in these of the processes of v_ids
-    v_ids          bigint[];    -- the tasks at hand
-    v_found        bigint[];
+    v_processes    process_key[];  -- each once
+    v_tasks        task_key[];     -- at hand
     v_orders       text[];
     v_order_spaces text[];
     v_gates        text[];
@@ -60,29 +54,24 @@ BEGIN
     FOR v_process IN
         SELECT i.slot, i.namespace, i.process_id,
             array_agg(i.task_id) FILTER (WHERE i.task_id IS NOT NULL) AS named
-        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id)
-            AS i (slot, namespace, process_id, task_id)
+        FROM unnest(p_key, p_task_id) AS i (slot, namespace, process_id, task_id)
         GROUP BY i.slot, i.namespace, i.process_id
     LOOP
-        v_slots := v_slots || v_process.slot;
-        v_spaces := v_spaces || v_process.namespace;
-        v_processes := v_processes || v_process.process_id;
-        v_found := find_affected_tasks(
-            p_now, p_limit, v_process.slot, v_process.namespace, v_process.process_id,
-            v_process.named);
-        v_ids := v_ids || v_found;
-        v_numbers := v_numbers
-            || array_fill(cardinality(v_slots), ARRAY[coalesce(cardinality(v_found), 0)]);
+        v_processes := v_processes
+            || (v_process.slot, v_process.namespace, v_process.process_id)::process_key;
+        v_tasks := v_tasks || ARRAY(
+            SELECT (v_process.slot, v_process.namespace, v_process.process_id, f.id)::task_key
+            FROM unnest(find_affected_tasks(
+                p_now, p_limit, v_process.slot, v_process.namespace, v_process.process_id,
+                v_process.named)) AS f (id));
     END LOOP;
 
     SELECT array_agg(n.namespace), array_agg(n.order_key)
     INTO v_order_spaces, v_orders
     FROM (
-        SELECT v_spaces[i.number] AS namespace, g.order_key
-        FROM unnest(v_numbers, v_ids) AS i (number, id)
-        JOIN gated g
-            ON (g.slot, g.namespace, g.process_id, g.task_id)
-                = (v_slots[i.number], v_spaces[i.number], v_processes[i.number], i.id)
+        SELECT g.namespace, g.order_key
+        FROM unnest(v_tasks) AS i
+        JOIN gated g USING (slot, namespace, process_id, task_id)
         WHERE g.order_key IS NOT NULL
         UNION
         SELECT m.namespace, m.order_key
@@ -92,33 +81,26 @@ BEGIN
     INTO v_gate_spaces, v_gates
     FROM (
         SELECT g.namespace, unnest(g.gates) AS gate
-        FROM unnest(v_numbers, v_ids) AS i (number, id)
-        JOIN gated g
-            ON (g.slot, g.namespace, g.process_id, g.task_id)
-                = (v_slots[i.number], v_spaces[i.number], v_processes[i.number], i.id)
+        FROM unnest(v_tasks) AS i
+        JOIN gated g USING (slot, namespace, process_id, task_id)
         UNION
         SELECT h.namespace, h.gate
-        FROM unnest(v_slots, v_spaces, v_processes) AS i (slot, namespace, process_id)
+        FROM unnest(v_processes) AS i
         JOIN gate_holders h USING (slot, namespace, process_id)
     ) n;
     PERFORM lock_gates(v_order_spaces, v_orders, v_gate_spaces, v_gates);
 
-    FOR v_process IN
-        SELECT i.slot, i.namespace, i.process_id, i.number
-        FROM unnest(v_slots, v_spaces, v_processes)
-            WITH ORDINALITY AS i (slot, namespace, process_id, number)
-    LOOP
+    FOREACH v_process IN ARRAY coalesce(v_processes, '{}') LOOP
         v_freed := NULL;
         FOR v_task IN
             SELECT g.task_id, g.state, g.order_key, g.attempt, t.status AS task_status,
                 s.attempt AS attempts_made, s.due_at
-            FROM unnest(v_numbers, v_ids) AS i (number, id)
-            JOIN gated g
-                ON (g.slot, g.namespace, g.process_id, g.task_id)
-                    = (v_process.slot, v_process.namespace, v_process.process_id, i.id)
+            FROM unnest(v_tasks) AS i
+            JOIN gated g USING (slot, namespace, process_id, task_id)
             LEFT JOIN tasks t USING (slot, namespace, process_id, task_id)
             LEFT JOIN schedule s USING (slot, namespace, process_id, task_id)
-            WHERE i.number = v_process.number
+            WHERE (i.slot, i.namespace, i.process_id)
+                = (v_process.slot, v_process.namespace, v_process.process_id)
             ORDER BY g.task_id
         LOOP
             IF v_task.task_status IS NULL
@@ -164,11 +146,11 @@ BEGIN
 
         FOR v_task IN
             SELECT g.task_id, g.state, g.gates, g.order_key
-            FROM unnest(v_numbers, v_ids) AS i (number, id)
-            JOIN gated g
-                ON (g.slot, g.namespace, g.process_id, g.task_id)
-                    = (v_process.slot, v_process.namespace, v_process.process_id, i.id)
-            WHERE i.number = v_process.number AND g.state <> 'available'
+            FROM unnest(v_tasks) AS i
+            JOIN gated g USING (slot, namespace, process_id, task_id)
+            WHERE (i.slot, i.namespace, i.process_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id)
+                AND g.state <> 'available'
             ORDER BY g.task_id
         LOOP
             IF v_task.state = 'gates' THEN
@@ -308,10 +290,7 @@ BEGIN
         p_now, p_replica_id, p_starvation_timeout, p_limit, v_left_spaces, v_left, v_queue_spaces,
         v_queues);
 
-    FOR v_process IN
-        SELECT i.slot, i.namespace, i.process_id
-        FROM unnest(v_slots, v_spaces, v_processes) AS i (slot, namespace, process_id)
-    LOOP
+    FOREACH v_process IN ARRAY coalesce(v_processes, '{}') LOOP
         UPDATE processes p
         SET is_gated = NOT p.is_gated
         WHERE (p.slot, p.namespace, p.process_id)

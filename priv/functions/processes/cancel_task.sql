@@ -74,8 +74,8 @@ BEGIN
     END IF;
     IF v_process.is_gated THEN
         v_effects := settle_gates(
-            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id], ARRAY[v_task.task_id]);
+            v_now, p_replica_id, p_starvation_timeout, 100,
+            ARRAY[(p_slot, p_namespace, p_process_id)::process_key], ARRAY[v_task.task_id]);
     ELSE
         v_first := find_first_task(p_slot, p_namespace, p_process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN

@@ -6,29 +6,19 @@ CREATE FUNCTION halt_busy_processes(
     p_now                timestamptz,
     p_replica_id         bigint,
     p_starvation_timeout double precision,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[]
+    p_key                process_key[]
 )
 RETURNS halted
 BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_busy record;
+    v_busy process_key[];
 BEGIN
-    SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
-        array_agg(k.process_id) AS ids,
-        array_agg('a retry of its job begins it again'::text) AS details
+    SELECT array_agg(k)
     INTO v_busy
-    FROM unnest(p_slot, p_namespace, p_process_id) AS k (slot, namespace, process_id)
-    CROSS JOIN LATERAL (
-        SELECT
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-            AND p.status = 'error'
-        OFFSET 0
-    ) p
+    FROM unnest(p_key) AS k
+    JOIN LATERAL find_process(k.slot, k.namespace, k.process_id) p ON p.status = 'error'
     CROSS JOIN LATERAL (
         SELECT r.task_id
         FROM running r
@@ -43,10 +33,10 @@ BEGIN
         WHERE (g.slot, g.namespace, g.process_id) = (k.slot, k.namespace, k.process_id)
         LIMIT 1
     ) w;
-    IF v_busy.slots IS NOT NULL THEN
+    IF v_busy IS NOT NULL THEN
         RETURN halt_processes(
-            p_now, p_replica_id, p_starvation_timeout, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
-            v_busy.details);
+            p_now, p_replica_id, p_starvation_timeout, 'error', v_busy, array_fill(
+                'a retry of its job begins it again'::text, ARRAY[cardinality(v_busy)]));
     END IF;
     RETURN NULL;
 END;

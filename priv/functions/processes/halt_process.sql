@@ -19,6 +19,7 @@ SET lock_timeout = '2s'
 AS $$
 DECLARE
     v_now     timestamptz;
+    v_key     process_key[] := ARRAY[(p_slot, p_namespace, p_process_id)::process_key];
     v_process processes%ROWTYPE;
     v_halted  halted;
 BEGIN
@@ -34,13 +35,10 @@ BEGIN
         RETURN;
     END IF;
     v_halted := halt_processes(
-        v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[p_slot], ARRAY[p_namespace],
-        ARRAY[p_process_id], ARRAY[p_detail]);
+        v_now, p_replica_id, p_starvation_timeout, 'error', v_key, ARRAY[p_detail]);
     cancelled := v_halted.cancelled -> 0 -> 3;
     effects := v_halted.effects;
-    PERFORM end_jobs(
-        v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY['failed'::job_state],
-        ARRAY[p_detail]);
+    PERFORM end_jobs(v_now, v_key, 'failed', ARRAY[p_detail]);
     effects := merge_json(
         effects, fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail));
     RETURN NEXT;

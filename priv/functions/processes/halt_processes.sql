@@ -9,9 +9,7 @@ CREATE FUNCTION halt_processes(
     p_replica_id         bigint,
     p_starvation_timeout double precision,
     p_status             process_status,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
+    p_key                process_key[],
     p_detail             text[]
 )
 RETURNS halted
@@ -19,12 +17,12 @@ BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_gated  record;
+    v_gated  process_key[];
     v_halted halted;
 BEGIN
     WITH wanted AS MATERIALIZED (
-        SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
-            unnest(p_process_id) AS process_id, unnest(p_detail) AS detail
+        SELECT h.*
+        FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
     ),
     unfinished AS MATERIALIZED (
         SELECT h.detail, t.task_row, w.replica_id
@@ -76,10 +74,10 @@ BEGIN
     ) c;
 
     DELETE FROM schedule s
-    USING unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    USING unnest(p_key) AS h
     WHERE (s.slot, s.namespace, s.process_id) = (h.slot, h.namespace, h.process_id);
     DELETE FROM running r
-    USING unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    USING unnest(p_key) AS h
     WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id);
     -- One that is in error already tells why it was.
     UPDATE processes p
@@ -89,21 +87,18 @@ BEGIN
         detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
         corrupted_by = NULL,
         finished_at = CASE WHEN p_status = 'finished' THEN p_now END
-    FROM unnest(p_slot, p_namespace, p_process_id, p_detail)
-        AS h (slot, namespace, process_id, detail)
+    FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
     WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
         AND p.status <> p_status;
 
-    SELECT array_agg(h.slot) AS slot, array_agg(h.namespace) AS namespace,
-        array_agg(h.process_id) AS process_id
+    SELECT array_agg(h)
     INTO v_gated
-    FROM unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    FROM unnest(p_key) AS h
     CROSS JOIN LATERAL find_process(h.slot, h.namespace, h.process_id) p
     WHERE p.is_gated;
-    IF v_gated.slot IS NOT NULL THEN
+    IF v_gated IS NOT NULL THEN
         v_halted.effects := settle_gates(
-            p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
-            v_gated.process_id);
+            p_now, p_replica_id, p_starvation_timeout, 100, v_gated);
     END IF;
     RETURN v_halted;
 END;

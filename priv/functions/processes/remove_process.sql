@@ -33,8 +33,8 @@ BEGIN
         v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
     IF v_process.is_gated THEN
         effects := settle_gates(
-            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id]);
+            v_now, p_replica_id, p_starvation_timeout, 100,
+            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     END IF;
     effects := merge_json(effects, fail_node(
         v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));

@@ -72,13 +72,10 @@ BEGIN
     due_at := v_now;
     PERFORM run_timer_again(v_now, p_replica_id, v_broken, task_id);
     IF v_broken.constraints IS NOT NULL THEN
-        PERFORM constrain_tasks(
-            v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
-            ARRAY[task_id], ARRAY[v_broken.constraints]);
         due_at := NULL;
-        effects := settle_gates(
-            v_now, p_replica_id, p_starvation_timeout, 100, ARRAY[p_slot], ARRAY[p_namespace],
-            ARRAY[p_process_id], ARRAY[task_id]);
+        effects := apply_constraints(
+            v_now, p_replica_id, p_starvation_timeout, ARRAY[p_slot], ARRAY[p_namespace],
+            ARRAY[p_process_id], ARRAY[task_id], ARRAY[v_broken.constraints]);
     END IF;
     RETURN NEXT;
 END;

@@ -17,9 +17,8 @@ AS $$
 DECLARE
     v_gated record;
 BEGIN
-    SELECT array_agg(t.slot) FILTER (WHERE t.constraints IS NOT NULL) AS slot,
-        array_agg(t.namespace) FILTER (WHERE t.constraints IS NOT NULL) AS namespace,
-        array_agg(t.process_id) FILTER (WHERE t.constraints IS NOT NULL) AS process_id,
+    SELECT array_agg((t.slot, t.namespace, t.process_id)::process_key)
+            FILTER (WHERE t.constraints IS NOT NULL) AS key,
         array_agg(t.task_id) FILTER (WHERE t.constraints IS NOT NULL) AS task_id,
         array_agg(t.constraints) FILTER (WHERE t.constraints IS NOT NULL) AS constraints,
         jsonb_agg(jsonb_build_array(t.namespace, t.process_id, t.task_id))
@@ -28,14 +27,12 @@ BEGIN
     FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_constraints)
         AS t (slot, namespace, process_id, task_id, constraints)
     WHERE t.task_id IS NOT NULL;
-    IF v_gated.slot IS NULL THEN
+    IF v_gated.key IS NULL THEN
         RETURN v_gated.due;
     END IF;
     PERFORM constrain_tasks(
-        p_now, p_replica_id, v_gated.slot, v_gated.namespace, v_gated.process_id,
-        v_gated.task_id, v_gated.constraints);
+        p_now, p_replica_id, v_gated.key, v_gated.task_id, v_gated.constraints);
     RETURN merge_json(v_gated.due, settle_gates(
-        p_now, p_replica_id, p_starvation_timeout, 100, v_gated.slot, v_gated.namespace,
-        v_gated.process_id, v_gated.task_id));
+        p_now, p_replica_id, p_starvation_timeout, 100, v_gated.key, v_gated.task_id));
 END;
 $$;

@@ -133,6 +133,13 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT * FROM find_held(p_slot, p_namespace, p_process_id, w_item, w_gate, w_order);
+    SELECT *
+    FROM find_held(
+        ARRAY(
+            SELECT (i.slot, i.namespace, i.process_id)::process_key
+            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+            ORDER BY i.item),
+        w_item, w_gate, w_order);
 END;
 $$;

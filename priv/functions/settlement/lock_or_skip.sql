@@ -2,14 +2,14 @@
 -- the lock timeout, takes those that are free.
 -- Locks: these processes.
 -- Returns: for each, whether another transaction keeps it locked. One that does not exist is not locked.
-CREATE FUNCTION lock_or_skip(p_slot smallint[], p_namespace text[], p_process_id text[])
+CREATE FUNCTION lock_or_skip(p_key process_key[])
 RETURNS boolean[]
 AS $$
 BEGIN
     PERFORM
     FROM (
         SELECT DISTINCT k.slot, k.namespace, k.process_id
-        FROM unnest(p_slot, p_namespace, p_process_id) AS k (slot, namespace, process_id)
+        FROM unnest(p_key) AS k
         ORDER BY k.slot, k.namespace, k.process_id
     ) k
     CROSS JOIN LATERAL (
@@ -18,7 +18,7 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR NO KEY UPDATE
     ) p;
-    RETURN array_fill(false, ARRAY[coalesce(cardinality(p_slot), 0)]);
+    RETURN array_fill(false, ARRAY[coalesce(cardinality(p_key), 0)]);
 EXCEPTION WHEN lock_not_available THEN
     RETURN ARRAY(
         SELECT l.slot IS NULL AND EXISTS (
@@ -26,8 +26,7 @@ EXCEPTION WHEN lock_not_available THEN
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         )
-        FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-            AS k (slot, namespace, process_id, item)
+        FROM unnest(p_key) WITH ORDINALITY AS k (slot, namespace, process_id, item)
         LEFT JOIN LATERAL (
             SELECT p.slot
             FROM processes p

@@ -16,17 +16,15 @@ CREATE FUNCTION settle_gates_batch(
 RETURNS jsonb
 AS $$
 DECLARE
-    v_slot        smallint[];
-    v_namespace   text[];
-    v_process_id  text[];
+    v_key         process_key[];
     v_task_id     bigint[];
     v_constraints json[];
 BEGIN
     -- An item whose lease is lost has no entry in p_steps, and its process is unchanged. A removed process
     -- no longer exists.
-    SELECT array_agg(s.slot), array_agg(s.namespace), array_agg(s.process_id),
-        array_agg(s.timer_id), array_agg(coalesce(p_timer_constraints[s.item], b.constraints))
-    INTO v_slot, v_namespace, v_process_id, v_task_id, v_constraints
+    SELECT array_agg((s.slot, s.namespace, s.process_id)::process_key), array_agg(s.timer_id),
+        array_agg(coalesce(p_timer_constraints[s.item], b.constraints))
+    INTO v_key, v_task_id, v_constraints
     FROM unnest(p_steps) AS s
     LEFT JOIN tasks b
         ON s.timer_origin = 'revived'
@@ -34,14 +32,12 @@ BEGIN
             = (s.slot, s.namespace, s.process_id, s.corrupted_by)
     WHERE (s.timer_origin = 'set' AND p_timer_constraints[s.item] IS NOT NULL)
         OR b.constraints IS NOT NULL;
-    IF v_slot IS NOT NULL THEN
-        PERFORM constrain_tasks(
-            p_now, p_replica_id, v_slot, v_namespace, v_process_id, v_task_id, v_constraints);
+    IF v_key IS NOT NULL THEN
+        PERFORM constrain_tasks(p_now, p_replica_id, v_key, v_task_id, v_constraints);
     END IF;
 
-    SELECT array_agg(p_slot[i.item]), array_agg(p_namespace[i.item]),
-        array_agg(p_process_id[i.item])
-    INTO v_slot, v_namespace, v_process_id
+    SELECT array_agg((p_slot[i.item], p_namespace[i.item], p_process_id[i.item])::process_key)
+    INTO v_key
     FROM unnest(p_gated) AS i (item)
     WHERE EXISTS (SELECT FROM unnest(p_steps) AS s WHERE s.item = i.item)
         OR NOT EXISTS (
@@ -50,10 +46,9 @@ BEGIN
             WHERE (p.slot, p.namespace, p.process_id)
                 = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
         );
-    IF v_slot IS NULL THEN
+    IF v_key IS NULL THEN
         RETURN NULL;
     END IF;
-    RETURN settle_gates(
-        p_now, p_replica_id, p_starvation_timeout, 100, v_slot, v_namespace, v_process_id);
+    RETURN settle_gates(p_now, p_replica_id, p_starvation_timeout, 100, v_key);
 END;
 $$;

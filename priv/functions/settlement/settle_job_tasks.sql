@@ -62,7 +62,7 @@ DECLARE
     v_row        settled_task;
     v_item       integer;
     v_now        timestamptz;
-    v_gone       record;      -- keys without a process
+    v_gone       process_key[];  -- keys without a process
     v_continues  double precision[] := p_expires_after;
     v_ended      integer[];   -- items that follow in a job which has ended
     v_settled    boolean[];
@@ -73,15 +73,14 @@ DECLARE
     v_due        jsonb[];
     v_joins      jsonb[];
     v_upkeep     jsonb;
-    v_leaders    record;
+    v_leaders    process_key[];
     v_start      record;
     v_stopped    halted;
     v_lost       halted;  -- jobs that failed as a whole
     v_replicas   bigint[];    -- that have the leases of items which follow
 BEGIN
-    SELECT array_agg(k.slot) FILTER (WHERE p.process_row IS NULL) AS slots,
-        array_agg(k.namespace) FILTER (WHERE p.process_row IS NULL) AS spaces,
-        array_agg(k.process_id) FILTER (WHERE p.process_row IS NULL) AS ids
+    SELECT array_agg((k.slot, k.namespace, k.process_id)::process_key)
+        FILTER (WHERE p.process_row IS NULL)
     INTO v_gone
     FROM (
         SELECT k.slot, k.namespace, k.process_id
@@ -104,13 +103,12 @@ BEGIN
 
     -- A leader that was already removed could not be locked. A process of that name which appears now is
     -- another one, with another job.
-    IF v_gone.ids IS NOT NULL THEN
+    IF v_gone IS NOT NULL THEN
         FOR v_item IN
             SELECT i.item::integer
-            FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
-            JOIN unnest(v_gone.slots, v_gone.spaces, v_gone.ids) AS g (slot, namespace, process_id)
-                ON (g.slot, g.namespace, g.process_id)
-                    = (p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id)
+            FROM unnest(p_leader_slot, p_leader_namespace, p_leader_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+            JOIN unnest(v_gone) AS g USING (slot, namespace, process_id)
         LOOP
             p_leader_slot[v_item] := NULL;
             p_leader_namespace[v_item] := NULL;
@@ -202,8 +200,7 @@ BEGIN
     END IF;
 
     -- Whatever is ready now, in any of the jobs.
-    SELECT array_agg(k.slot) AS slot, array_agg(k.namespace) AS namespace,
-        array_agg(k.process_id) AS process_id
+    SELECT array_agg((k.slot, k.namespace, k.process_id)::process_key)
     INTO v_leaders
     FROM (
         SELECT unnest(p_leader_slot) AS slot, unnest(p_leader_namespace) AS namespace,
@@ -216,9 +213,7 @@ BEGIN
     WHERE k.process_id IS NOT NULL;
     FOR v_start IN
         SELECT *
-        FROM start_nodes(
-            v_now, p_replica_id, v_leaders.slot, v_leaders.namespace, v_leaders.process_id, v_free,
-            v_namespaces, v_until)
+        FROM start_nodes(v_now, p_replica_id, v_leaders, v_free, v_namespaces, v_until)
     LOOP
         IF v_start.item IS NULL THEN
             v_due := array_append(v_due, jsonb_build_array(
@@ -249,8 +244,7 @@ BEGIN
         jsonb_agg(jsonb_build_array(l.slot, l.namespace, l.process_id))
             FILTER (WHERE j.upkeep_due_at IS NOT NULL)
     INTO v_joins, v_upkeep
-    FROM unnest(v_leaders.slot, v_leaders.namespace, v_leaders.process_id)
-        AS l (slot, namespace, process_id)
+    FROM unnest(v_leaders) AS l
     CROSS JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
     LEFT JOIN LATERAL (
         SELECT s.due_at IS NOT NULL AS is_due

@@ -52,7 +52,7 @@ _SIGNATURE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LIKE = re.compile(r"\bLIKE (\w+)")
-_TYPE = re.compile(r"^CREATE TYPE (\w+) AS \((.*?)^\);", re.MULTILINE | re.DOTALL)
+_TYPE = re.compile(r"^CREATE TYPE (\w+) AS \((.*?)\);$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
 _PREFIX = re.compile(r"^p_")
 _Cursor = psycopg.Cursor[tuple[Any, ...]]

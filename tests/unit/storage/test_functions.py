@@ -61,20 +61,20 @@ def test_neither_outputs_nor_comments_are_arguments(
     assert functions.call("count_orders").statement.endswith(b'"count_orders"(%b, %b)')
 
 
-def test_arguments_are_bound_by_name_in_the_order_of_the_file() -> None:
-    function = Functions().call("lock_or_skip")
+def test_arguments_are_bound_by_name_in_the_order_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = written(tmp_path, monkeypatch).call("count_orders")
 
-    bound = function.bind(process_id=["p"], slot=[1], namespace=iter("n"))
+    bound = function.bind(keys=iter("k"), namespace="n")
 
-    assert bound == [[1], ["n"], ["p"]]
-    assert [type(it) for it in bound] == [
-        COLUMNS["smallint[]"], COLUMNS["text[]"], COLUMNS["text[]"],
-    ]  # fmt: skip
-    assert function.bind(process_id=None, slot=None, namespace=None) == [None] * 3
-    with pytest.raises(TypeError, match="lacks the argument 'slot'"):
-        function.bind(process_id=["p"], namespace=["n"])
+    assert bound == ["n", ["k"]]
+    assert type(bound[1]) is COLUMNS["text[]"]
+    assert function.bind(keys=None, namespace=None) == [None] * 2
+    with pytest.raises(TypeError, match="lacks the argument 'keys'"):
+        function.bind(namespace="n")
     with pytest.raises(TypeError, match=r"no arguments \['shard'\]"):
-        function.bind(process_id=["p"], slot=[1], namespace=["n"], shard=[2])
+        function.bind(keys=[], namespace="n", shard=2)
 
 
 def test_a_list_of_arguments_or_columns_may_be_part_of_another_one() -> None:

@@ -3,12 +3,10 @@
 -- Locks: the other gates and orders, with SKIP LOCKED.
 -- Returns: these items, from 1, each once, and the gate or order that each waits for.
 CREATE FUNCTION find_held(
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[],
-    w_item       integer[] DEFAULT NULL,
-    w_gate       text[] DEFAULT NULL,
-    w_order      text[] DEFAULT NULL
+    p_key   process_key[],
+    w_item  integer[] DEFAULT NULL,
+    w_gate  text[] DEFAULT NULL,
+    w_order text[] DEFAULT NULL
 )
 RETURNS TABLE (item integer, reason text)
 AS $$
@@ -16,8 +14,7 @@ BEGIN
     RETURN QUERY
     WITH item AS MATERIALIZED (
         SELECT i.item::integer, i.slot, i.namespace, i.process_id
-        FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-            AS i (slot, namespace, process_id, item)
+        FROM unnest(p_key) WITH ORDINALITY AS i (slot, namespace, process_id, item)
     ),
     gated_item AS MATERIALIZED (
         SELECT i.item, g.namespace, g.gates, g.order_key
@@ -36,10 +33,10 @@ BEGIN
         SELECT g.item, g.namespace, NULL, g.order_key
         FROM gated_item g
         UNION
-        SELECT w.item, p_namespace[w.item], w.gate, NULL
+        SELECT w.item, p_key[w.item].namespace, w.gate, NULL
         FROM unnest(w_item, w_gate) AS w (item, gate)
         UNION
-        SELECT w.item, p_namespace[w.item], NULL, w.order_key
+        SELECT w.item, p_key[w.item].namespace, NULL, w.order_key
         FROM unnest(w_item, w_order) AS w (item, order_key)
     ),
     free_gates AS MATERIALIZED (

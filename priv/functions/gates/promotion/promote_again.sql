@@ -17,9 +17,8 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_slot       smallint[];
-    v_process_id text[];
-    v_queues     text[];
+    v_key    process_key[];
+    v_queues text[];
 BEGIN
     -- The queues, and who is at their heads; read without a lock, so that it may be others by then.
     SELECT array_agg(DISTINCT l.queue)
@@ -37,8 +36,8 @@ BEGIN
             LIMIT p_limit
         ) n
     ) l;
-    SELECT array_agg(h.slot), array_agg(h.process_id)
-    INTO v_slot, v_process_id
+    SELECT array_agg((h.slot, p_namespace, h.process_id)::process_key)
+    INTO v_key
     FROM (
         SELECT DISTINCT c.slot, c.process_id
         FROM (
@@ -81,17 +80,15 @@ BEGIN
     ) h;
     PERFORM
     FROM processes p
-    JOIN unnest(v_slot, v_process_id) AS i (slot, process_id)
-        ON (p.slot, p.namespace, p.process_id) = (i.slot, p_namespace, i.process_id)
+    JOIN unnest(v_key) AS i USING (slot, namespace, process_id)
     ORDER BY p.slot, p.namespace, p.process_id
     FOR NO KEY UPDATE OF p;
 
     -- settle_gates locks their orders and gates and evaluates the tasks. All that can pass do so in one
     -- promotion, since separate promotions would let tasks pass in the wrong order.
     effects := settle_gates(
-        coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
-        p_namespace, p_order_key, p_gate, p_queue);
+        coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_key,
+        NULL, p_namespace, p_order_key, p_gate, p_queue);
     RETURN NEXT;
 END;
 $$;

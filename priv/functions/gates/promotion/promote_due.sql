@@ -16,12 +16,10 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_until      timestamptz
+    v_until timestamptz
         := coalesce(p_now, clock_timestamp()) - make_interval(secs => p_overdue);
-    v_slot       smallint[];
-    v_namespace  text[];
-    v_process_id text[];
-    v_held       integer[];  -- items
+    v_key   process_key[];
+    v_held  integer[];  -- items
 BEGIN
     WITH found AS (
         SELECT DISTINCT d.slot, n.namespace, d.process_id
@@ -43,22 +41,20 @@ BEGIN
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p SKIP LOCKED
     )
-    SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id)
-    INTO v_slot, v_namespace, v_process_id
+    SELECT array_agg((l.slot, l.namespace, l.process_id)::process_key)
+    INTO v_key
     FROM locked l;
 
     -- A task that needs a locked gate or order must not keep the others waiting.
-    v_held := ARRAY(SELECT h.item FROM find_held(v_slot, v_namespace, v_process_id) h);
-    SELECT array_agg(i.slot), array_agg(i.namespace), array_agg(i.process_id)
-    INTO v_slot, v_namespace, v_process_id
-    FROM unnest(v_slot, v_namespace, v_process_id)
-        WITH ORDINALITY AS i (slot, namespace, process_id, item)
+    v_held := ARRAY(SELECT h.item FROM find_held(v_key) h);
+    SELECT array_agg((i.slot, i.namespace, i.process_id)::process_key)
+    INTO v_key
+    FROM unnest(v_key) WITH ORDINALITY AS i (slot, namespace, process_id, item)
     WHERE i.item <> ALL (v_held);
 
-    IF v_slot IS NOT NULL THEN
+    IF v_key IS NOT NULL THEN
         effects := settle_gates(
-            coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_slot,
-            v_namespace, v_process_id);
+            coalesce(p_now, clock_timestamp()), p_replica_id, p_starvation_timeout, p_limit, v_key);
     END IF;
     SELECT coalesce(effects, '[]') || coalesce(jsonb_agg(jsonb_build_array(
         n.namespace, d.process_id, d.task_id, NULL, NULL, NULL,

@@ -22,6 +22,7 @@ SET lock_timeout = '2s'
 AS $$
 DECLARE
     v_now    timestamptz;
+    v_key    process_key[] := ARRAY[(p_slot, p_namespace, p_process_id)::process_key];
     v_leader processes%ROWTYPE;
     v_state  job_state;
     v_halted halted;
@@ -43,13 +44,12 @@ BEGIN
     END IF;
 
     PERFORM end_jobs(
-        v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
-        ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
+        v_now, v_key, CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state,
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN p_reason ELSE v_detail END]);
     v_halted := halt_processes(
         v_now, p_replica_id, p_starvation_timeout,
-        CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
-        ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_detail]);
+        CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status, v_key,
+        ARRAY[v_detail]);
     cancelled := v_halted.cancelled -> 0 -> 3;
     effects := v_halted.effects;
     effects := merge_json(effects, fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why));

@@ -3,13 +3,11 @@
 -- Locks: none of its own; the caller has locked the leaders.
 -- Returns: [[slot, namespace, process_id], ...] of the jobs that maintain_job must check; null: none.
 CREATE FUNCTION end_jobs(
-    p_now        timestamptz,
-    p_slot       smallint[],
-    p_namespace  text[],
-    p_process_id text[],
-    p_state      job_state[],
-    p_detail     text[],
-    p_fails      boolean[] DEFAULT NULL
+    p_now    timestamptz,
+    p_leader process_key[],
+    p_state  job_state,
+    p_detail text[],
+    p_fails  boolean[] DEFAULT NULL
 )
 RETURNS jsonb
 BY INDEX
@@ -29,7 +27,7 @@ BEGIN
     FROM (
         SELECT n.node_row, coalesce(l.fails, false) AS fails, describe_job_end(l.detail) AS why,
             j.revision + 1 AS revision
-        FROM unnest(p_slot, p_namespace, p_process_id, p_detail, p_fails)
+        FROM unnest(p_leader, p_detail, p_fails)
             AS l (slot, namespace, process_id, detail, fails)
         JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
             ON j.state = 'running' AND j.waiting + j.ready > 0
@@ -46,7 +44,7 @@ BEGIN
 
     WITH ended AS (
         UPDATE jobs j
-        SET state = l.state,
+        SET state = p_state,
             detail = l.detail,
             failed = j.failed + CASE WHEN l.fails THEN j.waiting + j.ready ELSE 0 END,
             cancelled = j.cancelled + CASE WHEN l.fails THEN 0 ELSE j.waiting + j.ready END,
@@ -58,9 +56,8 @@ BEGIN
             ended_at = p_now,
             upkeep_due_at = CASE WHEN j.running > 0 THEN p_now END
         FROM (
-            SELECT j.job_row, l.state, l.detail, coalesce(l.fails, false) AS fails
-            FROM unnest(p_slot, p_namespace, p_process_id, p_state, p_detail, p_fails)
-                AS l (slot, namespace, process_id, state, detail, fails)
+            SELECT j.job_row, l.detail, coalesce(l.fails, false) AS fails
+            FROM unnest(p_leader, p_detail, p_fails) AS l (slot, namespace, process_id, detail, fails)
             JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
                 ON j.state = 'running'
             OFFSET 0

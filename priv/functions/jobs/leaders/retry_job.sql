@@ -28,6 +28,7 @@ SET lock_timeout = '2s'
 AS $$
 DECLARE
     v_now      timestamptz;
+    v_key      process_key[] := ARRAY[(p_slot, p_namespace, p_process_id)::process_key];
     v_seen     bigint;
     v_job      record;
     v_leader   processes%ROWTYPE;
@@ -93,20 +94,11 @@ BEGIN
     -- Not of those that lead a failed job: their own retries do.
     SELECT h.cancelled, h.effects
     INTO cancelled, effects
-    FROM (
-        SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
-            array_agg(k.process_id) AS ids
-        FROM (
-            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
-            UNION ALL
-            SELECT n.follower_slot, n.follower_namespace, n.follower_id
-            FROM job_nodes n
-            WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
-                AND n.ordinal = ANY (v_broken)
-        ) k
-    ) k
-    CROSS JOIN LATERAL halt_busy_processes(
-        v_now, p_replica_id, p_starvation_timeout, k.slots, k.spaces, k.ids) h;
+    FROM halt_busy_processes(v_now, p_replica_id, p_starvation_timeout, v_key || ARRAY(
+        SELECT (n.follower_slot, n.follower_namespace, n.follower_id)::process_key
+        FROM job_nodes n
+        WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+            AND n.ordinal = ANY (v_broken))) h;
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
         deadline_at = coalesce(p_deadline, v_now + make_interval(secs => p_timeout)),
@@ -180,9 +172,9 @@ BEGIN
     v_count := recount_job(v_now, p_slot, p_namespace, p_process_id);
     IF v_finished IS NOT NULL THEN
         PERFORM end_nodes(
-            v_now, p_replica_id, array_agg(n.slot), array_agg(n.namespace),
-            array_agg(n.process_id), array_agg(n.ordinal), array_agg('done'::node_state),
-            array_agg(p.result), NULL, NULL, NULL)
+            v_now, p_replica_id, array_agg((n.slot, n.namespace, n.process_id)::process_key),
+            array_agg(n.ordinal), array_agg('done'::node_state), array_agg(p.result), NULL, NULL,
+            NULL)
         FROM unnest(v_finished) AS o (ordinal)
         JOIN job_nodes n
             ON (n.slot, n.namespace, n.process_id, n.ordinal)
@@ -210,8 +202,7 @@ BEGIN
         v_tasks.process_id, v_tasks.task_id, v_tasks.constraints));
     effects := merge_json(effects, (
         SELECT jsonb_agg(jsonb_build_array(s.namespace, s.process_id, s.task_id))
-        FROM start_nodes(
-            v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s
+        FROM start_nodes(v_now, p_replica_id, v_key) s
     ));
     effects := merge_json(effects, find_due_join(p_slot, p_namespace, p_process_id));
 END;

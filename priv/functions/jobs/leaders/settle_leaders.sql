@@ -29,8 +29,8 @@ BEGIN
     LOOP
         IF v_job.state = 'running' AND v_job.status IN ('finished', 'error') THEN
             PERFORM end_jobs(
-                p_now, ARRAY[v_job.slot], ARRAY[v_job.namespace], ARRAY[v_job.process_id],
-                ARRAY[CASE v_job.status WHEN 'finished' THEN 'done' ELSE 'failed' END::job_state],
+                p_now, ARRAY[(v_job.slot, v_job.namespace, v_job.process_id)::process_key],
+                CASE v_job.status WHEN 'finished' THEN 'done' ELSE 'failed' END::job_state,
                 ARRAY[CASE WHEN v_job.status = 'error' THEN v_job.message END]);
         ELSIF v_job.state = 'failed' AND v_job.status = 'finished' THEN
             -- A repair that completes it.

@@ -5,9 +5,7 @@
 CREATE FUNCTION end_nodes(
     p_now           timestamptz,
     p_replica_id    bigint,
-    p_slot          smallint[],
-    p_namespace     text[],
-    p_process_id    text[],
+    p_leader        process_key[],
     p_ordinal       integer[],
     p_state         node_state[],
     p_result        bytea[],
@@ -41,11 +39,11 @@ BEGIN
             error_message = p_error_message[m.item]
         FROM (
             SELECT i.item::integer, n.node_row, n.state AS was, n.begun, j.revision + 1 AS revision
-            FROM unnest(p_ordinal) WITH ORDINALITY AS i (ordinal, item)
-            JOIN LATERAL find_node(
-                p_slot[i.item], p_namespace[i.item], p_process_id[i.item], i.ordinal) n
+            FROM unnest(p_leader, p_ordinal) WITH ORDINALITY
+                AS i (slot, namespace, process_id, ordinal, item)
+            JOIN LATERAL find_node(i.slot, i.namespace, i.process_id, i.ordinal) n
                 ON n.ended_at IS NULL
-            CROSS JOIN LATERAL find_job(p_slot[i.item], p_namespace[i.item], p_process_id[i.item]) j
+            CROSS JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
             OFFSET 0
         ) m
         WHERE n.ctid = m.node_row

@@ -12,20 +12,19 @@ CREATE FUNCTION fail_node(
 RETURNS jsonb
 AS $$
 DECLARE
-    v_due jsonb;
+    v_leader process_key[] := ARRAY[(
+        p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id)::process_key];
+    v_due    jsonb;
 BEGIN
     IF NOT is_node_of(p_follower) THEN
         RETURN NULL;
     END IF;
     PERFORM end_nodes(
-        p_now, p_replica_id, ARRAY[p_follower.leader_slot], ARRAY[p_follower.leader_namespace],
-        ARRAY[p_follower.leader_id], ARRAY[p_follower.node], ARRAY['failed'::node_state], NULL,
+        p_now, p_replica_id, v_leader, ARRAY[p_follower.node], ARRAY['failed'::node_state], NULL,
         ARRAY[9], ARRAY[p_reason], ARRAY[coalesce(p_message, '')]);
     v_due := (
         SELECT jsonb_agg(jsonb_build_array(s.namespace, s.process_id, s.task_id))
-        FROM start_nodes(
-            p_now, p_replica_id, ARRAY[p_follower.leader_slot],
-            ARRAY[p_follower.leader_namespace], ARRAY[p_follower.leader_id]) s
+        FROM start_nodes(p_now, p_replica_id, v_leader) s
     );
     -- And the join, where that was the last of the nodes.
     RETURN merge_json(v_due, find_due_join(

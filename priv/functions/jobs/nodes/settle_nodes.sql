@@ -80,8 +80,9 @@ BEGIN
 
     IF v_ended IS NOT NULL THEN
         PERFORM end_nodes(
-            p_now, p_replica_id, array_agg(p_leader_slot[i.item]),
-            array_agg(p_leader_namespace[i.item]), array_agg(p_leader_id[i.item]),
+            p_now, p_replica_id, array_agg((
+                p_leader_slot[i.item], p_leader_namespace[i.item],
+                p_leader_id[i.item])::process_key),
             array_agg(p_node[i.item]), v_states,
             -- A removal has no result except the response its caller got.
             array_agg(coalesce(p_result[i.item],
@@ -121,9 +122,10 @@ BEGIN
     IF p_stopped IS NOT NULL THEN
         RETURN (
             SELECT stop_nodes(
-                p_now, p_replica_id, array_agg(p_leader_slot[i.item]),
-                array_agg(p_leader_namespace[i.item]), array_agg(p_leader_id[i.item]),
-                array_agg(p_node[i.item]), p_starvation_timeout)
+                p_now, p_replica_id, p_starvation_timeout, array_agg((
+                    p_leader_slot[i.item], p_leader_namespace[i.item],
+                    p_leader_id[i.item])::process_key),
+                array_agg(p_node[i.item]))
             FROM unnest(p_stopped) AS i (item)
             WHERE p_settled[i.item]
         );

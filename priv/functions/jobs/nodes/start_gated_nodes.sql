@@ -36,8 +36,8 @@ BEGIN
     IF v_again IS NOT NULL THEN
         -- A repair that came after the retry.
         PERFORM halt_busy_processes(
-            p_now, p_replica_id, p_starvation_timeout, array_agg(n.follower_slot),
-            array_agg(n.follower_namespace), array_agg(n.follower_id))
+            p_now, p_replica_id, p_starvation_timeout, array_agg((
+                n.follower_slot, n.follower_namespace, n.follower_id)::process_key))
         FROM unnest(v_again) AS o (ordinal)
         JOIN job_nodes n
             ON (n.slot, n.namespace, n.process_id, n.ordinal)
@@ -50,7 +50,7 @@ BEGIN
     FROM (
         SELECT s.slot, s.namespace, s.process_id, s.task_id, n.constraints, true AS is_new
         FROM start_nodes(
-            p_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
+            p_now, p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key],
             p_ordinal => v_new) s
         CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, s.node) n
         WHERE v_new IS NOT NULL

@@ -12,9 +12,7 @@
 CREATE FUNCTION start_nodes(
     p_now            timestamptz,
     p_replica_id     bigint,
-    p_slot           smallint[],
-    p_namespace      text[],
-    p_process_id     text[],
+    p_leader         process_key[],
     p_item           integer[] DEFAULT NULL,
     p_item_namespace text[] DEFAULT NULL,
     p_expires_after  double precision[] DEFAULT NULL,
@@ -46,8 +44,7 @@ BEGIN
             CASE WHEN p_item IS NOT NULL THEN row_number() OVER (
                 PARTITION BY n.follower_namespace ORDER BY l.ordinality, n.ordinal)
             END AS place
-        FROM unnest(p_slot, p_namespace, p_process_id)
-            WITH ORDINALITY AS l (slot, namespace, process_id, ordinality)
+        FROM unnest(p_leader) WITH ORDINALITY AS l (slot, namespace, process_id, ordinality)
         JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
             ON j.state = 'running' AND j.ready > 0
                 AND (j.beginning < 512 OR p_ordinal IS NOT NULL)
@@ -169,9 +166,8 @@ BEGIN
 
     IF v_taken IS NOT NULL THEN
         PERFORM end_nodes(
-            p_now, p_replica_id, array_agg(s.slot), array_agg(s.namespace),
-            array_agg(s.process_id), array_agg(s.ordinal),
-            array_agg('failed'::node_state), NULL,
+            p_now, p_replica_id, array_agg((s.slot, s.namespace, s.process_id)::process_key),
+            array_agg(s.ordinal), array_agg('failed'::node_state), NULL,
             array_agg(CASE WHEN n.name IS NULL THEN 5 ELSE 6 END),
             array_agg(CASE
                 WHEN n.name IS NULL THEN 'NAMESPACE_NOT_FOUND' ELSE 'PROCESS_ALREADY_EXISTS' END),

@@ -7,9 +7,7 @@ CREATE FUNCTION fail_jobs(
     p_now                timestamptz,
     p_replica_id         bigint,
     p_starvation_timeout double precision,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
+    p_leader             process_key[],
     p_detail             text[]
 )
 RETURNS halted
@@ -17,35 +15,31 @@ BY INDEX
 SET enable_memoize = off
 AS $$
 DECLARE
-    v_jobs   record;
-    v_halted halted;
+    v_leaders process_key[];
+    v_details text[];
+    v_halted  halted;
 BEGIN
-    SELECT array_agg(j.slot) AS slots, array_agg(j.namespace) AS spaces,
-        array_agg(j.process_id) AS ids, array_agg(i.detail) AS details
-    INTO v_jobs
-    FROM unnest(p_slot, p_namespace, p_process_id, p_detail)
-        AS i (slot, namespace, process_id, detail)
+    SELECT array_agg((j.slot, j.namespace, j.process_id)::process_key), array_agg(i.detail)
+    INTO v_leaders, v_details
+    FROM unnest(p_leader, p_detail) AS i (slot, namespace, process_id, detail)
     JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
         ON j.state = 'running';
-    IF v_jobs.slots IS NULL THEN
+    IF v_leaders IS NULL THEN
         RETURN NULL;
     END IF;
     PERFORM end_jobs(
-        p_now, v_jobs.slots, v_jobs.spaces, v_jobs.ids,
-        array_fill('failed'::job_state, ARRAY[cardinality(v_jobs.slots)]), v_jobs.details,
-        array_fill(true, ARRAY[cardinality(v_jobs.slots)]));
+        p_now, v_leaders, 'failed', v_details, array_fill(true, ARRAY[cardinality(v_leaders)]));
     v_halted := halt_processes(
-        p_now, p_replica_id, p_starvation_timeout, 'error', v_jobs.slots, v_jobs.spaces, v_jobs.ids,
-        v_jobs.details);
+        p_now, p_replica_id, p_starvation_timeout, 'error', v_leaders, v_details);
     UPDATE jobs j
     SET upkeep_due_at = p_now
-    FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+    FROM unnest(v_leaders) AS i
     CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
     WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
         AND p.leader_id IS NOT NULL;
     SELECT jsonb_agg(jsonb_build_array(i.slot, i.namespace, i.process_id))
     INTO v_halted.jobs
-    FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id);
+    FROM unnest(v_leaders) AS i;
     RETURN v_halted;
 END;
 $$;

@@ -41,9 +41,9 @@ BEGIN
         -- The settlement breaks the leader itself.
         IF p_leads[v_item] THEN
             PERFORM end_jobs(
-                p_now, ARRAY[p_slot[v_item]], ARRAY[p_namespace[v_item]],
-                ARRAY[p_process_id[v_item]], ARRAY['failed'::job_state],
-                ARRAY['ZOMBIE: the replica of its leader was lost'], ARRAY[true]);
+                p_now,
+                ARRAY[(p_slot[v_item], p_namespace[v_item], p_process_id[v_item])::process_key],
+                'failed', ARRAY['ZOMBIE: the replica of its leader was lost'], ARRAY[true]);
         END IF;
         IF p_leader_id[v_item] IS NOT NULL THEN
             SELECT n.name
@@ -57,8 +57,9 @@ BEGIN
                 AND n.state = 'running';
             IF FOUND THEN
                 v_halted := merge_halted(v_halted, fail_jobs(
-                    p_now, p_replica_id, p_starvation_timeout, ARRAY[p_leader_slot[v_item]],
-                    ARRAY[p_leader_namespace[v_item]], ARRAY[p_leader_id[v_item]],
+                    p_now, p_replica_id, p_starvation_timeout, ARRAY[(
+                        p_leader_slot[v_item], p_leader_namespace[v_item],
+                        p_leader_id[v_item])::process_key],
                     ARRAY[format('ZOMBIE: the replica of node "%s" was lost', v_name)]));
             END IF;
         END IF;

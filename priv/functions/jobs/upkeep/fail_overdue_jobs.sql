@@ -18,15 +18,16 @@ SET lock_timeout = '300ms'
 AS $$
 DECLARE
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_due    record;     -- jobs that are due, with the leaders of the jobs that their leaders follow in
+    v_due    process_key[];  -- jobs that are due
+    v_outer  process_key[];  -- the leaders of the jobs that their leaders follow in
+    v_key    process_key[];
     v_held   boolean[];  -- of those, and then of these
     v_leader processes%ROWTYPE;
     v_halted halted;
 BEGIN
-    SELECT array_agg(j.slot) AS slots, array_agg(j.namespace) AS spaces,
-        array_agg(j.process_id) AS ids, array_agg(p.leader_slot) AS leader_slots,
-        array_agg(p.leader_namespace) AS leader_spaces, array_agg(p.leader_id) AS leader_ids
-    INTO v_due
+    SELECT array_agg((j.slot, j.namespace, j.process_id)::process_key),
+        array_agg((p.leader_slot, p.leader_namespace, p.leader_id)::process_key)
+    INTO v_due, v_outer
     FROM (
         SELECT j.slot, j.namespace, j.process_id
         FROM jobs j
@@ -35,32 +36,28 @@ BEGIN
         LIMIT p_limit
     ) j
     JOIN processes p USING (slot, namespace, process_id);
-    IF v_due.slots IS NULL THEN
+    IF v_due IS NULL THEN
         RETURN;
     END IF;
-    v_held := lock_or_skip(
-        v_due.slots || v_due.leader_slots, v_due.spaces || v_due.leader_spaces,
-        v_due.ids || v_due.leader_ids);
+    v_held := lock_or_skip(v_due || v_outer);
 
     FOR v_leader IN
         SELECT p.*
-        FROM unnest(v_due.slots, v_due.spaces, v_due.ids)
-            WITH ORDINALITY AS i (slot, namespace, process_id, item)
+        FROM unnest(v_due) WITH ORDINALITY AS i (slot, namespace, process_id, item)
         JOIN jobs j USING (slot, namespace, process_id)
         JOIN processes p USING (slot, namespace, process_id)
         WHERE j.state = 'running'
             AND j.deadline_at <= v_now
             AND NOT v_held[i.item]
-            AND NOT v_held[i.item + cardinality(v_due.slots)]
+            AND NOT v_held[i.item + cardinality(v_due)]
     LOOP
-        PERFORM end_jobs(
-            v_now, ARRAY[v_leader.slot], ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
-            ARRAY['failed'::job_state], ARRAY['DEADLINE_EXCEEDED']);
+        v_key := ARRAY[(v_leader.slot, v_leader.namespace, v_leader.process_id)::process_key];
+        PERFORM end_jobs(v_now, v_key, 'failed', ARRAY['DEADLINE_EXCEEDED']);
         failed := coalesce(failed, '[]') || jsonb_build_array(jsonb_build_array(
             v_leader.slot, v_leader.namespace, v_leader.process_id));
         v_halted := merge_halted(v_halted, halt_processes(
-            v_now, p_replica_id, p_starvation_timeout, 'error', ARRAY[v_leader.slot],
-            ARRAY[v_leader.namespace], ARRAY[v_leader.process_id], ARRAY['DEADLINE_EXCEEDED']));
+            v_now, p_replica_id, p_starvation_timeout, 'error', v_key,
+            ARRAY['DEADLINE_EXCEEDED']));
         v_halted.effects := merge_json(v_halted.effects, fail_node(
             v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
             'the deadline of its job has passed'));

@@ -38,6 +38,7 @@ DECLARE
     v_job      record;
     v_ordinals integer[];
     v_leader   processes%ROWTYPE;
+    v_outer    process_key[];  -- the leader of the leader
     v_halted   halted;
     v_failed   halted;
 BEGIN
@@ -70,6 +71,8 @@ BEGIN
     SELECT *
     INTO v_job
     FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id);
+    v_outer := ARRAY[(
+        v_leader.leader_slot, v_leader.leader_namespace, v_leader.leader_id)::process_key];
     started := 0;
     stopped := 0;
     verdict := CASE
@@ -88,8 +91,7 @@ BEGIN
         END IF;
         IF is_node_of(v_leader) THEN
             v_halted := stop_nodes(
-                v_now, p_replica_id, ARRAY[v_leader.leader_slot], ARRAY[v_leader.leader_namespace],
-                ARRAY[v_leader.leader_id], ARRAY[v_leader.node], p_starvation_timeout);
+                v_now, p_replica_id, p_starvation_timeout, v_outer, ARRAY[v_leader.node]);
         END IF;
         upkeep := v_halted.jobs;
         SELECT merge_json(v_halted.effects, g.effects), g.started
@@ -98,10 +100,9 @@ BEGIN
             v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id, v_ordinals) g;
     ELSIF cardinality(v_ordinals) > 0 THEN
         v_halted := stop_nodes(
-            v_now, p_replica_id, array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
-            array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
-            array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]), v_ordinals,
-            p_starvation_timeout);
+            v_now, p_replica_id, p_starvation_timeout, array_fill(
+                (p_slot, p_namespace, p_process_id)::process_key, ARRAY[cardinality(v_ordinals)]),
+            v_ordinals);
         upkeep := v_halted.jobs;
         SELECT v_job.running - j.running
         INTO stopped
@@ -112,9 +113,7 @@ BEGIN
         AND is_node_of(v_leader)
     THEN
         v_failed := fail_jobs(
-            v_now, p_replica_id, p_starvation_timeout, ARRAY[v_leader.leader_slot],
-            ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
-            ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]);
+            v_now, p_replica_id, p_starvation_timeout, v_outer, ARRAY[concat('ZOMBIE: ', describe_job_end(v_job.detail))]);
         failed := v_failed.jobs;
         v_halted := merge_halted(v_halted, v_failed);
         PERFORM fail_node(

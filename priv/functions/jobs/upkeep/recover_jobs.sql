@@ -30,14 +30,13 @@ SET enable_memoize = off
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_slots  smallint[];
-    v_spaces text[];
-    v_ids    text[];
-    v_jobs   record;
-    v_nodes  record;
-    v_job    record;
-    v_start  record;
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs     process_key[];
+    v_leaders  process_key[];  -- of the nodes that seem to be stuck
+    v_ordinals integer[];      -- and those themselves
+    v_nodes    record;
+    v_job      record;
+    v_start    record;
 BEGIN
     UPDATE upkeep_rounds d
     SET due_at = v_now + p_interval
@@ -46,54 +45,42 @@ BEGIN
         verdict := 'lost';
         RETURN;
     END IF;
-    SELECT array_agg(j.slot ORDER BY j.place), array_agg(j.namespace ORDER BY j.place),
-        array_agg(j.process_id ORDER BY j.place)
-    INTO v_slots, v_spaces, v_ids
-    FROM (
-        SELECT j.slot, j.namespace, j.process_id, row_number() OVER (
-            ORDER BY j.slot, j.namespace, j.process_id) AS place
+    v_jobs := ARRAY(
+        SELECT (j.slot, j.namespace, j.process_id)::process_key
         FROM jobs j
         WHERE j.state = 'running'
             AND (j.slot, j.namespace, j.process_id) > (p_slot, p_namespace, p_process_id)
         ORDER BY j.slot, j.namespace, j.process_id
-        LIMIT p_limit
-    ) j;
-    verdict := CASE WHEN cardinality(v_slots) >= p_limit THEN 'more' ELSE 'whole' END;
-    slot := v_slots[cardinality(v_slots)];
-    namespace := v_spaces[cardinality(v_slots)];
-    process_id := v_ids[cardinality(v_slots)];
+        LIMIT p_limit);
+    verdict := CASE WHEN cardinality(v_jobs) >= p_limit THEN 'more' ELSE 'whole' END;
+    SELECT j.* INTO slot, namespace, process_id FROM unnest(v_jobs[cardinality(v_jobs):]) AS j;
     finds := '[]';
 
     -- Those that something is wrong with, as it seems.
-    SELECT array_agg(j.slot) AS slots, array_agg(j.namespace) AS spaces,
-        array_agg(j.process_id) AS ids
+    SELECT array_agg(i)
     INTO v_jobs
-    FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+    FROM unnest(v_jobs) AS i
     JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
         ON j.updated_at < v_now - p_age
-    WHERE is_stuck(j.slot, j.namespace, j.process_id);
-    IF v_jobs.slots IS NULL THEN
+    WHERE is_stuck(i.slot, i.namespace, i.process_id);
+    IF v_jobs IS NULL THEN
         RETURN;
     END IF;
-    SELECT array_agg(e.slot) AS slots, array_agg(e.namespace) AS spaces,
-        array_agg(e.process_id) AS ids, array_agg(e.ordinal) AS ordinals
-    INTO v_nodes
-    FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+    SELECT array_agg((e.slot, e.namespace, e.process_id)::process_key), array_agg(e.ordinal)
+    INTO v_leaders, v_ordinals
+    FROM unnest(v_jobs) AS i
     CROSS JOIN LATERAL find_stuck_nodes(i.slot, i.namespace, i.process_id) e;
     -- The leaders that are there, and locked: one that comes later is another.
-    SELECT array_agg(p.slot) FILTER (WHERE k.leads) AS slots,
-        array_agg(p.namespace) FILTER (WHERE k.leads) AS spaces,
-        array_agg(p.process_id) FILTER (WHERE k.leads) AS ids
+    SELECT array_agg((p.slot, p.namespace, p.process_id)::process_key) FILTER (WHERE k.leads)
     INTO v_jobs
     FROM (
         SELECT k.slot, k.namespace, k.process_id, bool_or(k.leads) AS leads
         FROM (
             SELECT i.slot, i.namespace, i.process_id, true AS leads
-            FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+            FROM unnest(v_jobs) AS i
             UNION ALL
             SELECT n.follower_slot, n.follower_namespace, n.follower_id, false
-            FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
-                AS i (slot, namespace, process_id, ordinal)
+            FROM unnest(v_leaders, v_ordinals) AS i (slot, namespace, process_id, ordinal)
             JOIN job_nodes n USING (slot, namespace, process_id, ordinal)
         ) k
         GROUP BY k.slot, k.namespace, k.process_id
@@ -107,34 +94,27 @@ BEGIN
     ) p;
 
     -- Who was seen and is still stuck, under the locks.
-    SELECT array_agg(e.slot) AS slots, array_agg(e.namespace) AS spaces,
-        array_agg(e.process_id) AS ids, array_agg(e.ordinal) AS ordinals,
-        array_agg(e.state) AS states, array_agg(e.result) AS results,
-        array_agg(e.message) AS messages
+    SELECT array_agg((e.slot, e.namespace, e.process_id)::process_key) AS leaders,
+        array_agg(e.ordinal) AS ordinals, array_agg(e.state) AS states,
+        array_agg(e.result) AS results, array_agg(e.message) AS messages,
+        array_agg(CASE WHEN e.state <> 'done' THEN 9 END) AS codes,
+        array_agg(CASE WHEN e.state <> 'done' THEN 'PROCESS_FAILED' END) AS reasons,
+        jsonb_agg(jsonb_build_array('node', e.slot, e.namespace, e.process_id, e.ordinal)) AS finds
     INTO v_nodes
-    FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
-        AS i (slot, namespace, process_id, ordinal)
-    JOIN unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS l (slot, namespace, process_id)
-        USING (slot, namespace, process_id)
+    FROM unnest(v_leaders, v_ordinals) AS i (slot, namespace, process_id, ordinal)
+    JOIN unnest(v_jobs) AS l USING (slot, namespace, process_id)
     JOIN jobs j USING (slot, namespace, process_id)
     CROSS JOIN LATERAL find_stuck_nodes(i.slot, i.namespace, i.process_id) e
     WHERE e.ordinal = i.ordinal AND j.state = 'running';
-    IF v_nodes.slots IS NOT NULL THEN
+    IF v_nodes.leaders IS NOT NULL THEN
         PERFORM end_nodes(
-            v_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
-            v_nodes.states, v_nodes.results,
-            array_agg(CASE WHEN s.state <> 'done' THEN 9 END),
-            array_agg(CASE WHEN s.state <> 'done' THEN 'PROCESS_FAILED' END),
-            v_nodes.messages)
-        FROM unnest(v_nodes.states) AS s (state);
-        SELECT jsonb_agg(jsonb_build_array('node', i.slot, i.namespace, i.process_id, i.ordinal))
-        INTO finds
-        FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
-            AS i (slot, namespace, process_id, ordinal);
+            v_now, p_replica_id, v_nodes.leaders, v_nodes.ordinals, v_nodes.states, v_nodes.results,
+            v_nodes.codes, v_nodes.reasons, v_nodes.messages);
+        finds := v_nodes.finds;
     END IF;
     FOR v_job IN
         SELECT j.slot, j.namespace, j.process_id
-        FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+        FROM unnest(v_jobs) AS i
         JOIN jobs j USING (slot, namespace, process_id)
         WHERE lacks_join(j)
     LOOP
@@ -144,7 +124,7 @@ BEGIN
     END LOOP;
     FOR v_start IN
         SELECT *
-        FROM start_nodes(v_now, p_replica_id, v_jobs.slots, v_jobs.spaces, v_jobs.ids)
+        FROM start_nodes(v_now, p_replica_id, v_jobs)
     LOOP
         finds := finds || jsonb_build_array(jsonb_build_array(
             'start', v_start.leader_slot, v_start.leader_namespace, v_start.leader_id,
@@ -155,7 +135,7 @@ BEGIN
     FOR v_job IN
         UPDATE jobs j
         SET upkeep_due_at = v_now - p_age
-        FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+        FROM unnest(v_jobs) AS i
         WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
             AND j.upkeep_due_at IS NULL AND j.ready > 0 AND j.beginning < 512
         RETURNING j.slot, j.namespace, j.process_id

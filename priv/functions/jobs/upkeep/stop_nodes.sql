@@ -8,11 +8,9 @@
 CREATE FUNCTION stop_nodes(
     p_now                timestamptz,
     p_replica_id         bigint,
-    p_slot               smallint[],  -- of the leaders
-    p_namespace          text[],
-    p_process_id         text[],
-    p_ordinal            integer[],
-    p_starvation_timeout double precision DEFAULT 60
+    p_starvation_timeout double precision,
+    p_leader             process_key[],
+    p_ordinal            integer[]
 )
 RETURNS halted
 BY INDEX
@@ -23,29 +21,22 @@ DECLARE
     v_nodes  record;
     v_living record;  -- of those, the followers that are there and theirs
 BEGIN
-    SELECT array_agg(n.slot) AS slots, array_agg(n.namespace) AS spaces,
-        array_agg(n.process_id) AS ids, array_agg(n.ordinal) AS ordinals,
-        array_agg(n.follower_slot) AS follower_slots,
-        array_agg(n.follower_namespace) AS follower_spaces,
-        array_agg(n.follower_id) AS follower_ids,
+    SELECT array_agg((n.slot, n.namespace, n.process_id)::process_key) AS leaders,
+        array_agg(n.ordinal) AS ordinals,
+        array_agg((n.follower_slot, n.follower_namespace, n.follower_id)::process_key) AS followers,
         array_agg(n.why) AS whys, array_agg(n.fails) AS fails,
         array_agg(CASE WHEN n.fails THEN 'failed' ELSE 'cancelled' END::node_state) AS states,
         array_agg(n.reason) AS reasons, array_agg(concat(n.reason, ': ', n.why)) AS details
     INTO v_nodes
     FROM (
         SELECT n.slot, n.namespace, n.process_id, n.ordinal, n.follower_slot,
-            n.follower_namespace, n.follower_id, j.why, j.fails_nodes AS fails,
-            CASE WHEN j.fails_nodes THEN 'JOB_FAILED' ELSE 'JOB_CANCELLED' END AS reason
-        FROM unnest(p_slot, p_namespace, p_process_id, p_ordinal)
-            AS i (slot, namespace, process_id, ordinal)
-        CROSS JOIN LATERAL (
+            n.follower_namespace, n.follower_id, j.fails_nodes AS fails,
             -- Of a job whose leader was stopped itself the detail says so already.
-            SELECT describe_job_end(j.detail) AS why, j.fails_nodes
-            FROM jobs j
-            WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
-                AND j.state <> 'running'
-            OFFSET 0
-        ) j
+            describe_job_end(j.detail) AS why,
+            CASE WHEN j.fails_nodes THEN 'JOB_FAILED' ELSE 'JOB_CANCELLED' END AS reason
+        FROM unnest(p_leader, p_ordinal) AS i (slot, namespace, process_id, ordinal)
+        JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
+            ON j.state <> 'running'
         JOIN LATERAL find_node(i.slot, i.namespace, i.process_id, i.ordinal) n
             ON n.state = 'running'
         LEFT JOIN LATERAL (
@@ -57,38 +48,28 @@ BEGIN
         ) r ON true
         WHERE r.task_id IS NULL
     ) n;
-    IF v_nodes.slots IS NULL THEN
+    IF v_nodes.leaders IS NULL THEN
         RETURN NULL;
     END IF;
 
-    SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
-        array_agg(p.process_id) AS ids, array_agg(i.detail) AS details,
-        array_agg(i.fails) AS fails
+    SELECT array_agg((p.slot, p.namespace, p.process_id)::process_key) AS followers,
+        array_agg(v_nodes.details[i.item]) AS details, array_agg(v_nodes.fails[i.item]) AS fails
     INTO v_living
-    FROM unnest(
-        v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals, v_nodes.follower_slots,
-        v_nodes.follower_spaces, v_nodes.follower_ids, v_nodes.details, v_nodes.fails
-    ) AS i (
-        slot, namespace, process_id, ordinal, follower_slot, follower_namespace, follower_id,
-        detail, fails
-    )
-    JOIN LATERAL find_process(i.follower_slot, i.follower_namespace, i.follower_id) p
-        ON (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-            = (i.slot, i.namespace, i.process_id, i.ordinal)
+    FROM unnest(v_nodes.followers) WITH ORDINALITY AS i (slot, namespace, process_id, item)
+    JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
+        ON ((p.leader_slot, p.leader_namespace, p.leader_id)::process_key, p.node)
+            = (v_nodes.leaders[i.item], v_nodes.ordinals[i.item])
             AND p.status <> 'finished';
-    IF v_living.slots IS NOT NULL THEN
+    IF v_living.followers IS NOT NULL THEN
         v_halted := halt_processes(
-            p_now, p_replica_id, p_starvation_timeout, 'error', v_living.slots, v_living.spaces,
-            v_living.ids, v_living.details);
+            p_now, p_replica_id, p_starvation_timeout, 'error', v_living.followers,
+            v_living.details);
         v_halted.jobs := end_jobs(
-            p_now, v_living.slots, v_living.spaces, v_living.ids,
-            array_fill('failed'::job_state, ARRAY[cardinality(v_living.slots)]),
-            v_living.details, v_living.fails);
+            p_now, v_living.followers, 'failed', v_living.details, v_living.fails);
     END IF;
     PERFORM end_nodes(
-        p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
-        v_nodes.states, NULL, array_fill(10, ARRAY[cardinality(v_nodes.slots)]), v_nodes.reasons,
-        v_nodes.whys);
+        p_now, p_replica_id, v_nodes.leaders, v_nodes.ordinals, v_nodes.states, NULL,
+        array_fill(10, ARRAY[cardinality(v_nodes.leaders)]), v_nodes.reasons, v_nodes.whys);
     RETURN v_halted;
 END;
 $$;

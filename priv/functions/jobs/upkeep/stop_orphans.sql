@@ -26,49 +26,37 @@ SET lock_timeout = '300ms'
 AS $$
 DECLARE
     v_now     timestamptz;
-    v_orphans record;
+    v_orphans process_key[];
     v_held    boolean[];
-    v_halted  record;
+    v_halted  process_key[];
+    v_details text[];
 BEGIN
-    SELECT array_agg(o.slot ORDER BY o.place) AS slots,
-        array_agg(o.namespace ORDER BY o.place) AS spaces,
-        array_agg(o.process_id ORDER BY o.place) AS ids
-    INTO v_orphans
-    FROM (
-        SELECT o.slot, o.namespace, o.process_id,
-            row_number() OVER (ORDER BY o.slot, o.namespace, o.process_id) AS place
+    v_orphans := ARRAY(
+        SELECT (o.slot, o.namespace, o.process_id)::process_key
         FROM orphans o
         WHERE (o.slot, o.namespace, o.process_id) > (p_slot, p_namespace, p_process_id)
         ORDER BY o.slot, o.namespace, o.process_id
-        LIMIT p_limit
-    ) o;
-    v_held := lock_or_skip(v_orphans.slots, v_orphans.spaces, v_orphans.ids);
+        LIMIT p_limit);
+    v_held := lock_or_skip(v_orphans);
     v_now := coalesce(p_now, clock_timestamp());
 
-    SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
-        array_agg(p.process_id) AS ids,
-        array_agg('JOB_CANCELLED: its leader was removed'::text) AS details
-    INTO v_halted
-    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids, v_held)
-        AS i (slot, namespace, process_id, is_held)
+    SELECT array_agg((p.slot, p.namespace, p.process_id)::process_key),
+        array_agg('JOB_CANCELLED: its leader was removed'::text)
+    INTO v_halted, v_details
+    FROM unnest(v_orphans, v_held) AS i (slot, namespace, process_id, is_held)
     JOIN orphans o USING (slot, namespace, process_id)
     JOIN processes p USING (slot, namespace, process_id, init_task_id)
     LEFT JOIN running r USING (slot, namespace, process_id)
     WHERE NOT i.is_held AND p.status IN ('init', 'running') AND r.task_id IS NULL;
-    IF v_halted.slots IS NOT NULL THEN
+    IF v_halted IS NOT NULL THEN
         SELECT h.cancelled, h.effects
         INTO cancelled, effects
         FROM halt_processes(
-            v_now, p_replica_id, p_starvation_timeout, 'error', v_halted.slots, v_halted.spaces,
-            v_halted.ids, v_halted.details) h;
-        upkeep := end_jobs(
-            v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
-            array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
-            v_halted.details);
+            v_now, p_replica_id, p_starvation_timeout, 'error', v_halted, v_details) h;
+        upkeep := end_jobs(v_now, v_halted, 'failed', v_details);
     END IF;
     DELETE FROM orphans o
-    USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids, v_held)
-        AS i (slot, namespace, process_id, is_held)
+    USING unnest(v_orphans, v_held) AS i (slot, namespace, process_id, is_held)
     WHERE (o.slot, o.namespace, o.process_id) = (i.slot, i.namespace, i.process_id)
         AND NOT i.is_held
         AND (
@@ -78,10 +66,8 @@ BEGIN
             WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
                 AND p.init_task_id = o.init_task_id
         ) IS NULL;
-    stopped := coalesce(cardinality(v_halted.slots), 0);
-    has_more := coalesce(cardinality(v_orphans.slots), 0) >= p_limit;
-    slot := v_orphans.slots[cardinality(v_orphans.slots)];
-    namespace := v_orphans.spaces[cardinality(v_orphans.slots)];
-    process_id := v_orphans.ids[cardinality(v_orphans.slots)];
+    stopped := coalesce(cardinality(v_halted), 0);
+    has_more := cardinality(v_orphans) >= p_limit;
+    SELECT o.* INTO slot, namespace, process_id FROM unnest(v_orphans[cardinality(v_orphans):]) AS o;
 END;
 $$;

@@ -1,0 +1,2 @@
+-- The key of a process, as an item of a list.
+CREATE TYPE process_key AS (slot smallint, namespace text, process_id text);
