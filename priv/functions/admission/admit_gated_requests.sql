@@ -1,26 +1,11 @@
--- Admits calls and notifies that carry constraints, as admit_requests does those without, and has them
--- wait for what they name. None is leased: what is available at once is due, and in the row of effects.
+-- Admits calls and notifies with constraints, as admit_requests does those without, and lets them wait for what
+-- they name. None is leased, so p_run is false: what is available at once is due, and in the row of effects.
 -- Locks: as admit_requests, then as settle_gates.
 -- Returns: as admit_requests; and one row more, without an item, whose effects are those of settle_gates.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.
 CREATE FUNCTION admit_gated_requests(
-    p_now                timestamptz,
-    p_replica_id         bigint,
+    LIKE admit_requests,
     p_starvation_timeout double precision,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_head               integer[],
-    p_task_type          text[],
-    p_args               bytea[],
-    p_caller_context     json[],
-    p_trace_context      json[],
-    p_history_after      bigint[],
-    p_history_limit      integer[],
-    p_history_backward   boolean[],
-    p_idempotency_key    text[],
-    p_fingerprint        bytea[],
-    p_waits              boolean[],
     p_constraints        json[]
 )
 RETURNS SETOF admitted_request
@@ -39,7 +24,7 @@ BEGIN
             p_now, p_replica_id, p_slot, p_namespace, p_process_id, p_head, p_task_type, p_args,
             p_caller_context, p_trace_context, p_history_after, p_history_limit,
             p_history_backward, p_idempotency_key, p_fingerprint, p_waits,
-            array_fill(false, ARRAY[cardinality(p_slot)]), NULL)
+            p_run, p_expires_after)
     LOOP
         v_now := v_row.admitted_at;
         IF v_row.verdict = 'accepted' THEN

@@ -150,16 +150,11 @@ BEGIN
                 INTO v_known
                 FROM find_reply(p_namespace[item], p_process_id[item], p_idempotency_key[item]) a;
                 IF FOUND THEN
-                    verdict := v_known.verdict;
-                    task_id := v_known.task_id;
-                    task_type := v_known.task_type;
-                    task_status := v_known.status;
-                    response := v_known.response;
-                    error_code := v_known.error_code;
-                    error_reason := v_known.error_reason;
-                    error_message := v_known.error_message;
-                    error_rejected := v_known.error_rejected;
-                    error_metadata := v_known.error_metadata;
+                    SELECT v_known.verdict, v_known.task_id, v_known.task_type, v_known.status,
+                        v_known.response, v_known.error_code, v_known.error_reason,
+                        v_known.error_message, v_known.error_rejected, v_known.error_metadata
+                    INTO verdict, task_id, task_type, task_status, response, error_code,
+                        error_reason, error_message, error_rejected, error_metadata;
                 END IF;
             END IF;
         ELSIF verdict = 'accepted' THEN

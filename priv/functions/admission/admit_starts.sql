@@ -120,19 +120,13 @@ BEGIN
             v_tokens[v_known.item] := NULL;
             v_is_known[v_known.item] := true;
             item := v_known.item;
+            verdict := CASE WHEN v_known.is_same THEN 'duplicate' ELSE 'key_reused' END;
             IF v_known.is_same THEN
-                verdict := 'duplicate';
-                task_id := v_known.task_id;
-                task_type := v_known.task_type;
-                task_status := v_known.status;
-                response := v_known.response;
-                error_code := v_known.error_code;
-                error_reason := v_known.error_reason;
-                error_message := v_known.error_message;
-                error_rejected := v_known.error_rejected;
-                error_metadata := v_known.error_metadata;
-            ELSE
-                verdict := 'key_reused';
+                SELECT v_known.task_id, v_known.task_type, v_known.status, v_known.response,
+                    v_known.error_code, v_known.error_reason, v_known.error_message,
+                    v_known.error_rejected, v_known.error_metadata
+                INTO task_id, task_type, task_status, response, error_code, error_reason,
+                    error_message, error_rejected, error_metadata;
             END IF;
             RETURN NEXT;
             task_id := NULL; task_status := NULL; response := NULL; error_code := NULL;

@@ -25,18 +25,15 @@ BEGIN
     FOR NO KEY UPDATE;
     process_exists := FOUND;
 
-    IF p_task_id IS NULL THEN
+    p_task_id := coalesce(p_task_id, (
         SELECT t.task_id
-        INTO p_task_id
         FROM tasks t
         WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
-            = (p_slot, p_namespace, p_process_id, p_idempotency_key);
-        IF NOT FOUND THEN
-            SELECT a.task_id
-            INTO p_task_id
-            FROM find_reply(p_namespace, p_process_id, p_idempotency_key) a;
-        END IF;
-    END IF;
+            = (p_slot, p_namespace, p_process_id, p_idempotency_key)
+    ), (
+        SELECT a.task_id
+        FROM find_reply(p_namespace, p_process_id, p_idempotency_key) a
+    ));
 
     UPDATE tasks t
     SET reply_to = array_append(t.reply_to, p_replica_id)
@@ -45,24 +42,24 @@ BEGIN
         AND t.status NOT IN ('finished', 'error', 'cancelled')
         AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to));
 
-    SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
-        t.error_message, t.error_rejected, t.error_metadata
-    INTO task_id, task_type, status, response, error_code, error_reason,
-        error_message, error_rejected, error_metadata
-    FROM tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-        = (p_slot, p_namespace, p_process_id, p_task_id);
-
-    IF NOT FOUND THEN
+    SELECT w.*
+    INTO task_id, task_type, status, response, error_code, error_reason, error_message,
+        error_rejected, error_metadata
+    FROM (
+        SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
+            t.error_message, t.error_rejected, t.error_metadata
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, p_task_id)
+        UNION ALL
         SELECT a.task_id, a.task_type, a.status, a.response, a.error_code, a.error_reason,
             a.error_message, a.error_rejected, a.error_metadata
-        INTO task_id, task_type, status, response, error_code, error_reason,
-            error_message, error_rejected, error_metadata
         FROM replies a
         WHERE a.task_id = p_task_id
             AND coalesce(a.namespace, p_namespace) = p_namespace
-            AND coalesce(a.process_id, p_process_id) = p_process_id;
-    END IF;
+            AND coalesce(a.process_id, p_process_id) = p_process_id
+    ) w
+    LIMIT 1;
     RETURN NEXT;
 END;
 $$;

@@ -29,19 +29,16 @@ DECLARE
 BEGIN
     v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
     v_now := coalesce(p_now, clock_timestamp());
-    IF p_task_id IS NULL THEN
-        SELECT *
-        INTO v_task
+    p_task_id := coalesce(p_task_id, (
+        SELECT t.task_id
         FROM tasks t
         WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
-            = (p_slot, p_namespace, p_process_id, p_idempotency_key);
-    ELSE
-        SELECT *
-        INTO v_task
-        FROM tasks t
-        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-            = (p_slot, p_namespace, p_process_id, p_task_id);
-    END IF;
+            = (p_slot, p_namespace, p_process_id, p_idempotency_key)));
+    SELECT *
+    INTO v_task
+    FROM tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_slot, p_namespace, p_process_id, p_task_id);
     task_id := v_task.task_id;
     task_type := v_task.task_type;
     verdict := CASE

@@ -117,28 +117,27 @@ BEGIN
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, a.free, NULL
         FROM admit_requests(
-            p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id,
-            v_heads, v_rows.task_type,
-            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
-            v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
-            v_rows.no, v_rows.no, v_rows.never) a
+            p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_heads,
+            v_rows.task_type, v_rows.args, v_rows.caller_context, v_rows.trace,
+            v_rows.history_after, v_rows.history_limit, v_rows.history_backward, v_rows.task_key,
+            v_rows.fingerprint, v_rows.no, v_rows.no, v_rows.never) a
         WHERE p_kind = 'request'
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_starts(
-            p_now, p_replica_id, p_starvation_timeout, v_rows.slot, v_rows.namespace, v_rows.process_id,
-            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
-            v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
-            v_rows.metadata, v_rows.no, v_rows.constraints) a
+            p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
+            v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
+            v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
+            v_rows.no, v_rows.no, v_rows.never, p_starvation_timeout, v_rows.constraints) a
         WHERE p_kind = 'gated_start'
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_requests(
-            p_now, p_replica_id, p_starvation_timeout, v_rows.slot, v_rows.namespace, v_rows.process_id,
-            v_heads, v_rows.task_type,
-            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
-            v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
-            v_rows.no, v_rows.constraints) a
+            p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_heads,
+            v_rows.task_type, v_rows.args, v_rows.caller_context, v_rows.trace,
+            v_rows.history_after, v_rows.history_limit, v_rows.history_backward, v_rows.task_key,
+            v_rows.fingerprint, v_rows.no, v_rows.no, v_rows.never, p_starvation_timeout,
+            v_rows.constraints) a
         WHERE p_kind = 'gated_request'
     LOOP
         IF v_said.verdict = 'gone' THEN

@@ -33,25 +33,7 @@ CREATE FUNCTION settle_job_tasks(
     p_leads            boolean[],
     p_fails_job        boolean[],
     l_item             integer[],
-    l_deadline_at      timestamptz[],
-    l_timeout          double precision[],
-    l_schedule_id      text[],
-    l_caller_context   json[],
-    l_trace_context    json[],
-    g_leader           integer[],
-    g_ordinal          integer[],
-    g_name             text[],
-    g_slot             smallint[],
-    g_namespace        text[],
-    g_process_id       text[],
-    g_args             bytea[],
-    g_options          json[],
-    g_constraints      json[],
-    g_predecessors     text[],
-    g_successors       text[],
-    a_leader           integer[],
-    a_ordinal          integer[],
-    a_successors       text[]
+    LIKE added_nodes
 )
 RETURNS SETOF settled_task
 BY INDEX

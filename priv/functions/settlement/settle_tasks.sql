@@ -104,17 +104,18 @@ BEGIN
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
     IF 'remove' = ANY (p_outcome) THEN
-        RETURN QUERY
-        SELECT g.item, v_now, NULL::process_status, NULL::timestamptz, NULL::bigint,
-            g.reply_to, g.cancelled,
-            NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::task_type, NULL::integer,
-            NULL::bigint, NULL::bytea, NULL::json, NULL::json, NULL::bigint, NULL::integer,
-            NULL::boolean, NULL::double precision, NULL::timestamptz, NULL::timestamptz, NULL::jsonb,
-            NULL::jsonb, NULL::jsonb
-        FROM settle_removals(
-            v_now, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_response,
-            p_error_code, p_error_reason, p_error_message, p_error_rejected, p_error_metadata
-        ) g;
+        settled_at := v_now;
+        FOR item, reply_to, cancelled IN
+            SELECT *
+            FROM settle_removals(
+                v_now, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_response,
+                p_error_code, p_error_reason, p_error_message, p_error_rejected, p_error_metadata)
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+        settled_at := NULL;
+        reply_to := NULL;
+        cancelled := NULL;
     END IF;
 
     -- OFFSET 0 keeps the planner from melting the parts into one: a look-up stays one by the key.

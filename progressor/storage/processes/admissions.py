@@ -246,10 +246,10 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
             for request in requests
         ],
         "waits": [request.waits for request in requests],
+        # What has constraints is claimed once it has passed them.
+        "run": [entry.run and "constraints" not in wanted for entry in batch],
+        "expires_after": [entry.expires_after.total_seconds() for entry in batch],
     }
-    if "run" in wanted:
-        columns["run"] = [entry.run for entry in batch]
-        columns["expires_after"] = [entry.expires_after.total_seconds() for entry in batch]
     if "head" in wanted:
         columns["head"] = _heads(requests)
         columns["task_type"] = [request.task_type for request in requests]

@@ -1,35 +1,16 @@
 -- Adds nodes to the jobs of leaders, and creates missing jobs. domain/jobs/graph.py has checked the nodes; this
 -- function decides which are ready, and which are skipped because a predecessor of an earlier step has failed.
 --
--- l_*: a place per leader; l_adds: whether it does, or has lost its lease. g_*: a place per node; g_leader is the place of its leader in l_*.
--- a_*: successors to append to existing nodes.
+-- l_adds: whether a leader adds nodes, or has lost its lease; see added_nodes.
 -- Locks: none of its own; the caller has locked the leaders.
 CREATE FUNCTION add_nodes(
-    p_now            timestamptz,
-    p_replica_id     bigint,
-    l_adds           boolean[],
-    l_slot           smallint[],
-    l_namespace      text[],
-    l_process_id     text[],
-    l_deadline_at    timestamptz[],
-    l_timeout        double precision[],
-    l_schedule_id    text[],
-    l_caller_context json[],
-    l_trace_context  json[],
-    g_leader         integer[],
-    g_ordinal        integer[],
-    g_name           text[],
-    g_slot           smallint[],
-    g_namespace      text[],
-    g_process_id     text[],
-    g_args           bytea[],
-    g_options        json[],
-    g_constraints    json[],
-    g_predecessors   text[],
-    g_successors     text[],
-    a_leader         integer[],
-    a_ordinal        integer[],
-    a_successors     text[]
+    p_now        timestamptz,
+    p_replica_id bigint,
+    l_adds       boolean[],
+    l_slot       smallint[],
+    l_namespace  text[],
+    l_process_id text[],
+    LIKE added_nodes
 )
 RETURNS void
 BY INDEX
