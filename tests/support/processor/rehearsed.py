@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from progressor.sdk import Fail, Graph, Processor, ProcessStatus, Step
+from progressor.sdk import Graph, Processor
 from tests.support.engine.points import Points
 
 Seen = TypeVar("Seen")
@@ -38,19 +38,3 @@ def processor_of(name: str = "jobs", **handlers: Any) -> Processor[Any]:
     for handler_name, handler in handlers.items():
         getattr(processor, handler_name)(handler)
     return processor
-
-
-def breaking() -> Processor[Any]:
-    """Return a processor whose processes break at their timer, and can be repaired."""
-
-    def tick(step: Step[Any]) -> None:
-        if step.status is ProcessStatus.RUNNING:
-            raise Fail("at the timer")
-        step.complete("by the timer")
-
-    return processor_of(
-        init=lambda step: step.set_timer(after=1),
-        timeout=tick,
-        repair=lambda step: step.unset_timer(),
-        call=lambda step: step.complete("by a call"),
-    )

@@ -78,11 +78,14 @@ async def test_neither_an_error_nor_an_id_forges_a_line(plain_log: io.StringIO) 
     ],
 )
 async def test_a_failure_says_more_than_the_key_that_was_missing(
-    error: Exception, message: str
+    error: Exception, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = await ask(failing(error))
 
-    assert (response.failure.message, response.failure.reason) == (message, type(error).__name__)
+    assert response == pb.ProcessResponse(
+        failure=pb.Failure(code=2, message=message, reason=type(error).__name__)
+    )
+    assert caplog.records[0].__dict__["process_id"] == "order-1"
 
 
 PROGRAM = """
