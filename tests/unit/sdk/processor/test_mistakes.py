@@ -70,10 +70,13 @@ async def charge(_order: str) -> bool:
     return True
 
 
-async def served(processor: Processor[Any]) -> None:
-    """Serve a processor for a moment."""
-    async with running(processor, bind="127.0.0.1:0"):
-        pass
+async def served(*handlers: Any) -> None:
+    """Serve each handler for a moment, as that of calls."""
+    for handler in handlers:
+        processor = Processor("orders")
+        processor.call(handler)
+        async with running(processor, bind="127.0.0.1:0"):
+            pass
 
 
 # --- The type of the state
@@ -262,27 +265,6 @@ async def negating_it(_step: Step[Any]) -> bool:
     return not charge("order")  # type: ignore[truthy-bool]
 
 
-@pytest.mark.parametrize(
-    "handler",
-    [
-        discarding, discarding_plainly, deciding_by_it, keeping_it, emitting_it, looking_into_it,
-        negating_it,
-    ],
-)  # fmt: skip
-async def test_a_forgotten_await_is_refused_at_the_start(handler: Any) -> None:
-    processor = Processor("orders")
-    processor.call(handler)
-    line = handler.__code__.co_firstlineno + 1
-
-    with pytest.raises(TypeError) as raised:
-        await served(processor)
-
-    assert str(raised.value).startswith(
-        f"processor 'orders': call handler {handler.__qualname__} must await charge(...) "
-        f"({__file__}, line {line})"
-    )
-
-
 async def awaiting(step: Step[Any]) -> bool:
     first = charge("a")
     both = await asyncio.gather(first, charge("b"), *[charge(it) for it in ("c", "d")])
@@ -318,10 +300,7 @@ async def keeping_for_later(_step: Step[Any]) -> Any:
 
 
 async def test_what_is_awaited_somewhere_is_taken() -> None:
-    for handler in (awaiting, shadowing, keeping_for_later):
-        processor = Processor("orders")
-        processor.call(handler)
-        await served(processor)
+    await served(awaiting, shadowing, keeping_for_later)
 
 
 async def asked_by(handler: Callable[[Step[Any]], Any]) -> Any:
@@ -356,28 +335,29 @@ def asking_for_a_price(step: Step[Any]) -> int:
     return sum(len(it) for it in step.results_as(list[Price]).values())
 
 
+AWAIT = "must await charge(...)"
+
+
 @pytest.mark.parametrize(
-    ("handler", "words"),
+    ("handler", "beginning", "end"),
     [
-        (asking_for_two_dataclasses, "more than one dataclass"),
-        (asking_for_a_price, "JSON cannot represent `Price`"),
+        *((it, AWAIT, "") for it in (discarding, deciding_by_it, keeping_it, emitting_it)),
+        *((it, AWAIT, "") for it in (looking_into_it, negating_it)),
+        (discarding_plainly, AWAIT, "; make the handler `async def`"),
+        (asking_for_two_dataclasses, "requests a `", "more than one dataclass"),
+        (asking_for_a_price, "requests a `", "JSON cannot represent `Price`"),
     ],
 )
-async def test_a_type_that_can_never_be_read_is_refused_at_the_start(
-    handler: Any, words: str
+async def test_what_the_source_of_a_handler_gets_wrong_is_refused_at_the_start(
+    handler: Any, beginning: str, end: str
 ) -> None:
-    processor = Processor("orders")
-    processor.call(handler)
-    line = handler.__code__.co_firstlineno + 1
-
     with pytest.raises(TypeError) as raised:
-        await served(processor)
+        await served(handler)
 
-    assert str(raised.value).startswith(
-        f"processor 'orders': call handler {handler.__qualname__} requests a `"
-    )
-    assert f"({__file__}, line {line}): " in str(raised.value)
-    assert words in str(raised.value)
+    told, line = str(raised.value), handler.__code__.co_firstlineno + 1
+    assert told.startswith(f"processor 'orders': call handler {handler.__qualname__} {beginning}")
+    assert f"({__file__}, line {line})" in told
+    assert end in told
 
 
 KINDS: dict[type[Any], Any] = {Cash: Card}
@@ -396,9 +376,7 @@ async def asking(step: Step[Any]) -> None:
 
 
 async def test_types_that_may_be_read_can_be_asked_for() -> None:
-    processor = Processor("orders")
-    processor.call(asking)
-    await served(processor)
+    await served(asking)
 
 
 # --- No handlers
@@ -406,7 +384,8 @@ async def test_types_that_may_be_read_can_be_asked_for() -> None:
 
 async def test_a_processor_without_handlers_is_not_served() -> None:
     with pytest.raises(ValueError, match=r"processor 'orders' has no handlers: .*@processor.init"):
-        await served(Processor("orders"))
+        async with Processor("orders").running("127.0.0.1:0"):
+            pass
 
 
 # --- The state that a step sets
