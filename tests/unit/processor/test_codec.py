@@ -1,15 +1,14 @@
 """What goes to a processor, and what is made of its answers."""
 
-import dataclasses
 import datetime as dt
 from typing import Any
 
 import pytest
-from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, struct_pb2, text_format, timestamp_pb2
 
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
 from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
-from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.processes.intent import (
     Complete,
     Failed,
@@ -22,15 +21,20 @@ from progressor.domain.processes.intent import (
 )
 from progressor.domain.processes.process import Process, ProcessStatus, process_key
 from progressor.domain.processes.task import NodeOutcome, NodeState, RunningTask, TaskType
-from progressor.processor import codec
+from progressor.processor import codec, failures
 from progressor.v1 import namespace_service_pb2, nodes_pb2, processor_service_pb2, types_pb2
-from tests.support.builders import make_error, make_task
-from tests.support.clock import START
+from tests.support.builders import make_error
 
 NOW = dt.datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=dt.UTC)
 PAYLOAD_BYTES_MAX = 100
 TOO_LARGE = b"x" * (PAYLOAD_BYTES_MAX + 1)
 
+OUTCOMES = (
+    NodeOutcome(name="a", state=NodeState.DONE, result=b"result"),
+    NodeOutcome(name="b", state=NodeState.FAILED, error=make_error()),
+    NodeOutcome(name="c", state=NodeState.SKIPPED, skipped_because_of="b"),
+    NodeOutcome(name="d", state=NodeState.CANCELLED),
+)
 PROCESS = Process(
     key=process_key("orders", "order-1"),
     status=ProcessStatus.ERROR,
@@ -39,8 +43,8 @@ PROCESS = Process(
     aux_state=b"state",
     metadata={"customer": "c-7", "total": 12.5},
     corrupted_by=41,
-    created_at=NOW - dt.timedelta(days=1),
-    status_changed_at=NOW - dt.timedelta(hours=1),
+    created_at=NOW,
+    status_changed_at=NOW + dt.timedelta(seconds=1),
     last_event_id=2,
     init_task_id=40,
     result=None,
@@ -48,26 +52,56 @@ PROCESS = Process(
 TASK = RunningTask(
     process=PROCESS,
     task_id=42,
-    task_type=TaskType.REPAIR,
+    task_type=TaskType.JOIN,
     attempt=3,
     token=99,
     args=b"args",
     caller_context={"user": "u-1"},
-    trace_context={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    trace_context={"traceparent": "00-a-b-01"},
     history_range=None,
     step_timeout=None,
-    scheduled_at=NOW - dt.timedelta(seconds=2),
+    scheduled_at=NOW + dt.timedelta(seconds=2),
     started_at=NOW,
     first_started_at=NOW,
+    nodes=OUTCOMES,
 )
 EVENT = Event(
     event_id=1,
-    occurred_at=NOW - dt.timedelta(days=1),
+    occurred_at=NOW + dt.timedelta(seconds=3),
     payload=b"created",
     format_version=2,
     metadata={"by": "u-1"},
     task_id=40,
 )
+REQUEST = """
+process {
+  namespace: "orders" process_id: "order-1" aux_state: "state" detail: "went wrong"
+  status: PROCESS_STATUS_ERROR previous_status: PROCESS_STATUS_RUNNING
+  corrupted_by: 41 last_event_id: 2
+  metadata {
+    fields { key: "customer" value { string_value: "c-7" } }
+    fields { key: "total" value { number_value: 12.5 } }
+  }
+  created_at { seconds: 1777863721 nanos: 123456000 }
+  status_changed_at { seconds: 1777863722 nanos: 123456000 }
+}
+history {
+  event_id: 1 payload: "created" format_version: 2 task_id: 40
+  metadata { fields { key: "by" value { string_value: "u-1" } } }
+  occurred_at { seconds: 1777863724 nanos: 123456000 }
+}
+task {
+  task_id: 42 type: TASK_TYPE_JOIN args: "args" attempt: 3 token: 99
+  caller_context { key: "user" value: "u-1" }
+  trace_context { key: "traceparent" value: "00-a-b-01" }
+  scheduled_at { seconds: 1777863723 nanos: 123456000 }
+  nodes { name: "a" state: NODE_STATE_DONE result: "result" }
+  nodes { name: "b" state: NODE_STATE_FAILED error { code: 13 reason: "BUG" message: "it broke" } }
+  nodes { name: "c" state: NODE_STATE_SKIPPED skipped_because_of: "b" }
+  nodes { name: "d" state: NODE_STATE_CANCELLED }
+}
+deadline { seconds: 1777863751 nanos: 123456000 }
+"""
 
 
 def decode(
@@ -104,28 +138,11 @@ def struct(**fields: struct_pb2.Value) -> struct_pb2.Struct:
     return struct_pb2.Struct(fields=fields)
 
 
-def test_a_request_tells_all_of_process_history_task_and_deadline() -> None:
+def test_a_request_tells_all_of_process_history_task_nodes_and_deadline() -> None:
     packed = codec.encode_request(TASK, (EVENT,), NOW + dt.timedelta(seconds=30))
 
-    request = processor_service_pb2.ProcessRequest.FromString(packed)
-    process, task, event = request.process, request.task, request.history[0]
-    assert (process.namespace, process.process_id) == ("orders", "order-1")
-    assert process.status == types_pb2.PROCESS_STATUS_ERROR
-    assert process.previous_status == types_pb2.PROCESS_STATUS_RUNNING
-    assert (process.detail, process.corrupted_by) == ("went wrong", 41)
-    assert (process.aux_state, process.last_event_id) == (b"state", 2)
-    assert dict(process.metadata) == {"customer": "c-7", "total": 12.5}
-    assert process.created_at.ToDatetime(dt.UTC) == PROCESS.created_at
-    assert process.status_changed_at.ToDatetime(dt.UTC) == PROCESS.status_changed_at
-    assert (task.task_id, task.type) == (42, types_pb2.TASK_TYPE_REPAIR)
-    assert (task.args, task.attempt, task.token) == (b"args", 3, 99)
-    assert task.scheduled_at.ToDatetime(dt.UTC) == TASK.scheduled_at
-    assert dict(task.caller_context) == TASK.caller_context
-    assert dict(task.trace_context) == TASK.trace_context
-    assert (event.event_id, event.payload, event.format_version) == (1, b"created", 2)
-    assert (event.task_id, dict(event.metadata)) == (40, {"by": "u-1"})
-    assert event.occurred_at.ToDatetime(dt.UTC) == EVENT.occurred_at
-    assert request.deadline.ToDatetime(dt.UTC) == NOW + dt.timedelta(seconds=30)
+    expected = text_format.Parse(REQUEST, processor_service_pb2.ProcessRequest())
+    assert processor_service_pb2.ProcessRequest.FromString(packed) == expected
 
 
 TIMER_CHANGES: list[tuple[dict[str, Any], object]] = [
@@ -147,41 +164,6 @@ def test_a_timer_stands_beside_every_action(
     assert isinstance(answer, Succeeded)
     assert answer.intent.timer == change
     assert (answer.intent.action is None) == (action == {})
-
-
-def test_a_timer_comes_with_all_that_was_asked_for_it() -> None:
-    timer = types_pb2.SetTimer(
-        at=timestamp_pb2.Timestamp(seconds=1_800_000_000, nanos=1_999),
-        remove=True,
-        args=b"args",
-        history_range=types_pb2.HistoryRange(
-            after=3, limit=0, direction=types_pb2.DIRECTION_BACKWARD
-        ),
-        step_timeout=duration_pb2.Duration(nanos=1_000_000),
-    )
-
-    answer = decode(answer_of(set_timer=timer))
-
-    assert isinstance(answer, Succeeded)
-    assert answer.intent.timer == SetTimer(
-        at=dt.datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=dt.UTC),
-        remove=True,
-        args=b"args",
-        history_range=HistoryRange(after=3, limit=0, direction=Direction.BACKWARD),
-        step_timeout=dt.timedelta(milliseconds=1),
-    )
-
-
-def test_payloads_may_be_as_large_as_the_namespace_allows() -> None:
-    largest = b"x" * PAYLOAD_BYTES_MAX
-    response = answer_of(
-        events=[event_of(payload=largest)],
-        aux_state=largest,
-        response=largest,
-        complete={"result": largest},
-    )
-
-    assert isinstance(decode(response), Succeeded)
 
 
 def test_ten_thousand_events_are_taken_and_one_more_is_not() -> None:
@@ -216,6 +198,107 @@ def nodes(**fields: Any) -> processor_service_pb2.ProcessResponse:
 
 def job(**fields: Any) -> processor_service_pb2.ProcessResponse:
     return answer_of(start_nodes={"nodes": [{"name": "a"}], **fields})
+
+
+def started(*specs: NodeSpec, **fields: Any) -> Succeeded:
+    return Succeeded(Intent(action=StartNodes(nodes=specs, **fields)))
+
+
+A, B = NodeSpec(name="a"), NodeSpec(name="b")
+LARGEST = b"x" * PAYLOAD_BYTES_MAX
+VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]] = {
+    "a timer with all of its fields": (
+        set_timer(
+            at={"seconds": 1_800_000_000, "nanos": 1_999},
+            remove=True,
+            args=b"args",
+            history_range={"after": 3, "limit": 0, "direction": types_pb2.DIRECTION_BACKWARD},
+            step_timeout={"nanos": 1_000_000},
+        ),
+        Succeeded(
+            Intent(
+                timer=SetTimer(
+                    at=dt.datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=dt.UTC),
+                    remove=True,
+                    args=b"args",
+                    history_range=HistoryRange(after=3, limit=0, direction=Direction.BACKWARD),
+                    step_timeout=dt.timedelta(milliseconds=1),
+                )
+            )
+        ),
+    ),
+    "payloads as large as the namespace allows": (
+        answer_of(
+            events=[event_of(payload=LARGEST)],
+            aux_state=LARGEST,
+            response=LARGEST,
+            complete={"result": LARGEST},
+        ),
+        Succeeded(
+            Intent(
+                events=(NewEvent(payload=LARGEST),),
+                aux_state=LARGEST,
+                response=LARGEST,
+                action=Complete(LARGEST),
+            )
+        ),
+    ),
+    "constraints that say nothing": (
+        nodes(constraints=types_pb2.Constraints(priority=2)), started(A, B)
+    ),
+    "a job without a deadline": (job(), started(A)),
+    "a job with a timeout": (
+        job(timeout={"nanos": 1_000}), started(A, timeout=dt.timedelta(microseconds=1))
+    ),
+    "a job with a deadline": (
+        job(deadline={"seconds": 1}),
+        started(A, deadline=dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)),
+    ),
+    "a target that does not serve the namespace": (
+        answer_of(failure={"code": 12, "reason": "NO_PROCESSOR", "message": "who?"}),
+        failures.misconfigured(12, "NO_PROCESSOR", "who?"),
+    ),
+    "a target that does not accept the engine": (
+        answer_of(failure={"code": 16, "reason": "NO_PROCESSOR", "message": "who?"}),
+        failures.misconfigured(16, "NO_PROCESSOR", "who?"),
+    ),
+    "a failure without a reason": (
+        answer_of(failure={"code": 14, "message": "busy", "retry_after": {"seconds": 2}}),
+        Failed(
+            code=14,
+            reason="UNAVAILABLE",
+            message="busy",
+            retryable=True,
+            retry_after=dt.timedelta(seconds=2),
+        ),
+    ),
+    "a reject without a code": (
+        answer_of(reject={"message": "no"}), Rejected(code=2, message="no")
+    ),
+    "texts that PostgreSQL cannot store": (
+        answer_of(
+            reject={
+                "code": 9,
+                "message": "\0" + "é" * 5000,
+                "reason": "R\0" * 300,
+                "metadata": {"a\0": "b\0"},
+            }
+        ),
+        Rejected(code=9, message="é" * 2048, reason="R" * 256, metadata={"a": "b"}),
+    ),
+}  # fmt: skip
+for code in sorted({*range(1, 17)} - {12, 16}):
+    VALID[f"a failure with code {code}"] = (
+        answer_of(failure={"code": code, "reason": "R"}),
+        Failed(code=code, reason="R", message="", retryable=code in {8, 10, 14}),
+    )
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_a_valid_answer_becomes_an_outcome(name: str) -> None:
+    response, expected = VALID[name]
+
+    assert decode(response) == expected
 
 
 UNREADABLE, UNNAMED = types_pb2.Order(key="k", version="x"), types_pb2.GateUse(gate="")
@@ -330,27 +413,6 @@ def test_a_field_that_this_release_does_not_know_is_ignored() -> None:
     assert answer == Succeeded(Intent(response=b"r", action=Complete(b"end")))
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (12, "the target does not serve this namespace: UNIMPLEMENTED NO_PROCESSOR: who?"),
-        (16, "the target does not accept this engine: UNAUTHENTICATED NO_PROCESSOR: who?"),
-    ],
-)
-def test_a_failure_of_the_configuration_counts_as_unreachable(code: int, words: str) -> None:
-    failure = {"code": code, "reason": "NO_PROCESSOR", "message": "who?"}
-
-    assert decode(answer_of(failure=failure)) == Failed(
-        code=14, reason="PROCESSOR_UNAVAILABLE", message=words, retryable=True, misconfigured=True
-    )
-
-
-def test_metadata_may_be_as_deep_as_any_reader_of_a_trace_can_follow() -> None:
-    answer = decode(answer_of(metadata=nested(30)))
-
-    assert isinstance(answer, Succeeded)
-
-
 @pytest.mark.parametrize("task_type", [TaskType.TIMEOUT, TaskType.JOIN])
 def test_what_nobody_asked_for_cannot_be_rejected(task_type: TaskType) -> None:
     response = answer_of(reject={"code": 9})
@@ -371,100 +433,15 @@ def test_what_stands_beside_a_refusal_or_failure_is_ignored(action: str) -> None
     assert answer.code == 9
 
 
-@pytest.mark.parametrize("code", sorted({*range(1, 17)} - {12, 16}))
-def test_a_failure_is_retryable_by_its_code_alone(code: int) -> None:
-    response = answer_of(failure={"code": code, "reason": "R"})
-
-    assert decode(response) == Failed(
-        code=code, reason="R", message="", retryable=code in {8, 10, 14}
-    )
-
-
-def test_a_failure_without_a_reason_has_the_name_of_its_code() -> None:
-    failure = processor_service_pb2.Failure(
-        code=14, message="busy", retry_after=duration_pb2.Duration(seconds=2)
-    )
-
-    assert decode(answer_of(failure=failure)) == Failed(
-        code=14,
-        reason="UNAVAILABLE",
-        message="busy",
-        retryable=True,
-        retry_after=dt.timedelta(seconds=2),
-    )
-
-
-def test_texts_are_made_storable() -> None:
-    reject = processor_service_pb2.Reject(
-        code=9, message="\0" + "é" * 5000, reason="R\0" * 300, metadata={"a\0": "b\0"}
-    )
-
-    answer = decode(answer_of(reject=reject))
-
-    assert answer == Rejected(code=9, message="é" * 2048, reason="R" * 256, metadata={"a": "b"})
-
-
-def test_constraints_that_say_nothing_are_none() -> None:
-    answer = decode(nodes(constraints=types_pb2.Constraints(priority=2)))
-
-    assert answer == Succeeded(
-        Intent(action=StartNodes(nodes=(NodeSpec(name="a"), NodeSpec(name="b"))))
-    )
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (job(), (None, None)),
-        (job(timeout=duration_pb2.Duration(nanos=1_000)), (None, dt.timedelta(microseconds=1))),
-        (job(deadline=timestamp_pb2.Timestamp(seconds=1)),
-         (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), None)),
-    ],
-)  # fmt: skip
-def test_a_job_has_a_deadline_or_a_timeout_or_neither(
-    message: processor_service_pb2.ProcessResponse, expected: tuple[object, object]
-) -> None:
-    answer = decode(message)
-
-    assert isinstance(answer, Succeeded)
-    action = answer.intent.action
-    assert isinstance(action, StartNodes)
-    assert (action.deadline, action.timeout) == expected
-
-
-def test_the_bytes_of_a_graph_are_bounded() -> None:
+def test_the_depth_of_metadata_and_the_bytes_of_a_graph_have_bounds() -> None:
     large = nodes_pb2.NodeSpec(name="a", args=b"x" * (GRAPH_BYTES_MAX // 2))
 
-    answer = decode(
+    deep = decode(answer_of(metadata=nested(30)))
+    too_large = decode(
         answer_of(start_nodes={"nodes": [large] * 2}), payload_bytes_max=GRAPH_BYTES_MAX
     )
 
-    assert isinstance(answer, Failed)
-    assert answer.message == (
+    assert isinstance(deep, Succeeded)
+    assert too_large == invalid(
         f"start_nodes: must be at most 33554432 bytes, got {GRAPH_BYTES_MAX + 26}"
     )
-
-
-def test_a_leader_hears_how_each_node_has_ended() -> None:
-    outcomes = (
-        NodeOutcome(name="a", state=NodeState.DONE, result=b"result"),
-        NodeOutcome(name="b", state=NodeState.FAILED, error=make_error()),
-        NodeOutcome(name="c", state=NodeState.SKIPPED, skipped_because_of="b"),
-        NodeOutcome(name="d", state=NodeState.CANCELLED),
-    )
-    task = dataclasses.replace(make_task(task_type=TaskType.JOIN), nodes=outcomes)
-
-    sent = processor_service_pb2.ProcessRequest.FromString(codec.encode_request(task, (), START))
-
-    error = make_error()
-    assert sent.task.type == types_pb2.TASK_TYPE_JOIN
-    assert list(sent.task.nodes) == [
-        nodes_pb2.NodeOutcome(name="a", state=nodes_pb2.NODE_STATE_DONE, result=b"result"),
-        nodes_pb2.NodeOutcome(
-            name="b",
-            state=nodes_pb2.NODE_STATE_FAILED,
-            error=types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message),
-        ),
-        nodes_pb2.NodeOutcome(name="c", state=nodes_pb2.NODE_STATE_SKIPPED, skipped_because_of="b"),
-        nodes_pb2.NodeOutcome(name="d", state=nodes_pb2.NODE_STATE_CANCELLED),
-    ]
