@@ -284,7 +284,7 @@ class JobsMachine(StoredMachine):
             return
         name, node = chosen
         at = self.stores[store]
-        repaired = self.do(at.store.writes.simple_repair(key_of(f"{name}/{node}")))
+        repaired = self.do(at.store.simple_repair(key_of(f"{name}/{node}")))
         if repaired.verdict is Verdict.ACCEPTED and repaired.due is None:
             self._begin_again(name, node)
             # It runs, and has nothing to do.
@@ -298,7 +298,7 @@ class JobsMachine(StoredMachine):
             which, [leader for leader, job in self.jobs.items() if job.state == "failed"]
         )
         if name is not None:
-            self.do(self.stores[store].store.writes.simple_repair(key_of(name)))
+            self.do(self.stores[store].store.simple_repair(key_of(name)))
             self.jobs[name].state = "running"
             self.compare()
 
@@ -315,7 +315,7 @@ class JobsMachine(StoredMachine):
         if chosen is None or not really:
             return
         name, node = chosen
-        self.do(self.stores[store].store.writes.remove(key_of(f"{name}/{node}")))
+        self.do(self.stores[store].store.remove(key_of(f"{name}/{node}")))
         self._forget(lambda process_id: process_id == f"{name}/{node}")
         job = self.jobs[name]
         job.nodes[node].has_follower = False
@@ -330,7 +330,7 @@ class JobsMachine(StoredMachine):
         if name is None or not really:
             return
         at = self.stores[store]
-        self.do(at.store.writes.remove(key_of(name)))
+        self.do(at.store.remove(key_of(name)))
         self._forget(lambda process_id: process_id == name)
         del self.jobs[name]
         self.do(at.control.stop_orphans())

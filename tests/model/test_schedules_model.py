@@ -91,7 +91,7 @@ class ScheduleMachine(StoredMachine):
         instant, store = at_work[which % len(at_work)], self.timetable.store
         [run] = [each for each in self._runs() if each.instant == instant]
         if how == "gone":
-            self.do(store.writes.remove(process_of(run)))
+            self.do(store.remove(process_of(run)))
         else:
             [claimed] = self.do(store.claim(process_of(run), run.task_id))
             outcome = success(Complete(result=b"")) if how == "done" else BROKEN

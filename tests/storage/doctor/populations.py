@@ -33,9 +33,9 @@ async def populate(store: Store) -> None:
     timer = (await store.settled(init, success(SetTimer(after=NO_TIME)))).next
     assert timer is not None
     await store.settled(timer, BROKEN)
-    await store.writes.simple_repair(broken_by_timer)
+    await store.simple_repair(broken_by_timer)
     await store.admit(a_request(broken_by_timer, TaskType.REPAIR), run=False)
-    await store.writes.put(
+    await store.put(
         Import(
             key=fresh_key(),
             status=ProcessStatus.RUNNING,

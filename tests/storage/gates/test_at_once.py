@@ -144,10 +144,7 @@ class GatedStorage:
                 self.note_due(task.key, written.due.task_id, written.due.due_at)
 
     def set_gate(self, gate: str, capacity: int, store: int) -> None:
-        writes = self.stores[store].writes
-        self.run(writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
-        while not self.run(writes.evict_holders(LoweredGate(NAMESPACE.name, gate))).is_done:
-            pass
+        self.run(self.stores[store].set_gate(gate, capacity))
         self.hear()
         # No one else is at work: a holder that does not run has given way. Of another gate, one
         # that ran when its capacity was lowered, and was handed back since, keeps it.
@@ -266,7 +263,7 @@ class GatedStorage:
         """
         starts = self.observer.execute(_KEPT_STARTS).fetchall()
         for process_id, task_id in starts:
-            self.run(self.stores[0].writes.cancel(key_of(process_id), task_id))
+            self.run(self.stores[0].cancel(key_of(process_id), task_id))
         self.hear()
         return bool(starts)
 
@@ -354,27 +351,22 @@ class Party:
     async def cancel(self) -> None:
         if self.admitted:
             process_id, task_id = self.admitted.pop(self.random.randrange(len(self.admitted)))
-            await self.store.writes.cancel(key_of(process_id), task_id)
+            await self.store.cancel(key_of(process_id), task_id)
 
     async def set_gate(self) -> None:
         capacity = self.random.choice([0, 1, 1, 2, 3])
-        await self.store.writes.set_gate(
-            NAMESPACE.name,
-            gate := self.random.choice(GATES),
-            capacity=capacity,
-            expected_revision=0,
-        )
-        await self.store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate))
+        await self.store.set_capacity(gate := self.random.choice(GATES), capacity)
+        await self.store.evict_holders(LoweredGate(NAMESPACE.name, gate))
 
     async def renew(self) -> None:
         process_id = self.random.choice(PROCESSES)
         with contextlib.suppress(errors.ProcessNotFoundError):
-            await self.store.writes.remove(key_of(process_id))
+            await self.store.remove(key_of(process_id))
         request = a_request(key_of(process_id), TaskType.INIT, constraints=self.constraints())
         await self.storage.admit(request, self.number, run=True)
 
     async def simple_repair(self) -> None:
-        repaired = await self.store.writes.simple_repair(key_of(self.random.choice(PROCESSES)))
+        repaired = await self.store.simple_repair(key_of(self.random.choice(PROCESSES)))
         if repaired.due is not None:
             due = repaired.due
             self.storage.note_due(due.key, due.task_id, due.due_at)

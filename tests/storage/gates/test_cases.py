@@ -101,7 +101,7 @@ async def test_more_than_a_statement_promotes_are_all_told(store: Store) -> None
         await call(store, await started(store), gates("a"))
     assert told(store) == []
 
-    await store.writes.set_gate(NAMESPACE.name, "a", capacity=count + 1, expected_revision=0)
+    await store.set_capacity("a", count + 1)
     again = [it for promoted in store.reported for it in promoted.again]
     first = told(store)
     promoted = await store.gates.look_again(NAMESPACE.name, again)
@@ -254,7 +254,7 @@ async def test_a_timer_that_a_cancelled_call_kept_waiting_is_told_with_its_insta
     await store.settled(step, success(IN_HALF_A_SECOND), continues=False)
     store.reported.clear()
 
-    await store.writes.cancel(key, behind.task_id or 0)
+    await store.cancel(key, behind.task_id or 0)
 
     assert instants(store) == {(key, 0.5)}
 
@@ -313,7 +313,7 @@ async def test_a_queue_whose_head_is_cancelled_competes_by_the_priority_of_the_n
     await call(store, second, gates("a", priority=2))
     await call(store, await started(store), gates("a", "b", priority=3))
 
-    await store.writes.cancel(first, head.task_id or 0)
+    await store.cancel(first, head.task_id or 0)
     await store.settled(holder)
 
     assert [task.key for task in await claim_reported(store)] == [second]
@@ -338,7 +338,7 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store)
     [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
     holder = await running(store, await started(store), gates("a"))
-    await store.writes.simple_repair(key)
+    await store.simple_repair(key)
     repair = await store.run_task(a_request(key, TaskType.REPAIR))
     await store.settled(repair)
     await store.settled(holder)
@@ -362,13 +362,13 @@ async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
     await store.settled(await store.start(key), success(timer))
     [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
-    await store.writes.simple_repair(key)
+    await store.simple_repair(key)
     [again] = await claim_reported(store)
     repair = await store.admit(a_request(key, TaskType.REPAIR), run=False)
     await call(store, other, gates("a"))
     assert repair.task_id is not None
 
-    await store.writes.cancel(key, repair.task_id)
+    await store.cancel(key, repair.task_id)
 
     assert told(store) == []
     [holder] = (await store.gates.get(NAMESPACE.name, "a")).holders
@@ -389,7 +389,7 @@ async def test_the_next_version_is_told_by_its_order_while_its_process_is_locked
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR NO KEY UPDATE",
                 (second.process_id,),
             )
-            await new.writes.cancel(first, smaller.task_id or 0)
+            await new.cancel(first, smaller.task_id or 0)
         again = [it for promoted in new.reported for it in promoted.again]
         promoted = await new.gates.look_again(NAMESPACE.name, again)
 

@@ -78,7 +78,7 @@ async def one_more_comes(crowd: Crowd, store: Store) -> None:
 
 
 async def one_of_them_is_cancelled(crowd: Crowd, store: Store) -> None:
-    await store.writes.cancel(CROWDED, crowd.last_id)
+    await store.cancel(CROWDED, crowd.last_id)
 
 
 WORK: tuple[Callable[[Crowd, Store], Awaitable[None]], ...] = (

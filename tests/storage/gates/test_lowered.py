@@ -38,7 +38,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def holders(store: Store, count: int, *others: str) -> list[ProcessKey]:
     """Return processes whose init tasks are available through the gate, the oldest first."""
-    await store.writes.set_gate(*_gate(), capacity=2000, expected_revision=0)
+    await store.set_capacity(GATE.gate, 2000)
     return [await wanting(store, *others) for _ in range(count)]
 
 
@@ -53,21 +53,21 @@ async def wanting(store: Store, *others: str) -> ProcessKey:
 
 async def lower(store: Store, capacity: int) -> None:
     store.reported.clear()
-    await store.writes.set_gate(*_gate(), capacity=capacity, expected_revision=0)
+    await store.set_capacity(GATE.gate, capacity)
 
 
 async def sent_back(store: Store) -> list[int]:
     """Send back all who have to go, and return how many went in each transaction."""
     counts = []
     while True:
-        evicted = await store.writes.evict_holders(GATE)
+        evicted = await store.evict_holders(GATE)
         counts.append(evicted.count)
         if evicted.is_done:
             return counts
 
 
 async def held_by(store: Store) -> list[str]:
-    return [it.process_id for it in (await store.gates.get(*_gate())).holders]
+    return [it.process_id for it in (await store.gates.get(GATE.namespace, GATE.gate)).holders]
 
 
 async def run(store: Store, key: ProcessKey) -> RunningTask:
@@ -81,16 +81,12 @@ def ids(keys: list[ProcessKey]) -> list[str]:
     return [key.process_id for key in keys]
 
 
-def _gate() -> tuple[str, str]:
-    return GATE.namespace, GATE.gate
-
-
 async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(store: Store) -> None:
     keys = await holders(store, 5)
 
     await lower(store, 2)
 
-    gate = (await store.gates.get(*_gate())).gate
+    gate = (await store.gates.get(GATE.namespace, GATE.gate)).gate
     assert (gate.capacity, gate.held) == (2, 5)
     assert store.reported == [Effects(lowered=(GATE,))]
     assert await store.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
@@ -108,7 +104,7 @@ async def test_to_lower_a_capacity_waits_for_no_holder(store: Store, database: s
         )
 
         await lower(store, 0)
-        evicted = await store.writes.evict_holders(GATE)
+        evicted = await store.evict_holders(GATE)
         other.rollback()
 
     assert evicted == Evicted(0, is_done=False)
@@ -146,7 +142,7 @@ async def test_locked_holders_stay_and_the_others_give_way(store: Store, databas
             "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
             [keys[4].process_id],
         )
-        counts = [(await store.writes.evict_holders(GATE)).count for _ in range(3)]
+        counts = [(await store.evict_holders(GATE)).count for _ in range(3)]
         other.rollback()
 
     assert counts == [2, 2, 0]
@@ -160,10 +156,10 @@ async def test_tasks_behind_do_not_pass_before_those_sent_back(store: Store) -> 
     behind = [await wanting(store, "y") for _ in range(2)]
     await lower(store, 2)
     behind.append(await wanting(store, "y"))
-    assert (await store.writes.evict_holders(GATE)).count == 3
+    assert (await store.evict_holders(GATE)).count == 3
 
     # In the middle of it there is room again, for two more than hold the gate.
-    await store.writes.set_gate(*_gate(), capacity=9, expected_revision=0)
+    await store.set_capacity(GATE.gate, 9)
 
     assert await sent_back(store) == [0]
     assert await held_by(store) == ids(keys + behind[:2])
@@ -174,7 +170,7 @@ async def test_another_replica_goes_on_where_one_has_died(store: Store, other: S
     names = [NAMESPACE.name]
     keys = await holders(store, 8)
     await lower(store, 1)
-    await store.writes.evict_holders(GATE)
+    await store.evict_holders(GATE)
     store.clock.advance(LEFT_ALONE - dt.timedelta(microseconds=1))
     assert await other.gates.find_lowered(names) == ()
     store.clock.advance(dt.timedelta(microseconds=1))
@@ -194,10 +190,8 @@ async def test_no_holder_gives_way_once_the_capacity_suffices_again(store: Store
     await store.settled(first)
 
     assert await sent_back(store) == [0]
-    assert await store.writes.evict_holders(GATE) == Evicted(0, is_done=True)
-    assert await store.writes.evict_holders(LoweredGate("orders", "nowhere")) == Evicted(
-        0, is_done=True
-    )
+    assert await store.evict_holders(GATE) == Evicted(0, is_done=True)
+    assert await store.evict_holders(LoweredGate("orders", "nowhere")) == Evicted(0, is_done=True)
     assert await held_by(store) == ids(keys[1:])
 
 
@@ -206,7 +200,7 @@ async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store
     alone, crowded = await holders(store, 2)
     [other] = await holders(store, 1, "y")
     behind = (await store.admit(a_request(crowded), run=False)).task_id
-    await store.writes.set_gate("orders", "z", capacity=1, expected_revision=0)
+    await store.set_capacity("z", 1)
     z = Constraints(gates={"z": None})
     await store.admit(a_request(alone, constraints=z), run=False)
     await lower(store, 0)
@@ -214,7 +208,7 @@ async def test_who_gives_way_has_its_other_tasks_go_on_and_is_told_nothing(store
     assert await sent_back(store) == [3]
     assert [each for told in store.reported for each in told.due] == []
     assert (await store.gates.get("orders", "y")).gate.held == 0
-    await store.writes.set_gate(*_gate(), capacity=3, expected_revision=0)
+    await store.set_capacity(GATE.gate, 3)
     due = {key for told in store.reported for key, _ in told.due}
     assert due == {alone, crowded, other}
     assert behind is not None
@@ -230,9 +224,7 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
             await holders(store, count)
             await lower(store, 0)
             observer.execute("ANALYZE")
-            reads = await reads_of(
-                connection, store.clock, lambda it: it.writes.evict_holders(GATE)
-            )
+            reads = await reads_of(connection, store.clock, lambda it: it.evict_holders(GATE))
             found.append(reads["gate_holders"].by_index + reads["schedule"].by_index)
             await sent_back(store)
 
@@ -246,7 +238,7 @@ async def test_a_gate_that_stays_locked_is_reported_as_locked(store: Store, data
         other.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
 
         with pytest.raises(errors.StorageLockedError):
-            await store.writes.evict_holders(GATE)
+            await store.evict_holders(GATE)
         other.rollback()
 
     assert await sent_back(store) == [2]

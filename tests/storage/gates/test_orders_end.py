@@ -90,11 +90,11 @@ async def test_an_order_goes_with_a_task_that_never_ran(
         assert task_id is not None
         match how:
             case "cancel":
-                await store.writes.cancel(key, task_id)
+                await store.cancel(key, task_id)
             case "remove":
-                await store.writes.remove(key)
+                await store.remove(key)
             case _:
-                await store.writes.halt(key, "halted")
+                await store.halt(key, "halted")
 
     assert orders(observer) == []
     assert broken_invariants(observer, now=store.clock.now()) == {}

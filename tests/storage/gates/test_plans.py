@@ -115,7 +115,7 @@ async def lower_a_capacity(store: Store) -> None:
     await raise_a_capacity(store)
     found = await _set_capacity(store, 1)
     assert (found.verdict, found.is_lowered) == ("changed", True)
-    evicted = await store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate(1)))
+    evicted = await store.evict_holders(LoweredGate(NAMESPACE.name, gate(1)))
     assert evicted == Evicted(ROOM, is_done=True)
 
 
@@ -134,7 +134,7 @@ async def _set_capacity(store: Store, capacity: int) -> Any:
 
 async def cancel(store: Store) -> None:
     for number in range(FEW // 2, FEW // 2 + BATCH):
-        await store.writes.cancel(waiting_key(number), waiting_task(number))
+        await store.cancel(waiting_key(number), waiting_task(number))
 
 
 async def find_what_is_idle(store: Store) -> None:

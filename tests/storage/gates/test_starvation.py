@@ -177,7 +177,7 @@ async def test_what_was_reserved_for_one_who_is_cancelled_goes_to_others(
     assert set(crowd.running) == {"b"}
 
     [task_id] = [it for it, name in crowd.names.items() if name == "old"]
-    await store.writes.cancel(key, task_id)
+    await store.cancel(key, task_id)
     await crowd.begin()
 
     assert set(crowd.running) == {"b", "young"}

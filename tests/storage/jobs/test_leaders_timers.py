@@ -62,7 +62,7 @@ async def test_a_repair_that_starts_nodes_may_set_a_timer_in_place_of_the_broken
     jobs: JobStore,
 ) -> None:
     _, call = await called(jobs)
-    await jobs.store.writes.halt(call.key, "why")
+    await jobs.store.halt(call.key, "why")
     repair = await jobs.store.run_task(a_request(call.key, TaskType.REPAIR))
 
     await jobs.settled(repair, success(NODES, SetTimer(after=HOUR)))

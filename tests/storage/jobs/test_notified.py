@@ -29,16 +29,16 @@ async def run_late(jobs: JobStore, key: ProcessKey) -> None:
 
 
 async def halt(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.writes.halt(key, "why")
+    await jobs.store.halt(key, "why")
 
 
 async def remove(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.writes.remove(key)
+    await jobs.store.remove(key)
 
 
 async def cancel_init(jobs: JobStore, key: ProcessKey) -> None:
     view = await jobs.store.processes.get(key)
-    await jobs.store.writes.cancel(key, view.process.init_task_id)
+    await jobs.store.cancel(key, view.process.init_task_id)
 
 
 async def inner_job(jobs: JobStore) -> ProcessKey:
@@ -113,7 +113,7 @@ async def retry(jobs: JobStore, key: ProcessKey) -> None:
 
 
 async def simple_repair(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.writes.simple_repair(key)
+    await jobs.store.simple_repair(key)
 
 
 @pytest.mark.parametrize("bring_back", [retry, simple_repair])

@@ -111,7 +111,7 @@ async def test_a_timer_that_broke_a_follower_runs_again(
 async def test_a_follower_that_is_gone_is_started_anew(jobs: JobStore) -> None:
     leader = await failed(jobs, {"a": ()})
     [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
-    await jobs.store.writes.remove(node.follower)
+    await jobs.store.remove(node.follower)
 
     await jobs.control.retry(leader, deadline=None, timeout=None)
 

@@ -122,7 +122,7 @@ async def test_a_job_that_is_late_within_another_says_so_up_and_down(jobs: JobSt
 
 async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
-    await jobs.store.writes.remove(outer)
+    await jobs.store.remove(outer)
 
     await jobs.control.stop_orphans()
     await jobs.control.maintain(inner)
@@ -135,7 +135,7 @@ async def test_jobs_of_orphans_say_why(jobs: JobStore) -> None:
 async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
     outer, inner = await nested(jobs, "a", "b")
 
-    await jobs.store.writes.halt(inner, "JOB_CANCELLED: why")
+    await jobs.store.halt(inner, "JOB_CANCELLED: why")
     await jobs.control.maintain(inner)
 
     up = TaskError(code=9, reason="PROCESS_FAILED", message="JOB_CANCELLED: why")

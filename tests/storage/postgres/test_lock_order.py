@@ -144,17 +144,17 @@ async def claim_due(party: Party) -> None:
 
 async def remove_process(party: Party) -> None:
     with contextlib.suppress(errors.ProcessNotFoundError):
-        await party.store.writes.remove(party.one())
+        await party.store.remove(party.one())
 
 
 async def put_process(party: Party) -> None:
     status = party.random.choice([ProcessStatus.RUNNING, ProcessStatus.FINISHED])
     timer = SetTimer(after=NO_TIME) if status is ProcessStatus.RUNNING else None
-    await party.store.writes.put(Import(key=party.one(), status=status, timer=timer))
+    await party.store.put(Import(key=party.one(), status=status, timer=timer))
 
 
 async def simple_repair(party: Party) -> None:
-    await party.store.writes.simple_repair(party.one())
+    await party.store.simple_repair(party.one())
 
 
 async def await_task(party: Party) -> None:
@@ -199,13 +199,13 @@ async def cancel_task(party: Party) -> None:
     )
     for row in party.random.sample(found := await cursor.fetchall(), min(3, len(found))):
         with contextlib.suppress(errors.RequestError):
-            await party.store.writes.cancel(ProcessKey(*row[:3]), row[3])
+            await party.store.cancel(ProcessKey(*row[:3]), row[3])
 
 
 async def set_gate(party: Party) -> None:
     gate, capacity = party.random.choice(GATES), party.random.randrange(4)
-    await party.store.writes.set_gate(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
-    await party.store.writes.evict_holders(LoweredGate(NAMESPACE.name, gate))
+    await party.store.set_capacity(gate, capacity)
+    await party.store.evict_holders(LoweredGate(NAMESPACE.name, gate))
 
 
 async def look_again(party: Party) -> None:

@@ -63,7 +63,7 @@ class TestPut:
             timer=SetTimer(after=HOUR, args=b"t", step_timeout=SECOND),
         )
 
-        done = await store.writes.put(put)
+        done = await store.put(put)
 
         assert done.verdict is Verdict.ACCEPTED
         view = await store.processes.get(put.key)
@@ -87,7 +87,7 @@ class TestPut:
         timer = SetTimer(at=store.clock.now() - HOUR, remove=True)
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer)
 
-        await store.writes.put(put)
+        await store.put(put)
 
         [claimed] = await store.claim_due()
         assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
@@ -100,7 +100,7 @@ class TestPut:
             trace_context=TRACED,
         )
 
-        await store.writes.put(put)
+        await store.put(put)
 
         [claimed] = await store.claim_due()
         assert claimed.task.trace_context == TRACED
@@ -112,7 +112,7 @@ class TestPut:
         put = Import(
             key=fresh_key(), status=ProcessStatus.ERROR, detail="", corrupted_by_type=task_type
         )
-        await store.writes.put(put)
+        await store.put(put)
         assert broken_invariants(observer) == {}
 
         repair = await store.run_task(a_request(put.key, TaskType.REPAIR))
@@ -123,7 +123,7 @@ class TestPut:
     async def test_brings_a_finished_process_with_its_result(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.FINISHED, result=b"r")
 
-        await store.writes.put(put)
+        await store.put(put)
 
         assert (await store.processes.get(put.key)).process.result == b"r"
 
@@ -133,17 +133,17 @@ class TestPut:
         key = await store.ready()
         before = dump(observer)
 
-        done = await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
+        done = await store.put(Import(key=key, status=ProcessStatus.RUNNING))
 
         assert (done.verdict, done.task_id) == (Verdict.PROCESS_ALREADY_EXISTS, None)
         assert dump(observer) == before
 
     async def test_is_known_again_by_its_key(self, store: Store) -> None:
         put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, idempotency_key="once")
-        first = await store.writes.put(put)
+        first = await store.put(put)
 
-        again = await store.writes.put(put)
-        other = await store.writes.put(dataclasses.replace(put, aux_state=b"other"))
+        again = await store.put(put)
+        other = await store.put(dataclasses.replace(put, aux_state=b"other"))
 
         assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, first.task_id)
         assert other.verdict is Verdict.KEY_REUSED
@@ -153,12 +153,12 @@ class TestPut:
         await store.start(key, idempotency_key="once")
         put = Import(key=key, status=ProcessStatus.RUNNING, idempotency_key="once")
 
-        assert (await store.writes.put(put)).verdict is Verdict.KEY_REUSED
+        assert (await store.put(put)).verdict is Verdict.KEY_REUSED
 
     async def test_is_refused_for_a_namespace_that_is_not_there(self, store: Store) -> None:
         put = Import(key=fresh_key("nowhere"), status=ProcessStatus.RUNNING)
 
-        assert (await store.writes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
+        assert (await store.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
 
 
 class TestRemove:
@@ -170,7 +170,7 @@ class TestRemove:
         call = await store.run_task(a_request(key))
         waiting = await other.admit(a_request(key))
 
-        cancelled = await store.writes.remove(key)
+        cancelled = await store.remove(key)
 
         assert {each.task_id: set(each.reply_to) for each in cancelled if each.reply_to} == {
             call.task_id: {store.replica_id},
@@ -182,7 +182,7 @@ class TestRemove:
 
     async def test_is_refused_where_there_is_nothing(self, store: Store) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
-            await store.writes.remove(fresh_key())
+            await store.remove(fresh_key())
 
     async def test_that_is_held_up_on_its_way_does_not_meet_a_later_process_of_the_id(
         self, store: Store, database: str, observer: psycopg.Connection[Any]
@@ -193,7 +193,7 @@ class TestRemove:
                 "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
                 [key.process_id],
             )
-            removing = asyncio.ensure_future(store.writes.remove(key))
+            removing = asyncio.ensure_future(store.remove(key))
             await until_blocked(observer)
             holder.execute(
                 "UPDATE progressor.processes SET init_task_id = init_task_id + 1"
@@ -213,7 +213,7 @@ class TestRemove:
     async def test_takes_a_process_in_any_status(self, store: Store, answer: Any) -> None:
         key = await store.ready(answer)
 
-        await store.writes.remove(key)
+        await store.remove(key)
 
         with pytest.raises(errors.ProcessNotFoundError):
             await store.processes.get(key)
@@ -224,7 +224,7 @@ class TestSimpleRepair:
         key = fresh_key()
         await store.broken(key)
 
-        repaired = await store.writes.simple_repair(key)
+        repaired = await store.simple_repair(key)
 
         assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
         process = (await store.processes.get(key)).process
@@ -236,7 +236,7 @@ class TestSimpleRepair:
     ) -> None:
         key = await broken_by_timer(store, args=b"t", step_timeout=SECOND)
 
-        repaired = await store.writes.simple_repair(key)
+        repaired = await store.simple_repair(key)
 
         assert repaired.due is not None
         assert repaired.due.due_at == store.clock.now()
@@ -249,9 +249,9 @@ class TestSimpleRepair:
 
     async def test_twice_runs_it_once(self, store: Store) -> None:
         key = await broken_by_timer(store)
-        await store.writes.simple_repair(key)
+        await store.simple_repair(key)
 
-        again = await store.writes.simple_repair(key)
+        again = await store.simple_repair(key)
 
         assert again.verdict is Verdict.PROCESS_IS_RUNNING
         assert len(await store.claim_due()) == 1
@@ -261,7 +261,7 @@ class TestSimpleRepair:
         await store.broken(key)
         await store.run_task(a_request(key, TaskType.REPAIR))
 
-        assert (await store.writes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
 
     @pytest.mark.parametrize(
         ("answer", "verdict"),
@@ -276,10 +276,10 @@ class TestSimpleRepair:
     ) -> None:
         key = fresh_key()
         init = await store.start(key)
-        assert (await store.writes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
         await store.settled(init, answer)
 
-        assert (await store.writes.simple_repair(key)).verdict is verdict
+        assert (await store.simple_repair(key)).verdict is verdict
 
 
 class TestGet:

@@ -73,7 +73,7 @@ async def put(
     imported = Import(
         key=key, status=ProcessStatus.RUNNING, history=tuple(events), aux_state=aux_state
     )
-    await store.writes.put(imported)
+    await store.put(imported)
     return key
 
 
@@ -310,7 +310,7 @@ class TestHistory:
             status=ProcessStatus.RUNNING,
             history=(NewEvent(payload=b""),) * 2001,
         )
-        await store.writes.put(put)
+        await store.put(put)
 
         for direction in Direction:
             page = await store.processes.history(
@@ -376,7 +376,7 @@ class TestTrace:
             context: Any, connection: Any, row: Any, *keys: Any, **named: Any
         ) -> Any:
             if row is Event:
-                await store.writes.remove(key)
+                await store.remove(key)
             return await read(context, connection, row, *keys, **named)
 
         monkeypatch.setattr(StorageContext, "read_on", too_late)
@@ -413,7 +413,7 @@ class TestList:
         for number, key in enumerate(keys):
             # Several of one instant, in several namespaces.
             store.clock.advance(SECOND if number % 4 == 0 else NO_TIME)
-            await store.writes.put(Import(key=key, status=ProcessStatus.RUNNING))
+            await store.put(Import(key=key, status=ProcessStatus.RUNNING))
         seen: list[Any] = []
         query = ProcessQuery(namespace="", page_size=2)
         while page := await store.processes.list(query):

@@ -95,7 +95,7 @@ class TestFetch:
     async def test_leaves_out_what_has_not_ended_and_names_what_is_gone(self, store: Store) -> None:
         ended, running, removed, answered = [await store.start(fresh_key()) for _ in range(4)]
         await store.settled(ended, success(response=b"r"))
-        await store.writes.remove(removed.key)
+        await store.remove(removed.key)
         await store.settled(answered, success(RemoveProcess(), response=b"bye"))
         tasks: dict[int, ProcessKey] = {
             task.task_id: task.key for task in (ended, running, removed, answered)
@@ -125,7 +125,7 @@ class TestFetch:
         if by_settlement:
             await store.settled(await store.run_task(a_request(key)), success(RemoveProcess()))
         else:
-            await store.writes.remove(key)
+            await store.remove(key)
 
         (result,) = await other.results.fetch({init.task_id: key})
         assert (result.removed, result.response) == (False, b"r")
@@ -141,7 +141,7 @@ class TestFetch:
             await store.settled(start, success(RemoveProcess(), response=b"secret"))
         else:
             await store.settled(start, success(response=b"secret"))
-            await store.writes.remove(key)
+            await store.remove(key)
 
         (result,) = await store.results.fetch({start.task_id: other_key})
         with pytest.raises(errors.ProcessNotFoundError):

@@ -176,7 +176,7 @@ class TestADeletion:
 
         with pytest.raises(errors.NamespaceNotEmptyError):
             await store.namespaces.delete("busy")
-        await store.writes.remove(key)
+        await store.remove(key)
         await store.namespaces.delete("busy")
 
         assert (await store.admit(a_request(key))).verdict == "namespace_not_found"

@@ -183,12 +183,10 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
     else:
         await store.started(key)
     writes: dict[str, Callable[[], Awaitable[object]]] = {
-        "remove": lambda: store.writes.remove(key),
-        "repair": lambda: store.writes.simple_repair(key),
-        "break": lambda: store.writes.halt(key, "stopped"),
-        "set a gate": lambda: store.writes.set_gate(
-            key.namespace, "new", capacity=1, expected_revision=0
-        ),
+        "remove": lambda: store.remove(key),
+        "repair": lambda: store.simple_repair(key),
+        "break": lambda: store.halt(key, "stopped"),
+        "set a gate": lambda: store.set_capacity("new", 1),
         "delete a namespace": lambda: store.namespaces.delete("empty"),
     }
     create_namespace(conninfo, dataclasses.replace(storage.NAMESPACE, name="empty"))

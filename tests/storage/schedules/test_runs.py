@@ -109,7 +109,7 @@ async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
     timetable.clock.advance(2 * LEASE)
     assert await rival.run_due() == ["started"]
     [run] = await rival.last(schedule)
-    await rival.store.writes.remove(process_of(run))
+    await rival.store.remove(process_of(run))
     observer.execute("DELETE FROM progressor.schedule_runs")
 
     item = timetable.scan.planned(claimed)
@@ -225,7 +225,7 @@ async def test_a_run_starts_once_the_one_before_has_ended(
     schedule = await timetable.create(a_spec(overlap_policy=policy))
     run = await ran(timetable, schedule)
     if how == "gone":
-        await timetable.store.writes.remove(process_of(run))
+        await timetable.store.remove(process_of(run))
     else:
         await end(timetable.store, run, well=how == "done")
     [seen] = await timetable.last(schedule)
@@ -280,7 +280,7 @@ async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
     await timetable.after(2 * MINUTE)
     for schedule in made:
         first = (await timetable.last(schedule))[0]
-        await timetable.store.writes.remove(process_of(first))
+        await timetable.store.remove(process_of(first))
 
     started = [len(await timetable.look_at_queue()) for _ in range(4)]
 

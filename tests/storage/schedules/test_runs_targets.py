@@ -132,7 +132,7 @@ async def test_what_cannot_be_started_is_refused_and_told(
 
 async def test_a_long_detail_of_a_process_is_told_in_part(timetable: ScheduleStore) -> None:
     await timetable.store.started(P)
-    await timetable.store.writes.halt(P, "x" * 1000)
+    await timetable.store.halt(P, "x" * 1000)
     schedule = await timetable.create(a_spec(CALL))
     await timetable.after(MINUTE)
 

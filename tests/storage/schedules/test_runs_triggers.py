@@ -146,7 +146,7 @@ async def test_what_becomes_of_a_run_is_what_the_table_says(
     if has_queued:
         assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is ScheduleRunState.QUEUED
     if not is_at_work:
-        await timetable.store.writes.remove(process_key("orders", first.process_id or ""))
+        await timetable.store.remove(process_key("orders", first.process_id or ""))
 
     run = await trigger(policy)
 

@@ -269,7 +269,7 @@ async def test_a_backfill_in_a_queue_goes_one_after_the_other(timetable: Schedul
         ]
         assert len(running) == 1
         order.append(running[0].instant)
-        await timetable.store.writes.remove(process_key("orders", running[0].process_id or ""))
+        await timetable.store.remove(process_key("orders", running[0].process_id or ""))
 
     assert order == instants[::-1]
 
@@ -328,7 +328,7 @@ async def ended(timetable: ScheduleStore, schedule: Schedule) -> None:
     """Remove all that was started."""
     for run in await timetable.last(schedule):
         if run.process_id is not None:
-            await timetable.store.writes.remove(process_key("orders", run.process_id))
+            await timetable.store.remove(process_key("orders", run.process_id))
 
 
 @pytest.mark.parametrize("limit", [1000, 10, 3, 1])

@@ -72,7 +72,7 @@ class TestABatch:
         tasks = [await store.start(fresh_key()) for _ in range(128)]
         gone = tasks[::8]
         for task in gone:
-            await store.writes.remove(task.key)
+            await store.remove(task.key)
         outcomes = (
             success(events=3), success(SetTimer(after=NO_TIME)), success(UnsetTimer()),
             success(Complete()), success(RemoveProcess()), BROKEN, UNREACHABLE, success(),

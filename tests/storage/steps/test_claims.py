@@ -72,7 +72,7 @@ class TestByTheirIds:
     async def test_a_task_that_is_gone_is_left_out(self, store: Store) -> None:
         key, timer = await store.timed(NO_TIME)
         kept, kept_timer = await store.timed(NO_TIME)
-        await store.writes.remove(key)
+        await store.remove(key)
 
         claimed = await store.claims.claim_tasks(
             store.pool,

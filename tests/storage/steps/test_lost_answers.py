@@ -147,7 +147,7 @@ class TestASettlementWhoseAnswerWasLost:
         """Its caller is noted in no row: the replica that carries the task is its caller's."""
         call = await a_call(store)
         await settle_unheard(store, connection, call, success(response=b"done"))
-        await other.writes.remove(call.key)
+        await other.remove(call.key)
 
         again = await settle_again(store, connection, call, success(response=b"done"))
 

@@ -248,15 +248,15 @@ async def list_broken_processes(store: Store) -> object:
 async def put_process(store: Store) -> object:
     timer = SetTimer(after=HOUR)
     put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer, idempotency_key="k")
-    return [await store.writes.put(put) for _ in range(2)]
+    return [await store.put(put) for _ in range(2)]
 
 
 async def remove_process(store: Store) -> object:
-    return await store.writes.remove(seeded_key(WAITING_NUMBERS[0]))
+    return await store.remove(seeded_key(WAITING_NUMBERS[0]))
 
 
 async def simple_repair(store: Store) -> object:
-    return await store.writes.simple_repair(seeded_key(WAITING_NUMBERS[0]))
+    return await store.simple_repair(seeded_key(WAITING_NUMBERS[0]))
 
 
 async def await_task(store: Store) -> object:

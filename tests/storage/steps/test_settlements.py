@@ -324,7 +324,7 @@ class TestAFailureForGood:
     ) -> None:
         key, _ = await store.timed(NO_TIME)
         await store.settled((await store.claim_due())[0].task, BROKEN)
-        due = (await store.writes.simple_repair(key)).due
+        due = (await store.simple_repair(key)).due
         assert due is not None
         [again] = await store.claim(key, due.task_id)
         await store.admit(a_request(key, TaskType.REPAIR))
@@ -391,7 +391,7 @@ class TestALostLease:
     ) -> None:
         key = fresh_key()
         late = await store.start(key)
-        await store.writes.remove(key)
+        await store.remove(key)
         await store.start(key)
         before = dump(observer)
 
@@ -402,7 +402,7 @@ class TestALostLease:
 
     async def test_stands_in_a_batch_with_leases_that_hold(self, store: Store) -> None:
         tasks = [await store.start(fresh_key()) for _ in range(4)]
-        await store.writes.remove(tasks[2].key)
+        await store.remove(tasks[2].key)
 
         futures = [store.settlements.submit(store.entry(task)) for task in tasks]
 
@@ -414,7 +414,7 @@ class TestABatch:
         self, store: Store
     ) -> None:
         tasks = [await store.start(fresh_key()) for _ in range(4)]
-        await store.writes.remove(tasks[1].key)
+        await store.remove(tasks[1].key)
         payloads = [[b"0a", b"0b"], [b"lost"], [], [b"3"]]
         outcomes = [
             Succeeded(Intent(events=tuple(NewEvent(payload=each) for each in some)))

@@ -158,7 +158,7 @@ class TestACauseAlone:
     async def test_is_a_gate_that_lets_nobody_pass(self, store: Store) -> None:
         key, _ = await admitted(store, on("shut", capacity=0))
         waiting = await wait_of(store, key)
-        await store.writes.set_gate("orders", "shut", capacity=1, expected_revision=0)
+        await store.set_capacity("shut", 1)
 
         passed = await wait_of(store, key)
 

@@ -107,7 +107,7 @@ class Walk:
         ).fetchall()
         if rows and self.random.random() < 0.3:
             *key, task_id = self.random.choice(rows)
-            await self.store.writes.cancel(ProcessKey(*key), task_id)
+            await self.store.cancel(ProcessKey(*key), task_id)
 
     async def look(self) -> int:
         """Compare the reported reasons with the tables; return how many have ended."""

@@ -133,7 +133,7 @@ class ModelledStorage:
     def simple_repair(self, process_id: str, store: int) -> None:
         expected = self.model.simple_repair(process_id, self.clock.now())
 
-        repaired = self.do(self.stores[store].writes.simple_repair(key_of(process_id)))
+        repaired = self.do(self.stores[store].simple_repair(key_of(process_id)))
 
         assert repaired.verdict is expected
         if repaired.due is not None:
@@ -151,7 +151,7 @@ class ModelledStorage:
     ) -> None:
         is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
         put = self.do(
-            self.stores[0].writes.put(
+            self.stores[0].put(
                 Import(
                     key=key_of(process_id),
                     status=status,
@@ -196,7 +196,7 @@ class ModelledStorage:
             self.lose(process.running)
 
         try:
-            cancelled = self.do(self.stores[0].writes.remove(key_of(process_id)))
+            cancelled = self.do(self.stores[0].remove(key_of(process_id)))
         except errors.ProcessNotFoundError:
             assert process is None
         else:

@@ -69,10 +69,10 @@ class Ender:
     store: Store
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        return await self.store.writes.cancel(key, task)
+        return await self.store.cancel(key, task)
 
     async def halt(self, key: ProcessKey, detail: str) -> None:
-        await self.store.writes.halt(key, detail)
+        await self.store.halt(key, detail)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

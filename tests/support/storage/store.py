@@ -141,61 +141,6 @@ class Repaired:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Writes:
-    """The rare writes to processes and gates, with their effects recorded."""
-
-    processes: Processes
-    gates: Gates
-    clock: ManualClock
-    effects: RecordedEffects
-
-    async def put(self, process: Import) -> Put:
-        put, effects = await self.processes.put(process)
-        self.effects.apply(effects)
-        return put
-
-    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
-        """Delete a process; return its unfinished tasks."""
-        return self._ended(await self.processes.remove(key))
-
-    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
-        """Put a process into error; return its unfinished tasks."""
-        return self._ended(await self.processes.halt(key, detail))
-
-    async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a task that waits; return its id."""
-        task_id, effects = await self.processes.cancel(key, task)
-        self.effects.apply(effects)
-        return task_id
-
-    async def simple_repair(self, key: ProcessKey) -> Repaired:
-        repaired, effects = await self.processes.simple_repair(key)
-        self.effects.apply(effects)
-        due = None
-        if repaired.task_id is not None and (key, repaired.task_id) in effects.due:
-            due = Due(key=key, task_id=repaired.task_id, due_at=self.clock.now())
-        return Repaired(verdict=repaired.verdict, task_id=repaired.task_id, due=due)
-
-    async def set_gate(
-        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
-    ) -> None:
-        self.effects.apply(
-            await self.gates.set(
-                namespace, gate, capacity=capacity, expected_revision=expected_revision
-            )
-        )
-
-    async def evict_holders(self, lowered: LoweredGate) -> Evicted:
-        evicted, effects = await self.gates.evict_holders(lowered)
-        self.effects.apply(effects)
-        return evicted
-
-    def _ended(self, effects: Effects) -> tuple[Cancelled, ...]:
-        self.effects.apply(effects)
-        return tuple(each.task for each in effects.cancelled)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """One replica's storage: what it admits, claims and settles bears its id."""
 
@@ -213,7 +158,6 @@ class Store:
     replicas: Replicas
     retention: Retention
     gates: Gates
-    writes: Writes
     effects: RecordedEffects
 
     @property
@@ -375,10 +319,50 @@ class Store:
 
     async def set_gate(self, gate: str, capacity: int) -> None:
         """Set a capacity, and have those give way who hold the gate beyond it."""
-        name = self.namespace.name
-        await self.writes.set_gate(name, gate, capacity=capacity, expected_revision=0)
-        while not (await self.writes.evict_holders(LoweredGate(name, gate))).is_done:
+        await self.set_capacity(gate, capacity)
+        while not (await self.evict_holders(LoweredGate(self.namespace.name, gate))).is_done:
             pass
+
+    async def put(self, process: Import) -> Put:
+        put, effects = await self.processes.put(process)
+        self.effects.apply(effects)
+        return put
+
+    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+        """Delete a process; return its unfinished tasks."""
+        return self._ended(await self.processes.remove(key))
+
+    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+        """Put a process into error; return its unfinished tasks."""
+        return self._ended(await self.processes.halt(key, detail))
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits; return its id."""
+        task_id, effects = await self.processes.cancel(key, task)
+        self.effects.apply(effects)
+        return task_id
+
+    async def simple_repair(self, key: ProcessKey) -> Repaired:
+        repaired, effects = await self.processes.simple_repair(key)
+        self.effects.apply(effects)
+        due = None
+        if repaired.task_id is not None and (key, repaired.task_id) in effects.due:
+            due = Due(key=key, task_id=repaired.task_id, due_at=self.clock.now())
+        return Repaired(verdict=repaired.verdict, task_id=repaired.task_id, due=due)
+
+    async def set_capacity(self, gate: str, capacity: int) -> None:
+        """Set a capacity; who holds the gate beyond it keeps it so far."""
+        name = self.namespace.name
+        self.effects.apply(await self.gates.set(name, gate, capacity=capacity, expected_revision=0))
+
+    async def evict_holders(self, lowered: LoweredGate) -> Evicted:
+        evicted, effects = await self.gates.evict_holders(lowered)
+        self.effects.apply(effects)
+        return evicted
+
+    def _ended(self, effects: Effects) -> tuple[Cancelled, ...]:
+        self.effects.apply(effects)
+        return tuple(each.task for each in effects.cancelled)
 
     async def beat(self) -> None:
         """Write a heartbeat at the clock's instant."""
@@ -444,7 +428,6 @@ def store(
         replicas=Replicas(context, lease_timeout=LEASE_TIMEOUT),
         retention=Retention(context),
         gates=gates,
-        writes=Writes(processes=processes, gates=gates, clock=clock, effects=effects),
         effects=effects,
     )
 

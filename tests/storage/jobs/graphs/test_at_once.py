@@ -184,18 +184,16 @@ class Party:
 
     async def simple_repair(self) -> None:
         key, _ = await self.follower("error")
-        await self.jobs.store.writes.simple_repair(
-            key if self.random.random() < 0.7 else self.leader()
-        )
+        await self.jobs.store.simple_repair(key if self.random.random() < 0.7 else self.leader())
 
     async def remove(self) -> None:
-        await self.jobs.store.writes.remove((await self.follower())[0])
+        await self.jobs.store.remove((await self.follower())[0])
 
     async def remove_leader(self) -> None:
-        await self.jobs.store.writes.remove(self.leader())
+        await self.jobs.store.remove(self.leader())
 
     async def cancel_init(self) -> None:
-        await self.jobs.store.writes.cancel(*await self.follower("init"))
+        await self.jobs.store.cancel(*await self.follower("init"))
 
     async def fail_overdue(self) -> None:
         self.clock.advance(LONG / 3)

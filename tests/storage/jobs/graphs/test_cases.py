@@ -34,7 +34,7 @@ class TestRemoval:
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         old = (await jobs.claim())["a"]
-        await jobs.store.writes.remove(LEADER)
+        await jobs.store.remove(LEADER)
         await jobs.submit(LEADER, nodes(x="", y="x"))
 
         await jobs.settled(old)
@@ -46,8 +46,8 @@ class TestRemoval:
         tasks = await jobs.claim()
         await jobs.end(tasks, "a")
         old = (await jobs.claim())["b"]
-        await jobs.store.writes.remove(LEADER)
-        await jobs.store.writes.remove(follower("a"))
+        await jobs.store.remove(LEADER)
+        await jobs.store.remove(follower("a"))
         await jobs.submit(LEADER, nodes(a="", b="a"))
 
         await jobs.settled(old)
@@ -62,7 +62,7 @@ class TestRemoval:
         if leads:
             inner = success(StartNodes(nodes=nodes(z="")))
             await jobs.settled((await jobs.claim())["a"], inner)
-        await jobs.store.writes.remove(LEADER)
+        await jobs.store.remove(LEADER)
         await jobs.control.stop_orphans()
         jobs.store.clock.advance(HOUR)
         await jobs.submit(LEADER, nodes(x="", y=""))
@@ -71,7 +71,7 @@ class TestRemoval:
         if leads:
             await jobs.control.retry(follower("a"), deadline=None, timeout=None)
         else:
-            await jobs.store.writes.simple_repair(follower("a"))
+            await jobs.store.simple_repair(follower("a"))
 
         # Node 1 of both jobs: what the old follower says of itself holds of the new job as well.
         assert await jobs.states(LEADER) == {"x": "failed", "y": "running"}
@@ -220,7 +220,7 @@ class TestNested:
             await jobs.settled(tasks["c"])
             await self.join_breaks(jobs)
 
-        await jobs.store.writes.simple_repair(follower("z", innermost))
+        await jobs.store.simple_repair(follower("z", innermost))
         for leader in (innermost, inner, LEADER):
             await jobs.maintain(leader)
 
@@ -251,7 +251,7 @@ class TestNested:
         await jobs.maintain(LEADER)
         assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled"}
 
-        await jobs.store.writes.simple_repair(follower("x", inner))
+        await jobs.store.simple_repair(follower("x", inner))
         for _ in range(2):
             for leader in await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10):
                 await jobs.maintain(leader)

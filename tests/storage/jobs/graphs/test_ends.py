@@ -144,7 +144,7 @@ async def test_a_removed_leader_takes_its_job_with_it(
 ) -> None:
     leader = await begun(jobs, CHAIN)
 
-    await jobs.store.writes.remove(leader)
+    await jobs.store.remove(leader)
     stopped = await jobs.control.stop_orphans()
 
     with pytest.raises(job_errors.JobNotFoundError):
@@ -161,7 +161,7 @@ async def test_an_orphan_that_is_locked_is_left_for_the_next_time(
     jobs: JobStore, observer: psycopg.Connection[Any], database: str
 ) -> None:
     leader = await begun(jobs, {"a": (), "b": (), "c": ()})
-    await jobs.store.writes.remove(leader)
+    await jobs.store.remove(leader)
 
     with held(database, follower(leader, "b")):
         stopped = await jobs.control.stop_orphans()
@@ -177,7 +177,7 @@ async def test_an_orphan_ends_the_step_in_hand(
 ) -> None:
     leader = await begun(jobs, CHAIN)
     tasks = await jobs.claim()
-    await jobs.store.writes.remove(leader)
+    await jobs.store.remove(leader)
 
     early = await jobs.control.stop_orphans()
     await jobs.settled(tasks["a"], STEP)
@@ -190,8 +190,8 @@ async def test_an_orphan_ends_the_step_in_hand(
 
 async def test_a_later_job_of_the_same_id_loses_no_follower(jobs: JobStore) -> None:
     leader = await begun(jobs, {"a": ()})
-    await jobs.store.writes.remove(leader)
-    await jobs.store.writes.remove(follower(leader, "a"))
+    await jobs.store.remove(leader)
+    await jobs.store.remove(follower(leader, "a"))
     await jobs.submit(leader, specs({"a": ()}))
 
     assert await jobs.control.stop_orphans() == 0
@@ -214,7 +214,7 @@ async def test_a_removed_follower_fails_its_node(jobs: JobStore) -> None:
     leader = await begun(jobs, CHAIN)
     await jobs.end(await jobs.claim(), "a")
 
-    await jobs.store.writes.remove(follower(leader, "b"))
+    await jobs.store.remove(follower(leader, "b"))
 
     [_, node, _] = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert node.error is not None
@@ -228,7 +228,7 @@ async def test_a_follower_whose_init_is_cancelled_fails_its_node(jobs: JobStore)
     await jobs.control.maintain(leader)
     view = await jobs.store.processes.get(follower(leader, "a"))
 
-    await jobs.store.writes.cancel(view.process.key, view.process.init_task_id)
+    await jobs.store.cancel(view.process.key, view.process.init_task_id)
 
     assert await jobs.states(leader) == {"a": "failed"}
     await joined(jobs)
@@ -262,7 +262,7 @@ async def test_a_repaired_follower_reopens_its_node(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     before = await jobs.states(leader)
 
-    await jobs.store.writes.simple_repair(follower(leader, "a"))
+    await jobs.store.simple_repair(follower(leader, "a"))
 
     assert before == {"a": "failed", "b": "skipped", "c": "running", "d": "skipped"}
     assert await jobs.states(leader) == {
@@ -278,7 +278,7 @@ async def test_what_another_node_keeps_stays_skipped(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     await jobs.end(tasks, "b", fails=("b",))
 
-    await jobs.store.writes.simple_repair(follower(leader, "a"))
+    await jobs.store.simple_repair(follower(leader, "a"))
 
     nodes = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert {node.name: (node.state.value, node.skipped_because_of) for node in nodes} == {
@@ -292,7 +292,7 @@ async def test_a_repair_takes_a_join_back(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
 
-    await jobs.store.writes.simple_repair(follower(leader, "a"))
+    await jobs.store.simple_repair(follower(leader, "a"))
 
     assert not hasattr(await jobs.settle(join, BROKEN), "settled_at")
     assert await jobs.job_state(leader) == "running"
@@ -308,7 +308,7 @@ async def test_a_repair_brings_a_failed_job_back(jobs: JobStore) -> None:
     await joined(jobs)
     before = await jobs.job_state(leader)
 
-    await jobs.store.writes.simple_repair(follower(leader, "a"))
+    await jobs.store.simple_repair(follower(leader, "a"))
 
     assert before == "failed"
     assert await jobs.job_state(leader) == "running"
@@ -333,7 +333,7 @@ async def test_a_leader_that_is_repaired_is_told_again(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a")
     await joined(jobs)
 
-    await jobs.store.writes.simple_repair(leader)
+    await jobs.store.simple_repair(leader)
 
     assert await jobs.job_state(leader) == "running"
     await joined(jobs, fails=False)

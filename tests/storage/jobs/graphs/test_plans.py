@@ -182,17 +182,17 @@ async def fail_overdue(store: Store) -> None:
 
 
 async def repair_a_follower(store: Store) -> None:
-    await store.writes.simple_repair(follower_key(FAILED, 6))
+    await store.simple_repair(follower_key(FAILED, 6))
     assert (await job_store(store).jobs.counts(leader_key(FAILED))).counts.waiting == 10
 
 
 async def remove_a_follower(store: Store) -> None:
-    await store.writes.remove(follower_key(RUNS, 6))
+    await store.remove(follower_key(RUNS, 6))
     assert (await job_store(store).jobs.counts(leader_key(RUNS))).counts.skipped == 10
 
 
 async def remove_a_leader(store: Store) -> None:
-    await store.writes.remove(leader_key(RUNS))
+    await store.remove(leader_key(RUNS))
     assert await job_store(store).control.stop_orphans() == 5
 
 

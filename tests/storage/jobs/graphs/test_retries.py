@@ -34,7 +34,7 @@ class TestRetry:
         assert timer is not None
         await jobs.settled(timer, BROKEN)
         await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-        await jobs.store.writes.simple_repair(follower("a"))
+        await jobs.store.simple_repair(follower("a"))
 
         await jobs.control.retry(LEADER, deadline=None, timeout=None)
 

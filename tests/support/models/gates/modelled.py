@@ -183,7 +183,7 @@ class ModelledGates(ModelledStorage):
 
     def cancel_task(self, process_id: str, task: ModelTask) -> None:
         assert task.task_id is not None
-        cancel = self.stores[0].writes.cancel(key_of(process_id), task.task_id)
+        cancel = self.stores[0].cancel(key_of(process_id), task.task_id)
         if task.status is TaskStatus.RUNNING:
             with pytest.raises(errors.TaskIsRunningError):
                 self.do(cancel)
@@ -198,11 +198,7 @@ class ModelledGates(ModelledStorage):
         now = self.clock.now()
         self.model.set_gate(gate, capacity, now)
 
-        self.do(
-            self.stores[0].writes.set_gate(
-                NAMESPACE.name, gate, capacity=capacity, expected_revision=0
-            )
-        )
+        self.do(self.stores[0].set_capacity(gate, capacity))
 
         self.follow()
 
@@ -322,7 +318,7 @@ class ModelledGates(ModelledStorage):
             later = tuple(each for told in heard for each in told.later)
             lowered = dict.fromkeys(each for told in heard for each in told.lowered)
             for gate in lowered:
-                while not self.do(self.stores[0].writes.evict_holders(gate)).is_done:
+                while not self.do(self.stores[0].evict_holders(gate)).is_done:
                     pass
             if not again and not lowered:
                 return Effects(due=due, later=later)
