@@ -1,4 +1,4 @@
-"""A scripted processor on a real gRPC socket: answers, refuses, hangs, drops, garbles, is late.
+"""A scripted processor on a real gRPC socket: answers, refuses, hangs, drops, garbles.
 
 It takes steps by streams and by calls alike, or by calls alone. Unless told otherwise it answers
 each with one event and the args as the response. Behind
@@ -57,14 +57,6 @@ class Hang:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Late:
-    """Answer after so many seconds."""
-
-    seconds: float
-    response: processor_service_pb2.ProcessResponse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Drop:
     """Cut every connection in the middle of the call."""
 
@@ -74,11 +66,6 @@ class Garble:
     """Answer with bytes that are not a ProcessResponse."""
 
     answer: bytes = GARBAGE
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Twice:
-    """Answer as by default, and again in a frame that follows; a call can only answer once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +81,7 @@ class EndStream:
     text: str = ""
 
 
-Step = Answer | Refuse | Hang | Late | Drop | Garble | Twice | GarbleFrame | EndStream
+Step = Answer | Refuse | Hang | Drop | Garble | GarbleFrame | EndStream
 
 Context = aio.ServicerContext[bytes, bytes]
 CarryOut = Callable[[processor_service_pb2.ProcessRequest, Context], Awaitable[tuple[Step, bytes]]]
@@ -267,8 +254,6 @@ class ScriptedProcessor:
                 return answer
             case Hang(released, response):
                 await released.wait()
-            case Late(seconds, response):
-                await asyncio.sleep(seconds)
             case Drop():
                 self._relay.cut()
                 # The server learns of the cut and cancels what it carries out.
@@ -276,7 +261,7 @@ class ScriptedProcessor:
                 response = None
             case Answer(response):
                 pass
-            case Twice() | GarbleFrame() | EndStream():
+            case GarbleFrame() | EndStream():
                 response = None
             case _:
                 assert_never(step)
@@ -344,10 +329,6 @@ class ScriptedStreams:
         self.opened_count = 0
         self.frame_sizes: list[int] = []
         """How many steps each frame had."""
-        self.cancelled: list[int] = []
-        """The step ids that the engine gave up."""
-        self.draining = False
-        """Whether to say so, first thing, on each stream that is opened."""
         self._carry_out = carry_out
         self._open: set[_Stream] = set()
         self._changed = asyncio.Condition()
@@ -361,8 +342,6 @@ class ScriptedStreams:
         stream = _Stream(self, context)
         self._open.add(stream)
         try:
-            if self.draining:
-                await stream.write(frames_pb2.StepAnswersFrame(draining=True))
             end = await stream.run(self._carry_out)
         finally:
             self._open.discard(stream)
@@ -410,7 +389,6 @@ class _Stream:
             for step in frame.steps:
                 self._tasks[step.step_id] = group.create_task(self._answer(step, carry_out))
             for step_id in frame.cancelled:
-                self._streams.cancelled.append(step_id)
                 if step_id in self._tasks:
                     self._tasks[step_id].cancel()
             await self._streams.note()
@@ -424,8 +402,7 @@ class _Stream:
             self._finish(step)
         else:
             raw = frames_pb2.RawStepAnswer(step_id=asked.step_id, response=packed)
-            for _ in range(2 if isinstance(step, Twice) else 1):
-                await self.write(frames_pb2.StepAnswersFrame(answers=[raw]))
+            await self.write(frames_pb2.StepAnswersFrame(answers=[raw]))
 
     async def _write(self, packed: bytes) -> None:
         async with self._writing:

@@ -3,19 +3,17 @@
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
 
 from progressor.domain.processes.event import NewEvent
-from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeeded
+from progressor.domain.processes.intent import Intent, Outcome, Succeeded
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import channels, client
-from progressor.sdk import Processor, Step
 from progressor.v1 import types_pb2
 from tests.support.processor import scripted as script
 from tests.support.processor.asking import (
@@ -23,7 +21,6 @@ from tests.support.processor.asking import (
     TASK,
     UNAVAILABLE,
     Asking,
-    failed,
     running_channels,
     wordless,
 )
@@ -97,49 +94,6 @@ class TestFrames:
         assert outcomes == [answered(huge.args), ANSWERED]
         assert processor.called == ["huge"]
 
-    async def test_many_large_steps_are_spread_over_frames(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        large = [task_of(f"p{n}", args=b"%d" % n * 300_000) for n in range(9)]
-
-        outcomes = await ask_each(asking, *large)
-
-        assert outcomes == [answered(task.args) for task in large]
-        assert max(processor.streams.frame_sizes) <= 3
-        assert not processor.called
-
-
-class TestOneItem:
-    async def test_answered_twice_counts_once(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("order-1", script.Twice(), script.Answer())
-
-        assert [await asking.ask(), await asking.ask()] == [ANSWERED, ANSWERED]
-        assert processor.streams.opened_count == 1
-
-    async def test_that_nobody_asked_for_is_dropped(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        await asking.ask()
-        strange = frames_pb2.RawStepAnswer(step_id=77, response=b"")
-        await processor.streams.write(frames_pb2.StepAnswersFrame(answers=[strange]))
-
-        assert await asking.ask() == ANSWERED
-        assert processor.streams.opened_count == 1
-
-
-class TestCancelled:
-    async def test_an_answer_that_crosses_it_is_dropped(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("order-1", script.Hang())
-        await asking.ask(seconds=0.05)
-        late = frames_pb2.RawStepAnswer(step_id=1, response=b"")
-        await processor.streams.write(frames_pb2.StepAnswersFrame(answers=[late]))
-
-        assert await asking.ask(task_of("p")) == ANSWERED
-
 
 class TestABreak:
     async def test_of_the_connection_cuts_off_each_step_and_the_next_is_answered(
@@ -194,26 +148,6 @@ class TestABreak:
 
         assert await ask_each(asking, *tasks) == [ANSWERED, ANSWERED]
         assert len(processor.called) == 1
-
-    async def test_says_why(self, processor: ScriptedProcessor, asking: Asking) -> None:
-        processor.on_process(
-            "order-1", script.EndStream(grpc.StatusCode.PERMISSION_DENIED, "who are you")
-        )
-
-        outcome = await asking.ask()
-
-        assert isinstance(outcome, Failed)
-        assert outcome.message == "the stream ended with PERMISSION_DENIED: who are you"
-
-    async def test_by_an_answer_too_large_for_a_frame_is_told_by_the_call_that_follows(
-        self, processor: ScriptedProcessor, asking: Asking
-    ) -> None:
-        processor.on_process("order-1", script.Garble(b"x" * (64 * 1024 * 1024 + 1)))
-
-        first, second = await asking.ask(seconds=30), await asking.ask(seconds=30)
-
-        assert wordless(first) == UNAVAILABLE
-        assert wordless(second) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
 
     async def test_before_anything_came_back_leads_to_calls_for_a_while(
         self, processor: ScriptedProcessor, asking: Asking
@@ -296,39 +230,3 @@ class TestNotOffered:
 
         assert await asking.ask() == ANSWERED
         assert processor.streams.opened_count == 1
-
-
-async def test_a_processor_of_the_sdk_that_leaves_answers_what_it_has_and_is_left() -> None:
-    entered, released, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    processor: Processor[Any] = Processor("orders")
-
-    @processor.call
-    async def answer(step: Step[Any]) -> None:
-        if step.process_id == "busy":
-            entered.set()
-            await released.wait()
-
-    async def serve_until_told() -> None:
-        async with processor.running("127.0.0.1:0") as address:
-            bound.set_result(address)
-            await leave.wait()
-
-    async with running_channels() as channels, asyncio.TaskGroup() as group:
-        serving = group.create_task(serve_until_told())
-        asking = Asking(channels, await bound)
-        busy = group.create_task(asking.ask(task_of("busy")))
-        await entered.wait()
-        taken = await channels.take(asking.namespace)
-        stream = channels.stream_of(taken)
-        assert stream is not None
-        assert isinstance(await asking.ask(task_of("p")), Succeeded)
-
-        leave.set()
-        while stream.is_open:
-            await asking.ask(task_of("p"))
-        released.set()
-        await serving
-        await channels.give_back(taken)
-
-    assert isinstance(busy.result(), Succeeded)
