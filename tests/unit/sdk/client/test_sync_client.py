@@ -14,8 +14,6 @@ from progressor.sdk.processor.server import running
 from progressor.v1 import process_service_pb2 as pb
 from tests.unit.sdk.scripted_engine import HANG, refusal, scripted_engine
 
-SECOND = "2"
-
 
 async def test_only_what_is_safe_is_repeated() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
@@ -64,20 +62,9 @@ async def test_many_threads_share_one_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "blocking", "count"),
-    [
-        (Client, SyncClient, 12),
-        (sdk.Processes, sdk.SyncProcesses, 12),
-        (sdk.Jobs, sdk.SyncJobs, 7),
-        (sdk.Gates, sdk.SyncGates, 4),
-        (sdk.Schedules, sdk.SyncSchedules, 9),
-        (sdk.Namespaces, sdk.SyncNamespaces, 5),
-        (sdk.Replicas, sdk.SyncReplicas, 3),
-    ],
+    "resource", ["Client", "Processes", "Jobs", "Gates", "Schedules", "Namespaces", "Replicas"]
 )
-def test_both_clients_have_the_same_methods_with_the_same_arguments(
-    resource: type, blocking: type, count: int
-) -> None:
+def test_both_clients_have_the_same_methods_with_the_same_arguments(resource: str) -> None:
     def face(of: type) -> dict[str, object]:
         return {
             name: inspect.signature(method)
@@ -85,19 +72,16 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments(
             if not name.startswith("_") and name != "close"
         }
 
-    assert face(resource) == face(blocking)
-    assert len(face(resource)) == count
+    assert len(face(getattr(sdk, resource))) >= 3
+    assert face(getattr(sdk, resource)) == face(getattr(sdk, f"Sync{resource}"))
 
 
-def test_both_clients_have_the_same_resources() -> None:
+def test_both_clients_make_each_resource_once() -> None:
     client, blocking = Client("127.0.0.1:1"), SyncClient("127.0.0.1:1")
-
-    names = {name: type(it).__name__ for name, it in vars(client).items()}
-
-    assert names == {
-        name: type(it).__name__.removeprefix("Sync").removeprefix("Blocking")
-        for name, it in vars(blocking).items()
-    }
+    for name in ("jobs", "gates", "schedules", "namespaces", "replicas"):
+        assert getattr(client, name) is getattr(client, name)
+        assert type(getattr(client, name)).__name__ == name.capitalize()
+        assert type(getattr(blocking, name)).__name__ == f"Sync{name.capitalize()}"
     assert client.processes is client
     assert blocking.processes is blocking
 
@@ -110,26 +94,11 @@ def test_a_double_made_of_a_client_has_its_resources(kind: type) -> None:
     assert mock.Mock(spec=kind).jobs is not None
 
 
-def test_each_resource_is_made_once() -> None:
-    client, blocking = Client("127.0.0.1:1"), SyncClient("127.0.0.1:1")
-    for name in ("jobs", "gates", "schedules", "namespaces", "replicas"):
-        assert getattr(client, name) is getattr(client, name)
-        assert type(getattr(client, name)).__name__ == name.capitalize()
-        assert type(getattr(blocking, name)).__name__ == f"Sync{name.capitalize()}"
-
-
-WRONG = ["127.0.0.1:99999999", "[::1]:65536", "localhost", "[::1]", ""]
-
-
-@pytest.mark.parametrize("address", WRONG)
-def test_a_client_refuses_an_address_without_a_port_that_exists(address: str) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:65536", "localhost", "[::1]", ""])
+async def test_an_address_without_a_port_that_exists_is_refused(address: str) -> None:
     for kind in (Client, SyncClient):
         with pytest.raises(ValueError, match="port"):
             kind(address)
-
-
-@pytest.mark.parametrize("address", WRONG)
-async def test_a_processor_refuses_to_listen_at_such_an_address(address: str) -> None:
     with pytest.raises(ValueError, match="port"):
         async with running(Processor("orders"), bind=address):
             pass
