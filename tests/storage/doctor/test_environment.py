@@ -1,7 +1,4 @@
-"""The environment: each thing that can be ill is made ill in a real PostgreSQL, and found.
-
-What concerns replicas and their work: tests/storage/doctor/test_environment_work.py.
-"""
+"""The environment: each thing that can be ill is made ill in a real PostgreSQL, and found."""
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
@@ -9,7 +6,6 @@ from typing import cast
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from progressor.settings.sections import Database
 from progressor.storage.doctor.environment import checks as environment
@@ -18,8 +14,7 @@ from progressor.storage.doctor.environment import server as environment_server
 from progressor.storage.doctor.findings import State
 from progressor.storage.doctor.run import DoctorRun
 from progressor.storage.embedded.server import EmbeddedPostgres
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.migrations import migrate, migrations
+from progressor.storage.postgres.migrations import migrate
 from tests.support.postgres.cluster import Cluster, put_cluster
 from tests.support.postgres.pgbouncer import binary, open_pgbouncer
 from tests.support.postgres.proxy import running_proxy
@@ -83,67 +78,6 @@ class TestSchema:
         assert found["server"].state is State.OK
         assert found["durability"].state is State.OK
 
-    def test_a_migration_that_is_missing(self, own_database: str) -> None:
-        last = migrations()[-1]
-        execute(
-            own_database,
-            f"DELETE FROM progressor.migrations WHERE number = {last.number}",  # noqa: S608
-        )
-
-        found = find(own_database, "migrations")
-
-        assert found.state is State.FAILED
-        assert found.offenders == (last.name,)
-        assert "progressor migrate" in found.advice
-
-    def test_a_migration_with_another_text(self, own_database: str) -> None:
-        execute(own_database, "UPDATE progressor.migrations SET checksum = '' WHERE number = 1")
-
-        found = find(own_database, "migrations")
-
-        assert found.state is State.FAILED
-        assert found.offenders == ("0001_pre_initial",)
-        assert "another text" in found.words
-
-    @pytest.mark.parametrize(
-        ("name", "state"),
-        [("0099_pre_add", State.WARNING), ("0099_post_drop", State.FAILED)],
-    )
-    def test_a_migration_of_a_later_release(
-        self, own_database: str, name: str, state: State
-    ) -> None:
-        execute(own_database, f"INSERT INTO progressor.migrations VALUES (99, '{name}', '')")  # noqa: S608
-
-        found = find(own_database, "migrations")
-
-        assert found.state is state
-        assert found.offenders == (name,)
-
-    def test_functions_that_are_not_deployed(self, own_database: str) -> None:
-        execute(own_database, f"DROP SCHEMA {Functions().schema} CASCADE")
-
-        found = find(own_database, "functions")
-
-        assert found.state is State.FAILED
-        assert "not deployed" in found.words
-
-    def test_one_function_that_is_missing(self, own_database: str) -> None:
-        execute(own_database, f"DROP FUNCTION {Functions().schema}.delete_finished")
-
-        found = find(own_database, "functions")
-
-        assert found.state is State.FAILED
-        assert found.offenders == ("delete_finished",)
-
-    def test_an_index_that_is_missing(self, own_database: str) -> None:
-        execute(own_database, "DROP INDEX progressor.schedule_due")
-
-        found = find(own_database, "indexes")
-
-        assert found.state is State.FAILED
-        assert found.offenders == ("schedule_due is missing",)
-        assert found.words.startswith("1 index missing, 0 invalid")
-
     def test_an_index_whose_building_failed(self, own_database: str) -> None:
         execute(own_database, replica(1), replica(2))
         with pytest.raises(psycopg.errors.UniqueViolation):
@@ -156,47 +90,6 @@ class TestSchema:
 
         assert found.state is State.FAILED
         assert found.offenders == ("by_version on replicas is invalid",)
-
-
-class TestTables:
-    def test_a_table_that_nobody_vacuums(self, own_database: str) -> None:
-        execute(own_database, "ALTER TABLE progressor.running SET (autovacuum_enabled = false)")
-
-        found = find(own_database, "autovacuum")
-
-        assert found.state is State.FAILED
-        assert found.offenders == ("running",)
-
-    def test_dead_rows_that_nobody_takes_away(self, own_database: str) -> None:
-        _execute_counted(
-            own_database,
-            "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
-            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"
-            " SELECT n, 'call', 'finished', now() FROM generate_series(1, 20000) n",
-            "DELETE FROM progressor.replies WHERE task_id <= 15000",
-        )
-
-        found = find(own_database, "dead_rows")
-
-        assert found.state is State.WARNING
-        assert found.offenders == ("replies: 15,000 dead of 5,000 live rows, never vacuumed",)
-
-    def test_fewer_dead_rows_are_no_matter(self, own_database: str) -> None:
-        _execute_counted(
-            own_database,
-            "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
-            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"
-            " SELECT n, 'call', 'finished', now() FROM generate_series(1, 9000) n",
-            "DELETE FROM progressor.replies",
-        )
-
-        found = find(own_database, "dead_rows")
-
-        assert found.state is State.OK
-        assert "9,000 dead rows" in found.words
-
-    def test_sizes_are_told(self, own_database: str) -> None:
-        assert "in all: " in find(own_database, "sizes").words
 
     @pytest.mark.parametrize(
         ("threshold", "state"),
@@ -287,20 +180,8 @@ class TestSessions:
 
         assert through == directly | {"pooler": State.WARNING}
 
-    def test_none_in_between(self, orders: str) -> None:
-        assert find(orders, "pooler").state is State.OK
-
 
 class TestServer:
-    def test_a_database_that_does_not_wait_for_the_disk(self, own_database: str) -> None:
-        execute(own_database, f"ALTER DATABASE {_name(own_database)} SET synchronous_commit = off")
-
-        found = find(own_database, "durability")
-
-        assert found.state is State.FAILED
-        assert "synchronous_commit is off" in found.offenders
-        assert any(_name(own_database) in offender for offender in found.offenders)
-
     def test_a_role_that_does_not_wait_for_the_disk(self, own_database: str) -> None:
         with role(own_database, "doctor_hasty"):
             execute(own_database, "ALTER ROLE doctor_hasty SET synchronous_commit = false")
@@ -315,17 +196,6 @@ class TestServer:
         assert reads_only.state is State.OK
         assert writes.state is State.FAILED
         assert writes.offenders == ("synchronous_commit is off for doctor_hasty in every database",)
-
-    def test_a_database_that_is_read_only(self, own_database: str) -> None:
-        execute(
-            own_database,
-            f"ALTER DATABASE {_name(own_database)} SET default_transaction_read_only = on",
-        )
-
-        found = find(own_database, "server")
-
-        assert found.state is State.FAILED
-        assert "read-only by default" in found.words
 
     def test_a_role_that_reads_only_says_nothing_of_the_engine(self, own_database: str) -> None:
         with role(own_database, "doctor_calm") as conninfo:
@@ -412,14 +282,3 @@ class _Told:
 
     def row(self, *_: object) -> Mapping[str, object]:
         return self._row
-
-
-def _name(conninfo: str) -> str:
-    return str(conninfo_to_dict(conninfo)["dbname"])
-
-
-def _execute_counted(conninfo: str, *statements: str) -> None:
-    """Execute statements, and return once what they did to tables is in the statistics."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        for statement in (*statements, "SELECT pg_stat_force_next_flush()"):
-            connection.execute(statement.encode())
