@@ -9,9 +9,9 @@ from progressor.storage.doctor.environment import work as environment_work
 from progressor.storage.doctor.findings import State
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrations
+from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find
 from tests.support.storage.doctor.rows import AGO, BROKEN, change, leased, replica, scheduled
-from tests.support.postgres.cluster import Cluster
 from tests.support.storage.store import NAMESPACE
 
 HOUR_AGO, LONG_AGO = "now() - interval '1 h'", "now() - interval '10 min'"
@@ -48,8 +48,8 @@ def replies(count: int, deleted_count: int) -> tuple[str, ...]:
     return (
         "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
         (
-            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"
-            f" SELECT n, 'call', 'finished', now() FROM generate_series(1, {count}) n"  # noqa: S608
+            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"  # noqa: S608
+            f" SELECT n, 'call', 'finished', now() FROM generate_series(1, {count}) n"
         ),
         f"DELETE FROM progressor.replies WHERE task_id <= {deleted_count}",  # noqa: S608
         "SELECT pg_stat_force_next_flush()",
@@ -255,8 +255,8 @@ CASES = [
         "by the policy of the type",
         "retries",
         (
-            "UPDATE progressor.namespaces"
-            ' SET config = config || \'{"retry_policies": {"call": {"attempts_max": 100}}}\'',
+            ("UPDATE progressor.namespaces"
+            ' SET config = config || \'{"retry_policies": {"call": {"attempts_max": 100}}}\''),
             scheduled(attempt=3),
         ),
     ),

@@ -54,7 +54,13 @@ def holder(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 ECHO = direct(b"SELECT unnest(%b::bytea[])")
+NUMBER = b"SELECT %b::bigint"
 WAITING = direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
+
+
+def one_connection(database: str) -> Pool:
+    options = {"autocommit": True}
+    return Pool(database, patience=60.0, kwargs=options, min_size=1, max_size=1)
 
 
 async def given_up(connection: Connection, observer: psycopg.Connection[Any]) -> asyncio.Task[Any]:
@@ -71,34 +77,33 @@ async def prepared(connection: Connection) -> list[str]:
     return [row[0] for row in await cursor.fetchall()]
 
 
-def test_columns_and_rows_arrive_as_they_were_sent(run: Run[Any]) -> None:
-    statement = direct(
-        b"SELECT * FROM unnest(%b::bigint[], %b::text[], %b::bytea[], %b::timestamptz[])"
-    )
-
-    async def work(connection: Connection) -> list[tuple[Any, ...]]:
-        columns = (
-            Int8Column([1, 2]), TextColumn(["Zoë", None]), ByteaColumn([b"\0", b""]),
-            InstantColumn([AN_INSTANT, None]),
-        )  # fmt: skip
-        return await statement.execute(connection, columns)
-
-    assert run(work) == [(1, "Zoë", b"\0", AN_INSTANT), (2, None, b"", None)]
-
-
-def test_scalars_arrive_as_they_were_sent(run: Run[Any]) -> None:
-    statement = direct(
-        b"SELECT %b::bigint, %b::double precision, %b::boolean, %b::timestamptz, %b::bigint"
-    )
-
-    async def work(connection: Connection) -> list[tuple[Any, ...]]:
-        return await statement.execute(connection, [-7, 0.25, True, AN_INSTANT, None])
-
-    assert run(work) == [(-7, 0.25, True, AN_INSTANT, None)]
+@pytest.mark.parametrize(
+    ("statement", "arguments", "rows"),
+    [
+        (
+            b"SELECT * FROM unnest(%b::bigint[], %b::text[], %b::bytea[], %b::timestamptz[])",
+            [
+                Int8Column([1, 2]), TextColumn(["Zoë", None]), ByteaColumn([b"\0", b""]),
+                InstantColumn([AN_INSTANT, None]),
+            ],
+            [(1, "Zoë", b"\0", AN_INSTANT), (2, None, b"", None)],
+        ),
+        (
+            b"SELECT %b::bigint, %b::double precision, %b::boolean, %b::timestamptz, %b::bigint",
+            [-7, 0.25, True, AN_INSTANT, None],
+            [(-7, 0.25, True, AN_INSTANT, None)],
+        ),
+    ],
+    ids=["columns", "scalars"],
+)  # fmt: skip
+def test_what_is_sent_arrives_as_it_was(
+    run: Run[Any], statement: bytes, arguments: list[Any], rows: list[tuple[Any, ...]]
+) -> None:
+    assert run(lambda connection: direct(statement).execute(connection, arguments)) == rows
 
 
 def test_a_statement_is_prepared_once_per_connection(run: Run[Any]) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def work(connection: Connection) -> list[str]:
         for number in range(3):
@@ -110,7 +115,7 @@ def test_a_statement_is_prepared_once_per_connection(run: Run[Any]) -> None:
 
 
 def test_a_statement_whose_name_is_gone_goes_without(run: Run[Any]) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def work(connection: Connection) -> list[str]:
         await statement.execute(connection, [1])
@@ -123,7 +128,7 @@ def test_a_statement_whose_name_is_gone_goes_without(run: Run[Any]) -> None:
 
 
 def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def use(connection: Connection) -> list[str]:
         await statement.execute(connection, [1])
@@ -136,16 +141,6 @@ def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
         return await statement.execute(connection, [2])
 
     assert run(work) == [(2,)]
-
-
-def test_more_than_a_socket_holds_goes_out_and_comes_in(run: Run[Any]) -> None:
-    statement = direct(b"SELECT unnest(%b::bytea[])")
-
-    async def work(connection: Connection) -> int:
-        [[returned]] = await statement.execute(connection, [ByteaColumn([bytes(LARGE)])])
-        return len(returned)
-
-    assert run(work) == LARGE
 
 
 def test_an_error_is_the_drivers_and_leaves_the_connection_idle(run: Run[Any]) -> None:
@@ -229,8 +224,7 @@ def test_a_cursors_statement_that_is_given_up_is_cancelled_only_if_it_is_a_read(
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCKED])
 
     async def work() -> None:
-        options: dict[str, Any] = {"autocommit": True}
-        async with Pool(database, patience=60.0, kwargs=options, min_size=1, max_size=1) as pool:
+        async with one_connection(database) as pool:
             task = asyncio.ensure_future(wait(pool))
             await until_blocked(observer)
             task.cancel()
@@ -249,42 +243,19 @@ def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
     holder: psycopg.Connection[Any],
     observer: psycopg.Connection[Any],
 ) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def lend(pool: Pool) -> None:
         async with connection_of(pool) as connection:
             await given_up(connection, observer)
 
     async def work() -> list[tuple[Any, ...]]:
-        async with Pool(
-            database,
-            patience=60.0,
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=1,
-        ) as pool:
+        async with one_connection(database) as pool:
             await lend(pool)
             async with connection_of(pool) as connection:
                 return await statement.execute(connection, [1])
 
     assert runner.run(work()) == [(1,)]
-    assert not holder.closed
-
-
-def test_a_killed_session_is_an_outage(
-    run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
-) -> None:
-    async def work(connection: Connection) -> None:
-        task = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
-        await until_blocked(observer)
-        observer.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
-
-        with pytest.raises(errors.StorageUnavailableError), translated():
-            await task
-        with pytest.raises(psycopg.OperationalError):
-            await WAITING.execute(connection, [LOCKED])
-
-    run(work)
     assert not holder.closed
 
 
@@ -335,7 +306,7 @@ def test_an_error_at_the_commit_is_the_statements(run: Run[Any]) -> None:
 
 
 def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any]) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def work(connection: Connection) -> list[Any]:
         await statement.execute(connection, [1])
@@ -348,7 +319,7 @@ def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any
 def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
     run: Run[Any], holder: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
-    statement = direct(b"SELECT %b::bigint")
+    statement = direct(NUMBER)
 
     async def work(connection: Connection) -> None:
         first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
@@ -361,6 +332,8 @@ def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
             with pytest.raises(errors.StorageUnavailableError), translated():
                 await task
         assert connection.closed
+        with pytest.raises(psycopg.OperationalError):
+            await WAITING.execute(connection, [LOCKED])
 
     run(work)
     assert not holder.closed
@@ -385,13 +358,14 @@ def test_a_cancelled_statement_leaves_nobody_behind_it_without_an_answer(
     assert not holder.closed
 
 
-def test_much_goes_out_behind_much_that_comes_in(run: Run[Any]) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_more_than_a_socket_holds_goes_out_and_comes_in(run: Run[Any], count: int) -> None:
     async def work(connection: Connection) -> list[int]:
         column = ByteaColumn([bytes(LARGE)])
-        rows = await asyncio.gather(*(ECHO.execute(connection, [column]) for _ in range(3)))
+        rows = await asyncio.gather(*(ECHO.execute(connection, [column]) for _ in range(count)))
         return [len(row[0]) for [row] in rows]
 
-    assert run(work) == [LARGE] * 3
+    assert run(work) == [LARGE] * count
 
 
 def test_notices_and_notifications_do_not_get_in_the_way(
