@@ -4,6 +4,7 @@ Source: proc(5), /proc/[pid]/stat, fields 4 (ppid) and 14 to 17 (utime, stime, c
 """
 
 import collections
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,16 +44,21 @@ def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict
 def memory_mb(root: int) -> tuple[float, float]:
     """Return the current and the peak resident memory of a process and its children, in MB.
 
+    A PostgreSQL that the process has started is left out, since its shared buffers would count once
+    per session.
+
     Source: proc(5), /proc/[pid]/status, VmRSS and VmHWM.
     """
     now = peak = 0.0
-    for pid in _tree(_read_all(), root):
-        fields = dict(
-            line.split(":", 1)
-            for line in (_PROC / str(pid) / "status").read_text("utf-8").splitlines()
-        )
-        now += int(fields["VmRSS"].split()[0]) / 1024
-        peak += int(fields["VmHWM"].split()[0]) / 1024
+    stats = _read_all()
+    for pid in _tree(stats, root):
+        if stats[pid].name == _POSTGRES:
+            continue
+        with contextlib.suppress(OSError):  # It has exited.
+            lines = (_PROC / str(pid) / "status").read_text("utf-8").splitlines()
+            fields = dict(line.split(":", 1) for line in lines)
+            now += int(fields.get("VmRSS", "0").split()[0]) / 1024
+            peak += int(fields.get("VmHWM", "0").split()[0]) / 1024
     return now, peak
 
 

@@ -21,11 +21,12 @@ import grpc
 import psycopg
 import uvloop
 
+from bench.cpu import memory_mb
 from bench.machine import commit, machine
 from bench.parts.loads import closed_loop, open_loop
 from bench.peers import Peer, started
 from bench.soaking.lives import Lives
-from bench.soaking.samples import Sample, read_sizes, resident_mb
+from bench.soaking.samples import Sample, read_sizes
 from bench.soaking.verdict import judge
 from progressor.sdk import Client, NamespaceConfig
 
@@ -137,7 +138,7 @@ async def _sample(env: _Env, took: list[float], lives: int, *, at: float, second
         failed=env.lives.failed,
         p50_ms=round(1000 * times[len(times) // 2], 2),
         p99_ms=round(1000 * times[int(0.99 * (len(times) - 1))], 2),
-        engine_mb=round(resident_mb(env.engine.pid), 2),
+        engine_mb=round(memory_mb(env.engine.pid)[0], 2),
         table_mb=tables,
         index_mb=indexes,
         dead_rows=dead,

@@ -12,24 +12,18 @@ from bench.disturbing.backlog import worked_off
 from bench.disturbing.callers import Callers
 from bench.disturbing.env import Env
 from bench.disturbing.pace import Pace
+from tests.support.faults.disasters import terminate_all, without_connections
 
 STEP_SECONDS = 0.005
 """How long a step takes with a slower processor."""
 SLOWER = 10
 LARGE_SHARE = 0.05
 
-_OURS = "disturbed"
 _DOWN_SECONDS = 1.0
 """Until a supervisor has started a replica again."""
 _TAKEN_SECONDS = 5.0
-_PAUSE_SECONDS = 0.02
 _KILL_COUNT = 4
 _BETWEEN_KILLS_SECONDS = 2.0
-
-_END_OTHERS = """
-    SELECT pg_terminate_backend(pid)
-    FROM pg_stat_activity
-    WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND application_name <> %s"""
 
 Facts = Mapping[str, Any]
 
@@ -59,16 +53,16 @@ async def kill_postgres(env: Env, _callers: Callers, _pace: Pace) -> Facts:
 
 
 async def end_backends(env: Env, _callers: Callers, _pace: Pace) -> Facts:
-    def end() -> int:
-        with psycopg.connect(env.dsn, autocommit=True, application_name=_OURS) as connection:
-            return len(connection.execute(_END_OTHERS, (_OURS,)).fetchall())
-
-    return {"ended": await asyncio.to_thread(end)}
+    await asyncio.to_thread(terminate_all, env.dsn)
+    return {}
 
 
 async def take_connections(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Take all connections for some seconds, also those that the engine had."""
-    return {"taken": await asyncio.to_thread(_take, env.dsn)}
+    with contextlib.ExitStack() as taken:
+        await asyncio.to_thread(taken.enter_context, without_connections(env.dsn))
+        await asyncio.sleep(_TAKEN_SECONDS)
+    return {}
 
 
 async def kill_one(env: Env, _callers: Callers, _pace: Pace) -> Facts:
@@ -125,21 +119,3 @@ async def _kill(env: Env, number: int) -> None:
     await env.replicas[number].kill()
     await asyncio.sleep(_DOWN_SECONDS)
     await env.replicas[number].start()
-
-
-def _take(dsn: str) -> int:
-    """Take connections, hold them, and return how many there were."""
-    ends_at, count = time.monotonic() + _TAKEN_SECONDS, 0
-    with contextlib.ExitStack() as taken:
-        last: psycopg.Connection[Any] | None = None
-        while time.monotonic() < ends_at:
-            try:
-                last = psycopg.connect(dsn, autocommit=True, application_name=_OURS)
-                taken.callback(last.close)
-                count += 1
-            except psycopg.OperationalError:
-                # Others reconnect at once: each time fewer, until all connections are taken.
-                if last is not None:
-                    last.execute(_END_OTHERS, (_OURS,))
-                time.sleep(_PAUSE_SECONDS)
-    return count

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import LiteralString
 
 import psycopg
@@ -13,8 +12,6 @@ _SIZES: LiteralString = """
     WHERE schemaname = 'progressor'
         AND relname IN ('processes', 'tasks', 'events', 'schedule', 'running', 'replies')
     ORDER BY relname"""
-
-_PROC = Path("/proc")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +37,6 @@ class Sample:
         return sum(self.table_mb.values()) + sum(self.index_mb.values())
 
 
-def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process and its descendants.
-
-    Source: proc(5), /proc/[pid]/status, VmRSS. A PostgreSQL that the process has started is left
-    out, since its shared buffers would count once per session.
-    """
-    parents = _parents()
-    family, found = {pid}, {pid}
-    while found:
-        found = {each for each, parent in parents.items() if parent in found} - family
-        family |= found
-    return sum(_resident_kb(each) for each in family) / 1024
-
-
 async def read_sizes(
     connection: psycopg.AsyncConnection,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
@@ -77,26 +60,3 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     if not spread:
         return 0.0
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-
-
-def _parents() -> dict[int, int]:
-    parents = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text("utf-8", "replace")
-            except OSError:
-                continue  # It has exited.
-            head, _, tail = text.rpartition(")")
-            if not head.endswith("(postgres"):
-                parents[int(entry.name)] = int(tail.split()[1])
-    return parents
-
-
-def _resident_kb(pid: int) -> int:
-    try:
-        lines = (_PROC / str(pid) / "status").read_text("utf-8").splitlines()
-    except OSError:
-        return 0
-    found = [line for line in lines if line.startswith("VmRSS:")]
-    return int(found[0].split()[1]) if found else 0
