@@ -24,9 +24,12 @@ from progressor.v1 import process_service_pb2 as pb
 from tests.support.telemetry.measured import counted
 from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, attributes_of, id_of
 
-PROCESS_ID, WHY = "p", "host=db"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STATED = {"traceparent": PARENT, "tracestate": "a=1"}
+WATCH_JOB = JOB_SERVICE.methods_by_name["WatchJob"]
+REQUEST = jobs_pb.WatchJobRequest(namespace="orders", job_id="job")
+ONE, OTHER = (jobs_pb.WatchJobResponse(job=jobs_pb.Job(revision=it)) for it in (1, 2))
+CALL = pb.CallRequest()
 
 
 class EndError(Exception):
@@ -42,24 +45,20 @@ class Context:
         remaining: float | None = None,
         metadata: Sequence[tuple[str, str | bytes]] | None = (),
     ) -> None:
-        """Take what the caller sent."""
         self.remaining, self.metadata = remaining, metadata
         self.code: grpc.StatusCode | None = None
         self.details = ""
         self.written: list[Message] = []
 
     def time_remaining(self) -> float | None:
-        """Return what was given."""
         return self.remaining
 
     def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None:
-        """Return what was given."""
         return self.metadata
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", _trailing_metadata: object = ()
     ) -> Never:
-        """Note the end."""
         self.code, self.details = code, details
         raise EndError
 
@@ -73,6 +72,23 @@ def interceptor(metrics: Metrics | None = None) -> Interceptor:
 
 def wrapped(gate: Interceptor, name: str, method: Method) -> Method:
     return gate.wrapped(PROCESS_SERVICE.methods_by_name[name], method)
+
+
+def raising(error: Exception) -> Method:
+    async def method(_request: Message, _context: Context) -> Message:
+        raise error
+
+    return method
+
+
+async def ended(
+    serve: Method, request: object = REQUEST, context: Context | None = None
+) -> Context:
+    """Return the context of a call that ends with a status."""
+    context = context or Context()
+    with pytest.raises(EndError):
+        await serve(request, context)
+    return context
 
 
 @pytest.mark.parametrize(
@@ -133,12 +149,8 @@ async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> No
 
 
 async def test_an_error_is_reported_and_counted() -> None:
-    async def method(_request: Message, _context: Context) -> Message:
-        raise errors.ProcessFinishedError(PROCESS_ID)
-
-    metrics, context = Metrics(), Context()
-    with pytest.raises(EndError):
-        await wrapped(interceptor(metrics), "Call", method)(pb.CallRequest(), context)
+    metrics, method = Metrics(), raising(errors.ProcessFinishedError("p"))
+    context = await ended(wrapped(interceptor(metrics), "Call", method), CALL)
 
     assert context.code is grpc.StatusCode.FAILED_PRECONDITION
     assert counted(metrics.requests) == {("", "Call", "refused", "PROCESS_FINISHED"): 1}
@@ -150,12 +162,8 @@ async def test_an_error_is_reported_and_counted() -> None:
 async def test_a_bug_is_logged_under_the_id_that_the_caller_gets(
     bug: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def method(_request: Message, _context: Context) -> Message:
-        raise bug
-
-    metrics, context = Metrics(), Context()
-    with pytest.raises(EndError):
-        await wrapped(interceptor(metrics), "Call", method)(pb.CallRequest(), context)
+    metrics = Metrics()
+    context = await ended(wrapped(interceptor(metrics), "Call", raising(bug)), CALL)
 
     (record,) = caplog.records
     assert context.code is grpc.StatusCode.INTERNAL
@@ -168,25 +176,17 @@ async def test_a_bug_is_logged_under_the_id_that_the_caller_gets(
 async def test_unavailable_storage_is_logged_once_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def method(_request: Message, _context: Context) -> Message:
-        raise errors.StorageUnavailableError(WHY)
-
-    serve = wrapped(interceptor(), "Call", method)
+    serve = wrapped(interceptor(), "Call", raising(errors.StorageUnavailableError("host=db")))
     for _ in range(3):
-        with pytest.raises(EndError):
-            await serve(pb.CallRequest(), Context())
+        await ended(serve, CALL)
 
     assert [vars(record)["why"] for record in caplog.records] == ["host=db"]
 
 
 async def test_a_malformed_request_never_reaches_the_method() -> None:
-    async def method(_request: Message, _context: Context) -> Message:
-        pytest.fail("it was called")
-
-    context = Context()
     malformed = Malformed(errors.FieldViolation("process_id", "is not UTF-8"))
-    with pytest.raises(EndError):
-        await wrapped(interceptor(), "Call", method)(malformed, context)
+    serve = wrapped(interceptor(), "Call", raising(AssertionError("it was called")))
+    context = await ended(serve, malformed)
 
     assert context.code is grpc.StatusCode.INVALID_ARGUMENT
     assert context.details == "process_id: is not UTF-8"
@@ -196,10 +196,9 @@ async def test_draining_refuses_work_and_serves_reads() -> None:
     async def method(_request: Message, _context: Context) -> Message:
         return pb.GetResponse()
 
-    gate, context = interceptor(), Context()
+    gate = interceptor()
     gate.refuse_work()
-    with pytest.raises(EndError):
-        await wrapped(gate, "Call", method)(pb.CallRequest(), context)
+    context = await ended(wrapped(gate, "Call", method), CALL)
 
     assert context.code is grpc.StatusCode.UNAVAILABLE
     assert await wrapped(gate, "Get", method)(pb.GetRequest(), Context()) == pb.GetResponse()
@@ -212,8 +211,8 @@ async def test_a_cancellation_passes_through_and_a_cut_call_is_reported() -> Non
 
     gate, hung_up, cut = interceptor(), Context(), Context()
     serve = wrapped(gate, "Call", method)
-    first = asyncio.ensure_future(serve(pb.CallRequest(), hung_up))
-    second = asyncio.ensure_future(serve(pb.CallRequest(), cut))
+    first = asyncio.ensure_future(serve(CALL, hung_up))
+    second = asyncio.ensure_future(serve(CALL, cut))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -238,9 +237,10 @@ def test_every_rpc_of_the_contract_needs_its_method() -> None:
         interceptor().handler(PROCESS_SERVICE, ProcessServicer(None))  # type: ignore[arg-type]
 
 
-WATCH_JOB = JOB_SERVICE.methods_by_name["WatchJob"]
-REQUEST = jobs_pb.WatchJobRequest(namespace="orders", job_id="job")
-ONE, OTHER = (jobs_pb.WatchJobResponse(job=jobs_pb.Job(revision=it)) for it in (1, 2))
+async def watch_one(
+    _request: Message, _context: CallContext
+) -> AsyncGenerator[jobs_pb.WatchJobResponse, None]:
+    yield ONE
 
 
 async def test_all_is_written_under_the_span_that_tells_of_the_watch() -> None:
@@ -271,9 +271,7 @@ async def test_what_was_written_before_an_error_stays_written() -> None:
         yield ONE
         raise job_errors.JobNotFoundError("orders", "job")
 
-    context = Context()
-    with pytest.raises(EndError):
-        await Interceptor(clock=SystemClock()).wrapped_watch(WATCH_JOB, watch)(REQUEST, context)
+    context = await ended(interceptor().wrapped_watch(WATCH_JOB, watch))
 
     assert context.written == [ONE]
     assert context.code is grpc.StatusCode.NOT_FOUND
@@ -287,13 +285,8 @@ async def test_a_client_that_leaves_while_it_is_written_to_has_cancelled_its_wat
             message = "the batch failed"
             raise grpc.aio.InternalError(message)
 
-    async def watch(
-        _request: Message, _context: CallContext
-    ) -> AsyncGenerator[jobs_pb.WatchJobResponse, None]:
-        yield ONE
-
     metrics = Metrics()
-    serve = Interceptor(clock=SystemClock(), metrics=metrics).wrapped_watch(WATCH_JOB, watch)
+    serve = interceptor(metrics).wrapped_watch(WATCH_JOB, watch_one)
     with pytest.raises(asyncio.CancelledError):
         await serve(REQUEST, Left())
 
@@ -302,18 +295,11 @@ async def test_a_client_that_leaves_while_it_is_written_to_has_cancelled_its_wat
 
 
 async def test_a_watch_that_cannot_be_read_or_comes_too_late_is_never_begun() -> None:
-    async def watch(
-        _request: Message, _context: CallContext
-    ) -> AsyncGenerator[jobs_pb.WatchJobResponse, None]:
-        yield ONE
-
-    gate, malformed, late = Interceptor(clock=SystemClock()), Context(), Context()
-    serve = gate.wrapped_watch(WATCH_JOB, watch)
-    with pytest.raises(EndError):
-        await serve(Malformed(errors.FieldViolation("request", "is none")), malformed)
+    gate = interceptor()
+    serve = gate.wrapped_watch(WATCH_JOB, watch_one)
+    malformed = await ended(serve, Malformed(errors.FieldViolation("request", "is none")))
     gate.refuse_work()
-    with pytest.raises(EndError):
-        await serve(REQUEST, late)
+    late = await ended(serve)
 
     assert malformed.code is grpc.StatusCode.INVALID_ARGUMENT
     assert late.code is grpc.StatusCode.UNAVAILABLE

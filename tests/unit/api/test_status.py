@@ -5,10 +5,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from google.protobuf.message import Message
-from google.rpc import (
-    error_details_pb2,
-    status_pb2,
-)
+from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors, job_errors
 from progressor.api.calls import status
