@@ -19,9 +19,8 @@ What holds:
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -40,6 +39,7 @@ from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.status import RichStatus
 from progressor.clock import Clock
 from progressor.internal.v1 import frames_pb2
+from progressor.wire import fields as wire
 from progressor.wire.frames import Outbox
 
 SESSIONS_MAX = 10_000
@@ -64,8 +64,7 @@ _NANOS = 1e-9
 Reply: TypeAlias = "tuple[Call, str, bytes] | None"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """How calls of one kind are read and served."""
 
     rpc: str
@@ -120,42 +119,24 @@ class Call:
 class Session:
     """One session, from its first frame to its last."""
 
-    def __init__(  # noqa: PLR0913  collaborators and observers
-        self,
-        context: StreamContext,
-        kinds: Mapping[str, Kind],
-        *,
-        interceptor: Interceptor,
-        clock: Clock,
-        calls_max: int,
-        caller: Hashable = None,
-        on_unsent: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        """Read nothing yet; `run` does.
-
-        Reads count for `caller`; `on_unsent` hears by how many bytes what waits changes.
-        """
-        self._context = context
-        self._on_unsent = on_unsent
-        self._caller = caller
-        self.unsent_bytes = 0
-        """What waits for the client, and is being written."""
-        self._running: asyncio.Task[object] | None = None
-        self._stall: asyncio.TimerHandle | None = None
-        self._taken_at = 0.0
-        self._kinds = kinds
-        self._interceptor = interceptor
-        self._clock = clock
-        self._calls_max = calls_max
+    def __init__(self, context: StreamContext, sessions: "Sessions") -> None:
+        self._context, self._sessions = context, sessions
+        self._caller = _connection_of(context)
+        self._interceptor, self._clock = sessions.interceptor, sessions.clock
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._outbox: Outbox[Reply] = Outbox(size=_size)
         self._written = asyncio.Event()
+        self._writing: list[Call] = []
+        self._running: asyncio.Task[object] | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._taken_at = 0.0
         self._fault: errors.RequestError | None = None
         self._is_closed = self._is_cut_off = False
-        self._writing: list[Call] = []
+        self.unsent_bytes = 0
+        """What waits for the client, and is being written."""
 
     async def run(self) -> None:
         """Serve until the client closes its side, or `end`, and until all is answered."""
@@ -217,7 +198,7 @@ class Session:
         for item in self._outbox.clear():
             self._note_taken(item)
         # What was being written when it ended.
-        self._on_unsent(-self.unsent_bytes)
+        self._sessions.note_unsent(-self.unsent_bytes)
         self.unsent_bytes = 0
         while self._writing:
             self._writing.pop().sent()
@@ -233,36 +214,34 @@ class Session:
                 return
             now = self._clock.monotonic()
             for raw in frame.calls:
-                if self._is_full():
-                    await self._taken_away()
+                # Until the client has taken some of its answers.
+                while self._is_full():
+                    self._written.clear()
+                    await self._written.wait()
                 self._begin(raw, now)
             for call_id in frame.cancelled:
                 self._let_go(call_id)
 
-    async def _taken_away(self) -> None:
-        """Return once the client has taken some of its answers."""
-        while self._is_full():
-            self._written.clear()
-            await self._written.wait()
-
     def _is_full(self) -> bool:
-        return len(self._outbox) >= self._calls_max or self.unsent_bytes >= READ_AHEAD_BYTES
+        is_long = len(self._outbox) >= self._sessions.calls_max
+        return is_long or self.unsent_bytes >= READ_AHEAD_BYTES
 
     def _begin(self, raw: frames_pb2.RawCall, now: float) -> None:
-        call_id, field = raw.call_id, raw.WhichOneof("request")
-        if field is None:
-            self._refuse(raw, _invalid("request", "must be a request that a session can carry"))
-            return
-        kind = self._kinds[field]
+        field = raw.WhichOneof("request")
+        kind = None if field is None else self._sessions.kinds[field]
         try:
+            if field is None or kind is None:
+                wire.refuse("request", "must be a request that a session can carry")
             timeout = self._checked(raw)
         except errors.RequestError as error:
-            self._refuse(raw, error, kind.rpc)
+            end = self._interceptor.told_end(_RPC if kind is None else kind.rpc, None, error)
+            self._answer(Call(raw.call_id, self._clock, None, ()), "error", end.details)
             return
         trace = tuple(raw.trace_context.items()) if raw.trace_context else ()
         ends_at = None if timeout is None else now + timeout
-        call = Call(call_id, self._clock, ends_at, trace, self._caller)
-        self._calls[call_id] = call
+        call = self._calls[raw.call_id] = Call(
+            raw.call_id, self._clock, ends_at, trace, self._caller
+        )
         call.task = self._group.create_task(
             self._serve(call, kind, field, getattr(raw, field)), name="session call"
         )
@@ -272,15 +251,12 @@ class Session:
     def _checked(self, raw: frames_pb2.RawCall) -> float | None:
         """Return the seconds that a call has, None for no end, if it may begin at all."""
         if raw.call_id in self._calls:
-            raise _invalid("call_id", f"call {raw.call_id} is already in flight")
-        if len(self._calls) + len(self._outbox) >= self._calls_max:
-            what = f"{self._calls_max} calls are in flight on this session"
+            wire.refuse("call_id", f"call {raw.call_id} is already in flight")
+        calls_max = self._sessions.calls_max
+        if len(self._calls) + len(self._outbox) >= calls_max:
+            what = f"{calls_max} calls are in flight on this session"
             raise errors.OverloadedError(what, RETRY_AFTER)
         return _timeout_of(raw) if raw.HasField("timeout") else None
-
-    def _refuse(self, raw: frames_pb2.RawCall, error: errors.RequestError, rpc: str = _RPC) -> None:
-        end = self._interceptor.told_end(rpc, None, error)
-        self._answer(Call(raw.call_id, self._clock, None, ()), "error", end.details)
 
     async def _serve(self, call: Call, kind: Kind, field: str, data: bytes) -> None:
         try:
@@ -304,7 +280,7 @@ class Session:
             return
         self._outbox.put((call, field, data))
         self.unsent_bytes += len(data)
-        self._on_unsent(len(data))
+        self._sessions.note_unsent(len(data))
         if self.unsent_bytes >= STALLED_BYTES and self._stall is None:
             self._stall = self._loop.call_later(STALL_SECONDS, self._look)
 
@@ -326,7 +302,7 @@ class Session:
         if item is not None:
             call, _, data = item
             self.unsent_bytes -= len(data)
-            self._on_unsent(-len(data))
+            self._sessions.note_unsent(-len(data))
             call.sent()
 
     def _expire(self, task: asyncio.Task[None]) -> None:
@@ -371,7 +347,7 @@ class Sessions:
         clock: Clock,
         calls_max: int,
     ) -> None:
-        self._kinds = {
+        self.kinds: Mapping[str, Kind] = {
             rpc.lower(): Kind(
                 rpc=rpc,
                 parse=deserializer(request_type(service.methods_by_name[rpc])),
@@ -379,9 +355,7 @@ class Sessions:
             )
             for rpc in _CARRIED
         }
-        self._interceptor = interceptor
-        self._clock = clock
-        self._calls_max = calls_max
+        self.interceptor, self.clock, self.calls_max = interceptor, clock, calls_max
         self._open: set[Session] = set()
         self._left = asyncio.Event()
         self._draining = False
@@ -401,15 +375,7 @@ class Sessions:
             raise errors.ShuttingDownError(RETRY_AFTER)
         if len(self._open) >= SESSIONS_MAX:
             raise errors.OverloadedError(f"{SESSIONS_MAX} sessions are open", RETRY_AFTER)
-        session = Session(
-            context,
-            self._kinds,
-            interceptor=self._interceptor,
-            clock=self._clock,
-            calls_max=self._calls_max,
-            caller=_connection_of(context),
-            on_unsent=self._note_unsent,
-        )
+        session = Session(context, self)
         self._open.add(session)
         if self._draining:
             session.notify_draining()
@@ -424,7 +390,8 @@ class Sessions:
         """How many are open; to be read from any thread."""
         return len(self._open)
 
-    def _note_unsent(self, change: int) -> None:
+    def note_unsent(self, change: int) -> None:
+        """Count answers that wait (more, or fewer); over the bound, cut off who has the most."""
         self.unsent_bytes += change
         while self.unsent_bytes > UNSENT_BYTES_MAX:
             before = self.unsent_bytes
@@ -480,12 +447,8 @@ def _timeout_of(raw: frames_pb2.RawCall) -> float:
     seconds = raw.timeout.seconds + raw.timeout.nanos * _NANOS
     if not 0 < seconds <= TIMEOUT_SECONDS_MAX:
         wanted = f"must be greater than 0 and at most {TIMEOUT_SECONDS_MAX} s"
-        raise _invalid("timeout", f"{wanted}, got {seconds:g} s")
+        wire.refuse("timeout", f"{wanted}, got {seconds:g} s")
     return seconds
-
-
-def _invalid(field: str, description: str) -> errors.InvalidRequestError:
-    return errors.InvalidRequestError(errors.FieldViolation(field, description))
 
 
 def _size(item: Reply) -> int:

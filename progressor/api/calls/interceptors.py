@@ -14,6 +14,7 @@ on an empty call (2026-11-20, 2-core reference machine, uvloop).
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import logging
 import re
 import secrets
@@ -142,7 +143,7 @@ class Interceptor:
                 )
             else:
                 handlers[rpc.name] = grpc.unary_unary_rpc_method_handler(
-                    self.wrapped(rpc, method), self._weighing(parse), _serialize
+                    self.wrapped(rpc, method), functools.partial(self._weighed, parse), _serialize
                 )
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
@@ -197,10 +198,8 @@ class Interceptor:
             except asyncio.CancelledError as error:
                 errors.forget_frames(error)
                 raise
-            except errors.ProgressorError as error:
-                end = self.told_end(name, None, error)
             except Exception as error:  # noqa: BLE001 - a bug ends its own stream only (STYLE, 8)
-                end = self._internal_end(name, None, error)
+                end = self.told_end(name, None, error)
             else:
                 return
             try:
@@ -227,7 +226,10 @@ class Interceptor:
             size = self._sizes.pop(task, 0)
             self._request_bytes += size
             try:
-                self._refuse_too_large(size)
+                # One alone is never too large.
+                if size and self._request_bytes > max(size, REQUEST_BYTES_MAX):
+                    what = f"requests of {self._request_bytes} bytes are in flight"
+                    raise errors.OverloadedError(what, RETRY_AFTER)  # noqa: TRY301 - as of the method
                 if self._refuses_all or (self._refuses_work and not is_read):
                     raise errors.ShuttingDownError(RETRY_AFTER)  # noqa: TRY301 - as of the method
                 if isinstance(request, Malformed):
@@ -242,13 +244,13 @@ class Interceptor:
                     self._count.left(name, request)
                     raise
                 return self.told_end(name, request, reason, context)
-            except errors.ProgressorError as error:
-                return self.told_end(name, request, error, context)
             except Exception as error:  # noqa: BLE001 - a bug ends its own call only (STYLE, 8)
-                return self._internal_end(name, request, error, context)
+                return self.told_end(name, request, error, context)
             finally:
                 self._request_bytes -= size
-                self._leave(task)
+                del self._in_flight[task]
+                self._cut_off.pop(task, None)
+                self._left.set()
             self._count.answered(name, request)
             return answer
 
@@ -259,19 +261,36 @@ class Interceptor:
         if size >= LARGE_REQUEST_BYTES:
             self._sizes[asyncio.current_task()] = size
 
+    def _weighed(
+        self, parse: Callable[[bytes], Message | Malformed], data: bytes
+    ) -> Message | Malformed:
+        """Parse a request, in the task that serves it, and weigh it."""
+        self.weigh(len(data))
+        return parse(data)
+
     def told_end(
         self,
         name: str,
         request: Message | Malformed | None,
-        error: errors.ProgressorError,
+        error: Exception,
         context: CallContext | None = None,
     ) -> status.RichStatus:
         """Return the status for `error`, record it, and drop its traceback."""
-        if status.is_internal(error):
-            return self._internal_end(name, request, error, context)
+        if not isinstance(error, errors.ProgressorError) or status.is_internal(error):
+            error_id = secrets.token_hex(8)
+            facts = {"method": name, "error_id": error_id, **_trace_of(context)}
+            _log.error("request failed unexpectedly", exc_info=error, extra=facts)
+            errors.forget_frames(error)
+            self._count.broke(name, request)
+            return status.internal_status(error_id)
         errors.forget_frames(error)
         if isinstance(error, errors.StorageUnavailableError):
-            self._log_storage(name, error, context)
+            # Once a second is enough: when PostgreSQL is unreachable, every request says the same.
+            now = self._clock.monotonic()
+            if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
+                self._storage_logged_at = now
+                facts = {"method": name, "why": error.why, **_trace_of(context)}
+                _log.warning("storage is unavailable", extra=facts)
         self._count.refused(name, request, error)
         # The ids of an invalid request may be what is wrong with it: they are not repeated.
         is_invalid = isinstance(error, errors.InvalidRequestError)
@@ -309,52 +328,6 @@ class Interceptor:
         if task in self._in_flight and task not in self._cut_off:
             self._cut_off[task] = error
             task.cancel()
-
-    def _weighing(
-        self, parse: Callable[[bytes], Message | Malformed]
-    ) -> Callable[[bytes], Message | Malformed]:
-        """Return what parses a request, in the task that serves it, and weighs it."""
-
-        def weigh_and_parse(data: bytes) -> Message | Malformed:
-            self.weigh(len(data))
-            return parse(data)
-
-        return weigh_and_parse
-
-    def _refuse_too_large(self, size: int) -> None:
-        """Refuse a large request where too much is in flight with it; one alone never is."""
-        if size and self._request_bytes > max(size, REQUEST_BYTES_MAX):
-            what = f"requests of {self._request_bytes} bytes are in flight"
-            raise errors.OverloadedError(what, RETRY_AFTER)
-
-    def _leave(self, task: asyncio.Task[object]) -> None:
-        self._in_flight.pop(task)
-        self._cut_off.pop(task, None)
-        self._left.set()
-
-    def _internal_end(
-        self,
-        name: str,
-        request: Message | Malformed | None,
-        error: Exception,
-        context: CallContext | None = None,
-    ) -> status.RichStatus:
-        error_id = secrets.token_hex(8)
-        facts = {"method": name, "error_id": error_id, **_trace_of(context)}
-        _log.error("request failed unexpectedly", exc_info=error, extra=facts)
-        errors.forget_frames(error)
-        self._count.broke(name, request)
-        return status.internal_status(error_id)
-
-    def _log_storage(
-        self, name: str, error: errors.StorageUnavailableError, context: CallContext | None
-    ) -> None:
-        # Once a second is enough: when PostgreSQL is unreachable, every request says the same.
-        now = self._clock.monotonic()
-        if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
-            self._storage_logged_at = now
-            facts = {"method": name, "why": error.why, **_trace_of(context)}
-            _log.warning("storage is unavailable", extra=facts)
 
 
 def request_type(method: MethodDescriptor) -> type[Message]:

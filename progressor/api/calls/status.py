@@ -57,7 +57,8 @@ def _codes(
     code = _OWN_CODES.get(kind, above)
     yield kind, code
     for below in kind.__subclasses__():
-        yield from _codes(below, code)
+        if below.__module__ in {errors.__name__, job_errors.__name__}:
+            yield from _codes(below, code)
 
 
 CODES = MappingProxyType(dict(_codes(errors.ProgressorError, grpc.StatusCode.INTERNAL)))

@@ -1,12 +1,13 @@
 """ScheduleService."""
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from progressor import errors
 from progressor.api.calls import page_tokens
@@ -25,7 +26,6 @@ from progressor.api.schedules.spec import SPEC, SpecContext
 from progressor.clock import Clock
 from progressor.domain.jobs.graph import GraphError, check_places
 from progressor.domain.jobs.job import StartNodes
-from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.schedule import (
     BACKFILL_MAX,
@@ -52,6 +52,8 @@ COUNT_MAX = 100
 """Runs of each kind that one GetSchedule returns at most."""
 
 _log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound="Creation | Update")
 
 
 def _key_of(message: Any, path: str, _context: object) -> ScheduleKey:  # noqa: ANN401  # of many
@@ -226,10 +228,7 @@ class ScheduleServicer(Servicer):
     async def create_schedule(
         self, message: pb.CreateScheduleRequest, context: CallContext
     ) -> pb.CreateScheduleResponse:
-        seconds_left(context)
-        payload_bytes_max = await self._payload_bytes_max(message.namespace)
-        creation = create_from_wire(message, payload_bytes_max=payload_bytes_max)
-        await self._check_places(creation.key, creation.spec)
+        creation = await self._checked(message, context, create_from_wire)
         schedule = await self._backend().schedules.create(
             creation.key, creation.spec, paused=creation.paused, note=creation.note
         )
@@ -239,10 +238,7 @@ class ScheduleServicer(Servicer):
     async def update_schedule(
         self, message: pb.UpdateScheduleRequest, context: CallContext
     ) -> pb.UpdateScheduleResponse:
-        seconds_left(context)
-        payload_bytes_max = await self._payload_bytes_max(message.namespace)
-        update = update_from_wire(message, payload_bytes_max=payload_bytes_max)
-        await self._check_places(update.key, update.spec)
+        update = await self._checked(message, context, update_from_wire)
         schedule = await self._backend().schedules.update(
             update.key, update.spec, expected_revision=update.expected_revision
         )
@@ -327,26 +323,24 @@ class ScheduleServicer(Servicer):
         """
         return await asyncio.get_running_loop().run_in_executor(self._calendars, work)
 
-    async def _payload_bytes_max(self, namespace: str) -> int:
-        check_namespace_name(namespace, "namespace")
-        return (await self._backend().namespaces.lookup(namespace)).payload_bytes_max
-
-    async def _check_places(self, key: ScheduleKey, spec: ScheduleSpec) -> None:
-        """Refuse a job with a node that has no place to run."""
-        target = spec.target
-        if not isinstance(target, JobTarget):
-            return
-        known: dict[str, Namespace] = {}
-        for name in {node.namespace or key.namespace for node in target.nodes}:
+    async def _checked(self, message: Any, context: CallContext, read: Callable[..., C]) -> C:  # noqa: ANN401  # of two
+        """Return a request with a spec; a node of its job that has no place to run is refused."""
+        seconds_left(context)
+        check_namespace_name(message.namespace, "namespace")
+        namespace = await self._backend().namespaces.lookup(message.namespace)
+        asked = read(message, payload_bytes_max=namespace.payload_bytes_max)
+        target = asked.spec.target
+        if isinstance(target, JobTarget):
+            known = {namespace.name: namespace}
+            for name in {node.namespace for node in target.nodes} - {"", namespace.name}:
+                with contextlib.suppress(errors.NamespaceNotFoundError):
+                    known[name] = await self._backend().namespaces.lookup(name)
             try:
-                known[name] = await self._backend().namespaces.lookup(name)
-            except errors.NamespaceNotFoundError:
-                continue
-        try:
-            leader = process_key(key.namespace, key.schedule_id)
-            check_places(leader, StartNodes(nodes=target.nodes), known)
-        except GraphError as error:
-            wire.refuse(f"spec.job.{error.field}", error.description)
+                leader = process_key(asked.key.namespace, asked.key.schedule_id)
+                check_places(leader, StartNodes(nodes=target.nodes), known)
+            except GraphError as error:
+                wire.refuse(f"spec.job.{error.field}", error.description)
+        return asked
 
 
 def _log_change(what: str, key: ScheduleKey) -> None:
