@@ -1,5 +1,5 @@
--- Admits starts with constraints, as admit_starts does those without, and lets them wait for what they name.
--- None is leased, so p_run is false: what is available at once is due, and in the row of effects.
+-- Admits starts with constraints, as admit_starts does those without, and lets them wait for what they name. None
+-- is leased, so p_run is false: what is available at once is due, and in the row of effects.
 -- Locks: as admit_starts, then as settle_gates.
 -- Returns: as admit_starts; and one row more, without an item, whose effects are those of settle_gates.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.

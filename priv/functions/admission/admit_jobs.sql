@@ -1,5 +1,5 @@
--- Admits starts of processes that have a part in jobs from their first task on: leaders that the engine
--- carries (p_led_by), and those that a schedule starts (p_options). As admit_starts.
+-- Admits starts of processes that have a part in jobs from their first task on: leaders that the engine carries
+-- (p_led_by), and those that a schedule starts (p_options). As admit_starts.
 -- Locks: as admit_starts.
 -- Returns: as admit_starts.
 CREATE FUNCTION admit_jobs(

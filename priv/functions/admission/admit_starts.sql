@@ -1,6 +1,6 @@
--- Admits starts: creates the process and its init task, leased to the replica where it has reserved
--- a worker, due at once otherwise. A start of an existing process is looked up by its idempotency
--- key, and so is one of a process that is gone and has left its answer. At most one item per process.
+-- Admits starts: creates the process and its init task, leased to the replica where it has reserved a worker, due
+-- at once otherwise. A start of an existing process is looked up by its idempotency key, and so is one of a process
+-- that is gone and has left its answer. At most one item per process.
 -- Locks: processes (inserted in key order; existing ones in key order).
 -- Returns: one row per item, in any order.
 CREATE FUNCTION admit_starts(

@@ -1,5 +1,4 @@
--- Finds a task by id or idempotency key and, if it has not ended, notes that a caller waits for it in
--- this replica.
+-- Finds a task by id or idempotency key and, if it has not ended, notes that a caller waits for it in this replica.
 -- Locks: the process; the task.
 -- Returns: one row; process_exists tells an unknown process from an unknown task.
 CREATE FUNCTION await_task(

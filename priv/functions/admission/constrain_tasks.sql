@@ -3,8 +3,8 @@
 -- created with the capacity given in the constraint; an existing gate keeps its capacity. A gate created without a
 -- capacity is a mutex. That happens only to timers, since their step has been carried out; requests are refused.
 --
--- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]],
--- "gates": {gate: capacity or null}, "hold"}; what is missing has its default.
+-- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]], "gates": {gate:
+-- capacity or null}, "hold"}; what is missing has its default.
 -- Locks: gates that it makes; the caller has locked the processes.
 CREATE FUNCTION constrain_tasks(
     p_now         timestamptz,

@@ -1,5 +1,5 @@
--- Checks that each gate named by a constraint exists or is given a capacity: a gate may have been deleted
--- since find_missing_gates was called.
+-- Checks that each gate named by a constraint exists or is given a capacity: a gate may have been deleted since
+-- find_missing_gates was called.
 -- Returns: nothing; raises a serialization failure for a missing gate, and the caller repeats the request.
 CREATE FUNCTION require_gates(p_namespace text[], p_constraints json[])
 RETURNS void

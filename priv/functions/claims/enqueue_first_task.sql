@@ -1,6 +1,6 @@
--- Makes the first waiting task of a process due (see find_first_task), and no other.
--- None is due while the process runs a step. Of the others only the one that was first before can
--- be due, which is the next one; a timer is blocked meanwhile and keeps its instant.
+-- Makes the first waiting task of a process due (see find_first_task), and no other. None is due while the process
+-- runs a step. Of the others only the one that was first before can be due, which is the next one; a timer is
+-- blocked meanwhile and keeps its instant.
 -- Locks: none of its own; the caller has locked the process.
 CREATE FUNCTION enqueue_first_task(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text

@@ -1,6 +1,6 @@
--- Finds the first task in the queue of a process: a call that has begun and waits for its retry, then calls
--- by id, then the timer. Until the init task has ended, only that task counts.
--- It reads at most two rows: no task enters the queue before one that has begun (find_gated_cause).
+-- Finds the first task in the queue of a process: a call that has begun and waits for its retry, then calls by id,
+-- then the timer. Until the init task has ended, only that task counts. It reads at most two rows: no task enters
+-- the queue before one that has begun (find_gated_cause).
 -- Locks: none; the caller has locked the process.
 -- Returns: the task; a row of nulls if there is none.
 CREATE FUNCTION find_first_task(p_slot smallint, p_namespace text, p_process_id text)

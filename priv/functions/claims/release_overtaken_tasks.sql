@@ -1,6 +1,6 @@
--- Lets available tasks that are not first in the queue of their process wait for the process again: another
--- call was put before them meanwhile. They release their gates; otherwise other tasks would wait for gates
--- held by tasks that cannot run.
+-- Lets available tasks that are not first in the queue of their process wait for the process again: another call
+-- was put before them meanwhile. They release their gates; otherwise other tasks would wait for gates held by tasks
+-- that cannot run.
 -- p_first_id: the first task of the queue, if the caller knows it.
 -- Locks: none of its own; the caller has locked the process and the gates of these tasks.
 -- Returns: the released gates; null if there are none.

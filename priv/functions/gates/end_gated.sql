@@ -1,5 +1,5 @@
--- Forgets a task that carried constraints and has ended: its gates are given back, and what it has spent
--- in which state stays with the task.
+-- Forgets a task that carried constraints and has ended: its gates are given back, and what it has spent in which
+-- state stays with the task.
 -- Locks: none of its own; the caller has locked the process, its orders and gates.
 -- Returns: the gates given back; null: none.
 CREATE FUNCTION end_gated(

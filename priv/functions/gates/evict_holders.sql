@@ -1,20 +1,17 @@
 -- Evicts holders of a gate that holds more than its lowered capacity, at most p_count, that do not run yet:
 -- reservations first, then available tasks, the youngest first. Running tasks, and gates that a process holds,
--- stay. The gate records the progress, so any replica can continue.
--- It looks at the p_window latest holders that were not looked at (and at all that came at the same instant as
--- the last of them), by index, so that the cost does not grow with the holders. Holders whose process is locked
--- are left to the next call.
+-- stay. The gate records the progress, so any replica can continue. It looks at the p_window latest holders that
+-- were not looked at (and at all that came at the same instant as the last of them), by index, so that the cost
+-- does not grow with the holders. Holders whose process is locked are left to the next call.
 -- Locks: processes of evicted holders, in key order, SKIP LOCKED; then as settle_gates.
 -- Returns: how many were evicted, whether that is all, and what settle_gates returns.
 CREATE FUNCTION evict_holders(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
-    p_count              integer,
-    p_window             integer,
-    p_namespace          text,
-    p_gate               text
+    LIKE own_arguments,
+    p_limit     integer,
+    p_count     integer,
+    p_window    integer,
+    p_namespace text,
+    p_gate      text
 )
 RETURNS TABLE (sent_count integer, is_done boolean, effects jsonb)
 BY INDEX

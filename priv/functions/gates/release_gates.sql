@@ -1,6 +1,6 @@
--- Gives back gates of a process: those that a task holds for itself (of p_only_reserved: that it has
--- reserved); or, without a task, all that no task of it goes on with. What another available task of
--- the process has passed by the same hold, it holds from now on.
+-- Gives back gates of a process: those that a task holds for itself (of p_only_reserved: that it has reserved); or,
+-- without a task, all that no task of it goes on with. What another available task of the process has passed by the
+-- same hold, it holds from now on.
 -- Locks: none of its own; the caller has locked the process and these gates.
 -- Returns: the gates given back; null: none.
 CREATE FUNCTION release_gates(

@@ -1,6 +1,6 @@
--- Puts tasks that wait for their constraints back into the queues of their processes, where they are about to
--- be cancelled with the others: all tasks of a process that a step completes, breaks or repairs; the timer
--- of a process whose step sets or unsets it.
+-- Puts tasks that wait for their constraints back into the queues of their processes, where they are about to be
+-- cancelled with the others: all tasks of a process that a step completes, breaks or repairs; the timer of a
+-- process whose step sets or unsets it.
 -- Locks: none of its own; settle_tasks has locked the processes.
 CREATE FUNCTION requeue_gated_tasks(
     p_slot       smallint[],

@@ -1,29 +1,27 @@
--- Applies the gate effects of a change to gated processes: tasks that have ended leave their gates and
--- orders, a task that waits for its retry leaves them until then, and a task that is available behind another
--- steps back; tasks that waited for the process are evaluated again. Then the next tasks for the freed gates
--- and orders are promoted, on any process.
+-- Applies the gate effects of a change to gated processes: tasks that have ended leave their gates and orders, a
+-- task that waits for its retry leaves them until then, and a task that is available behind another steps back;
+-- tasks that waited for the process are evaluated again. Then the next tasks for the freed gates and orders are
+-- promoted, on any process.
 --
 -- Called at the end of every transaction that changes what a gated process has in hand or queued.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
 -- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of
 -- the namespace p_named_in.
--- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
--- the processes.
+-- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked the
+-- processes.
 -- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds], ...]: tasks that
--- are due now, of these processes and of others, or, with due_seconds, are first in the queue and due then;
--- with wait_seconds, the task of each process that is to be looked at first, by promote_due; and, without a
--- task, the gate, queue or order that promote_again is to look at. Nulls at the end are left out. Null: nothing.
+-- are due now, of these processes and of others, or, with due_seconds, are first in the queue and due then; with
+-- wait_seconds, the task of each process that is to be looked at first, by promote_due; and, without a task, the
+-- gate, queue or order that promote_again is to look at. Nulls at the end are left out. Null: nothing.
 CREATE FUNCTION settle_gates(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
-    p_key                process_key[],
-    p_task_id            bigint[] DEFAULT NULL,
-    p_named_in           text DEFAULT NULL,
-    p_moved              text[] DEFAULT NULL,
-    p_left               text[] DEFAULT NULL,
-    p_queue              text[] DEFAULT NULL
+    LIKE own_arguments,
+    p_limit    integer,
+    p_key      process_key[],
+    p_task_id  bigint[] DEFAULT NULL,
+    p_named_in text DEFAULT NULL,
+    p_moved    text[] DEFAULT NULL,
+    p_left     text[] DEFAULT NULL,
+    p_queue    text[] DEFAULT NULL
 )
 RETURNS jsonb
 AS $$

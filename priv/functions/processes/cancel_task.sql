@@ -1,18 +1,16 @@
--- Cancels a task that waits or is available, given by its id or by its idempotency key. The next task in
--- the queue of its process becomes due, a parked timer wakes, and its gates are left. Cancelling an init
--- task also deletes the process, which was never started, and fails its node if it follows in a job.
+-- Cancels a task that waits or is available, given by its id or by its idempotency key. The next task in the queue
+-- of its process becomes due, a parked timer wakes, and its gates are left. Cancelling an init task also deletes
+-- the process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
 -- was cancelled, as in settle_tasks; and the effects, as settle_gates returns them.
 CREATE FUNCTION cancel_task(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_task_id            bigint,
-    p_idempotency_key    text
+    LIKE own_arguments,
+    p_slot            smallint,
+    p_namespace       text,
+    p_process_id      text,
+    p_task_id         bigint,
+    p_idempotency_key text
 )
 RETURNS TABLE (
     verdict text, task_id bigint, task_type text, cancelled jsonb, effects jsonb

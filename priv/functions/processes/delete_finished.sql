@@ -1,6 +1,5 @@
--- Retention: deletes up to p_limit processes of a namespace that finished longer ago than p_age.
--- Processes that someone else has locked are left for the next round; so are followers of a job that has
--- not ended.
+-- Retention: deletes up to p_limit processes of a namespace that finished longer ago than p_age. Processes that
+-- someone else has locked are left for the next round; so are followers of a job that has not ended.
 -- Locks: processes, oldest first, SKIP LOCKED: no waiting, so no order is needed.
 -- Returns: how many are gone.
 CREATE FUNCTION delete_finished(

@@ -1,9 +1,9 @@
--- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those
--- that have ended since p_since, the answers are kept in replies for callers who have not heard of them:
--- in other replicas the news may be late; and the replica that carried a task, where its caller is noted
--- nowhere, may not know yet that it was settled. That of an init with an idempotency key is kept whenever it
--- has ended, so that a repeated request does not start the process again. Null: none are.
--- The job that it leads goes with it; followers that run are left to stop_orphans.
+-- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those that have ended
+-- since p_since, the answers are kept in replies for callers who have not heard of them: in other replicas the news
+-- may be late; and the replica that carried a task, where its caller is noted nowhere, may not know yet that it was
+-- settled. That of an init with an idempotency key is kept whenever it has ended, so that a repeated request does
+-- not start the process again. Null: none are. The job that it leads goes with it; followers that run are left to
+-- stop_orphans.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
 CREATE FUNCTION delete_process(

@@ -1,17 +1,15 @@
--- Ends a process from outside of its steps, if it has not ended: it is in error with the detail that is given,
--- what it has queued is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so
--- does its node, if it follows in one.
+-- Ends a process from outside of its steps, if it has not ended: it is in error with the detail that is given, what
+-- it has queued is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so does its node,
+-- if it follows in one.
 -- Locks: the process and its leader, as lock_with_leader; then as halt_processes and start_nodes.
--- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells
--- the cancelled ones, and what settle_gates returns.
+-- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells the
+-- cancelled ones, and what settle_gates returns.
 CREATE FUNCTION halt_process(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_detail             text
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_detail     text
 )
 RETURNS TABLE (verdict text, cancelled jsonb, effects jsonb)
 BY INDEX

@@ -1,20 +1,17 @@
--- Ends processes from outside of their steps: all that they have queued or in hand is cancelled, and they
--- are finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the
--- caller's business; so is its node, if it follows in one.
+-- Ends processes from outside of their steps: all that they have queued or in hand is cancelled, and they are
+-- finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the caller's
+-- business; so is its node, if it follows in one.
 -- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: what was cancelled, and the effects.
 CREATE FUNCTION halt_processes(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_status             process_status,
-    p_key                process_key[],
-    p_detail             text[]
+    LIKE own_arguments,
+    p_status process_status,
+    p_key    process_key[],
+    p_detail text[]
 )
 RETURNS halted
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_gated  process_key[];

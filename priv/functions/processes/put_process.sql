@@ -1,5 +1,5 @@
--- Imports a process in a given state with its history and timer. A finished init task stands for the
--- import and owns the imported events.
+-- Imports a process in a given state with its history and timer. A finished init task stands for the import and
+-- owns the imported events.
 -- Locks: the process (inserted, or the existing one).
 -- Returns: a verdict of domain/processes/admission.py, the init task, the timer's task and due time, and now.
 CREATE FUNCTION put_process(

@@ -1,18 +1,16 @@
--- Removes a process in any status, if it is still the one with that init task: a removal that was
--- held up on its way must not meet a later process of the same id. A step in flight finds its lease
--- gone. Of a follower the node fails.
+-- Removes a process in any status, if it is still the one with that init task: a removal that was held up on its
+-- way must not meet a later process of the same id. A step in flight finds its lease gone. Of a follower the node
+-- fails.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then, if it is gated, as
 -- settle_gates, and as start_nodes.
--- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what
--- settle_gates returns as settle_gates_batch tells it.
+-- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what settle_gates
+-- returns as settle_gates_batch tells it.
 CREATE FUNCTION remove_process(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_init_task_id       bigint
+    LIKE own_arguments,
+    p_slot         smallint,
+    p_namespace    text,
+    p_process_id   text,
+    p_init_task_id bigint
 )
 RETURNS TABLE (existed boolean, cancelled jsonb, effects jsonb)
 BY INDEX

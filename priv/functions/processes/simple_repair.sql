@@ -1,17 +1,15 @@
--- Brings a broken process back without asking its processor: a failed timer runs again and brings
--- the process to running once it succeeds; anything else is left behind, running at once. The job that it
--- leads goes on with it, and so does the node that it follows in.
--- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
--- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
+-- Brings a broken process back without asking its processor: a failed timer runs again and brings the process to
+-- running once it succeeds; anything else is left behind, running at once. The job that it leads goes on with it,
+-- and so does the node that it follows in.
+-- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone: schedule,
+-- tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in
 -- place of that instant, what settle_gates returns; so is a join that is due again.
 CREATE FUNCTION simple_repair(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
 )
 RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, effects jsonb)
 BY INDEX

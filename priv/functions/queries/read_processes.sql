@@ -1,10 +1,10 @@
--- Reads processes as of one instant: each with its timer, what its unfinished tasks wait for, and a range
--- of its history, with events in the order of their ids.
+-- Reads processes as of one instant: each with its timer, what its unfinished tasks wait for, and a range of its
+-- history, with events in the order of their ids.
 --
--- Items of a batch delay each other, so each is bounded: of a process with more than p_state_bytes_max of
--- state, only is_whole = false is returned; a range of more than p_events_max events is left out, and one
--- with more than p_event_bytes_max is truncated. event_count is the number of events in the range.
--- The waits of a gated process come from read_waits.
+-- Items of a batch delay each other, so each is bounded: of a process with more than p_state_bytes_max of state,
+-- only is_whole = false is returned; a range of more than p_events_max events is left out, and one with more than
+-- p_event_bytes_max is truncated. event_count is the number of events in the range. The waits of a gated process
+-- come from read_waits.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(

@@ -5,13 +5,13 @@
 --
 -- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the task's
 -- order; each full gate that the process does not hold already, with its holders; and the task's position in the
--- queue of the gate that it waits for. A gate is read once for all items.
--- A gate has the form [gate, capacity, held, holders, position or 0, number of waiting tasks].
+-- queue of the gate that it waits for. A gate is read once for all items. A gate has the form [gate, capacity,
+-- held, holders, position or 0, number of waiting tasks].
 -- Locks: none. STABLE: all of it sees one snapshot.
--- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the
--- tasks in the form of read_processes, each with one element more: null, or of a task with constraints
--- [state, its instant, spent_us, order or null, gates or null, the older call of its process that stands
--- queued for the same gates or null].
+-- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the tasks in
+-- the form of read_processes, each with one element more: null, or of a task with constraints [state, its instant,
+-- spent_us, order or null, gates or null, the older call of its process that stands queued for the same gates or
+-- null].
 CREATE FUNCTION read_waits(
     p_now                timestamptz,
     p_starvation_timeout double precision,

@@ -1,7 +1,7 @@
 -- Queues instants of the past: those that have started nothing yet, and wait for nothing.
 -- Locks: the schedule.
--- Returns: the verdict: queued, with how many now are; not_found; changed, if it is at another revision
--- than was read; forgotten, if one of the instants is where retention has deleted runs.
+-- Returns: the verdict: queued, with how many now are; not_found; changed, if it is at another revision than was
+-- read; forgotten, if one of the instants is where retention has deleted runs.
 CREATE FUNCTION backfill_schedule(
     p_now            timestamptz,
     p_slot           smallint,

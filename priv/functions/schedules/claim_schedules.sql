@@ -1,5 +1,5 @@
--- Claims schedules that are due, the longest overdue first. A claim only divides the work among replicas:
--- whether a run is still to be done is decided by run_schedules.
+-- Claims schedules that are due, the longest overdue first. A claim only divides the work among replicas: whether a
+-- run is still to be done is decided by run_schedules.
 -- Locks: schedules, SKIP LOCKED.
 -- Returns: the schedules without their payloads, in any order, and the instant by which they are due.
 CREATE FUNCTION claim_schedules(

@@ -1,5 +1,5 @@
--- Deletes a schedule with its runs, if it is at the revision that is expected; 0: at any. One
--- statement: no lock is held while a replica has the word.
+-- Deletes a schedule with its runs, if it is at the revision that is expected; 0: at any. One statement: no lock is
+-- held while a replica has the word.
 -- Locks: the schedule.
 -- Returns: the revision at which it was, and whether it is deleted; null if there is none.
 CREATE FUNCTION delete_schedule(

@@ -1,6 +1,6 @@
 -- Builds the message of a refused run: what it was to do and why it could not.
--- p_reason: the machine-readable reason; p_gate: the missing gate. For a process in error, the message has
--- the first 500 characters of its detail.
+-- p_reason: the machine-readable reason; p_gate: the missing gate. For a process in error, the message has the
+-- first 500 characters of its detail.
 -- Locks: none; the caller has seen the process under its lock.
 -- Returns: the message.
 CREATE FUNCTION describe_refusal(

@@ -1,6 +1,6 @@
--- Records how runs ended whose work has ended, up to p_limit of each schedule, the oldest first. The caller
--- holds the locks of the schedules. read_run_state is called once for each run: next to the update the planner
--- would call it for each pair of runs.
+-- Records how runs ended whose work has ended, up to p_limit of each schedule, the oldest first. The caller holds
+-- the locks of the schedules. read_run_state is called once for each run: next to the update the planner would call
+-- it for each pair of runs.
 -- Locks: nothing more; a process that is read without its lock, and at work, may just have ended.
 CREATE FUNCTION end_runs(
     p_now         timestamptz,

@@ -1,7 +1,7 @@
--- Finds queued runs that may be started now: of each schedule the oldest, of at most p_limit schedules
--- behind p_after, in the order of their keys.
--- Returns: one row per schedule looked at, with what claim_schedules tells; is_ready: nothing of it is at
--- work, or the run does not care.
+-- Finds queued runs that may be started now: of each schedule the oldest, of at most p_limit schedules behind
+-- p_after, in the order of their keys.
+-- Returns: one row per schedule looked at, with what claim_schedules tells; is_ready: nothing of it is at work, or
+-- the run does not care.
 CREATE FUNCTION find_queued_runs(
     p_limit             integer,
     p_after_slot        smallint,

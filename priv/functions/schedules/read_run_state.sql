@@ -1,5 +1,5 @@
--- Reads the state of the work that a run started, as its schedule sees it: running, done, failed, cancelled or gone.
--- A process that has ended stays so for the schedule, even if it is repaired.
+-- Reads the state of the work that a run started, as its schedule sees it: running, done, failed, cancelled or
+-- gone. A process that has ended stays so for the schedule, even if it is repaired.
 -- Returns: the state.
 CREATE FUNCTION read_run_state(
     p_slot       smallint,

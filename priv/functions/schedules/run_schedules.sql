@@ -1,39 +1,36 @@
--- Runs schedules: starts their targets, records the runs and advances the schedules to their next instants,
--- all in one transaction under their locks. So each instant runs once, even if several replicas try.
--- An item is one schedule, at most once in a batch, as the caller has read it: at p_revision, due at
--- p_next_at (null for triggers and queued runs, which do not depend on it). If the schedule has changed since,
--- the item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a run. Instants that
--- no replica ran in time are one item with a p_missed_count.
--- All items of a batch have the same kind of target: p_kind is start, job, request, gated_start or gated_request.
--- So one statement can lock the processes in key order.
+-- Runs schedules: starts their targets, records the runs and advances the schedules to their next instants, all in
+-- one transaction under their locks. So each instant runs once, even if several replicas try. An item is one
+-- schedule, at most once in a batch, as the caller has read it: at p_revision, due at
+-- p_next_at (null for triggers and queued runs, which do not depend on it). If the schedule has changed since, the
+-- item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a run. Instants that no
+-- replica ran in time are one item with a p_missed_count. All items of a batch have the same kind of target: p_kind
+-- is start, job, request, gated_start or gated_request. So one statement can lock the processes in key order.
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
--- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
--- known (this instant has run before, or this trigger: the schedule goes on), changed. For gated ones one row
--- more, without an item, whose effects are what settle_gates returns.
+-- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is), known
+-- (this instant has run before, or this trigger: the schedule goes on), changed. For gated ones one row more,
+-- without an item, whose effects are what settle_gates returns.
 CREATE FUNCTION run_schedules(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_kind               text,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_schedule_id        text[],
-    p_revision           bigint[],
-    p_next_at            timestamptz[],
-    p_cause              text[],
-    p_overlap_policy     text[],
-    p_was_queued         boolean[],
-    p_instant            timestamptz[],
-    p_due_at             timestamptz[],
-    p_then_instant       timestamptz[],
-    p_then_at            timestamptz[],
-    p_missed_count       bigint[],
-    p_missed_until       timestamptz[],
-    p_idempotency_key    text[],
-    p_process_slot       smallint[],
-    p_process_id         text[],
-    p_task_key           text[],
-    p_trace_context      json[]
+    LIKE own_arguments,
+    p_kind            text,
+    p_slot            smallint[],
+    p_namespace       text[],
+    p_schedule_id     text[],
+    p_revision        bigint[],
+    p_next_at         timestamptz[],
+    p_cause           text[],
+    p_overlap_policy  text[],
+    p_was_queued      boolean[],
+    p_instant         timestamptz[],
+    p_due_at          timestamptz[],
+    p_then_instant    timestamptz[],
+    p_then_at         timestamptz[],
+    p_missed_count    bigint[],
+    p_missed_until    timestamptz[],
+    p_idempotency_key text[],
+    p_process_slot    smallint[],
+    p_process_id      text[],
+    p_task_key        text[],
+    p_trace_context   json[]
 )
 RETURNS TABLE (
     item integer, verdict text, recorded_at timestamptz, task_id bigint, is_due boolean, reason text,

@@ -1,22 +1,20 @@
--- Admits what the runs in p_items start; the caller holds the locks of their schedules. No task is leased:
--- those that can be claimed are due at once.
+-- Admits what the runs in p_items start; the caller holds the locks of their schedules. No task is leased: those
+-- that can be claimed are due at once.
 -- Locks: as admit_starts, admit_jobs, admit_requests and their gated kin, by p_kind.
--- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated
--- ones one row more, without an item, whose effects are what settle_gates returns.
+-- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated ones
+-- one row more, without an item, whose effects are what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
 CREATE FUNCTION start_runs(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_kind               text,
-    p_items              integer[],
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_schedule_id        text[],
-    p_process_slot       smallint[],
-    p_process_id         text[],
-    p_task_key           text[],
-    p_trace              json[]
+    LIKE own_arguments,
+    p_kind         text,
+    p_items        integer[],
+    p_slot         smallint[],
+    p_namespace    text[],
+    p_schedule_id  text[],
+    p_process_slot smallint[],
+    p_process_id   text[],
+    p_task_key     text[],
+    p_trace        json[]
 )
 RETURNS TABLE (
     item integer, verdict text, task_id bigint, is_due boolean, gate text, effects json

@@ -1,16 +1,14 @@
--- Applies the constraints of tasks that were just admitted or scheduled, if they have any, and promotes those
--- that need not wait. Items without a task are left out.
+-- Applies the constraints of tasks that were just admitted or scheduled, if they have any, and promotes those that
+-- need not wait. Items without a task are left out.
 -- Locks: as settle_gates; the caller has locked the processes.
 -- Returns: what settle_gates returns; tasks without constraints are returned as due now. Null if there is nothing.
 CREATE FUNCTION apply_constraints(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_task_id            bigint[],
-    p_constraints        json[]
+    LIKE own_arguments,
+    p_slot        smallint[],
+    p_namespace   text[],
+    p_process_id  text[],
+    p_task_id     bigint[],
+    p_constraints json[]
 )
 RETURNS jsonb
 AS $$

@@ -1,5 +1,5 @@
--- Takes the locks of processes in key order, and waits for them. If one of them stays locked for longer than
--- the lock timeout, takes those that are free.
+-- Takes the locks of processes in key order, and waits for them. If one of them stays locked for longer than the
+-- lock timeout, takes those that are free.
 -- Locks: these processes.
 -- Returns: for each, whether another transaction keeps it locked. One that does not exist is not locked.
 CREATE FUNCTION lock_or_skip(p_key process_key[])

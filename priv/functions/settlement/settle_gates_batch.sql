@@ -1,17 +1,15 @@
--- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those
--- that a repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
+-- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those that a
+-- repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
 -- Locks: as settle_gates.
 -- Returns: as settle_gates.
 CREATE FUNCTION settle_gates_batch(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_gated              integer[],
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_steps              settling[],
-    p_timer_constraints  json[]
+    LIKE own_arguments,
+    p_gated             integer[],
+    p_slot              smallint[],
+    p_namespace         text[],
+    p_process_id        text[],
+    p_steps             settling[],
+    p_timer_constraints json[]
 )
 RETURNS jsonb
 AS $$

@@ -1,6 +1,6 @@
--- Settles leased tasks of processes that have a part in a job, as settle_tasks does, and moves the graphs
--- of their jobs in the same transaction: a follower that has ended ends its node, whose successors are
--- started or skipped; a leader's new nodes are added; a leader that has ended ends its job.
+-- Settles leased tasks of processes that have a part in a job, as settle_tasks does, and moves the graphs of their
+-- jobs in the same transaction: a follower that has ended ends its node, whose successors are started or skipped; a
+-- leader's new nodes are added; a leader that has ended ends its job.
 --
 -- The arguments are those of settle_tasks, and then
 --   p_leader_*, p_node  of an item that follows: its leader, and its ordinal there; else null
@@ -9,11 +9,11 @@
 --                       started them, and they have lost a replica (fail_jobs)
 --   l_*, g_*, a_*       of the items that add nodes: as add_nodes takes them; l_item is the item
 --
--- Where a worker would have nothing to go on with, it is given the init of another ready node of the
--- same namespace: a job's nodes pass from worker to worker without being claimed.
+-- Where a worker would have nothing to go on with, it is given the init of another ready node of the same
+-- namespace: a job's nodes pass from worker to worker without being claimed.
 --
--- Locks: processes in key order, the leaders among them; then as settle_tasks; then of the jobs of
--- those leaders: jobs, job_nodes; and new processes, inserted in key order.
+-- Locks: processes in key order, the leaders among them; then as settle_tasks; then of the jobs of those leaders:
+-- jobs, job_nodes; and new processes, inserted in key order.
 -- Returns: the rows of settle_tasks, and more rows, each with one of these columns:
 --   started      the follower that the worker of an item goes on with; next_* describe its init:
 --                [slot, namespace, process_id, leader_slot, leader_namespace, leader_id, node, options]
@@ -36,8 +36,7 @@ CREATE FUNCTION settle_job_tasks(
     LIKE added_nodes
 )
 RETURNS SETOF settled_task
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 SET lock_timeout = '300ms'
 AS $$
 DECLARE

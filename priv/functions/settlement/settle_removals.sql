@@ -1,5 +1,5 @@
--- Removes the processes of those items of settle_tasks whose outcome is `remove` and whose lease
--- holds. The answer of the step is kept in replies, for a caller who waits in another replica.
+-- Removes the processes of those items of settle_tasks whose outcome is `remove` and whose lease holds. The answer
+-- of the step is kept in replies, for a caller who waits in another replica.
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: one row per item removed; cancelled as in settle_tasks.
 CREATE FUNCTION settle_removals(

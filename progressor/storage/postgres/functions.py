@@ -36,6 +36,9 @@ SET jit = off
 """What ``BY INDEX`` in a file stands for: one generic plan that reads by key, however many rows the
 tables have, and whether or not they have been analysed."""
 
+_BY_ITEM = f"{_BY_INDEX}SET enable_memoize = off\n"
+"""What ``BY ITEM`` stands for: BY INDEX, without a cache of look-ups, which differ for each item."""
+
 _BY_KEY = """\
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -43,6 +46,7 @@ SET jit = off
 """
 """What ``BY KEY`` stands for: the same for a function that joins nothing large."""
 
+_SETTINGS = {"INDEX": _BY_INDEX, "ITEM": _BY_ITEM, "KEY": _BY_KEY}
 _FUNCTION = "CREATE FUNCTION "
 _BODY = "AS $$\n"
 _CONFLICTS = "#variable_conflict "
@@ -178,7 +182,8 @@ def _completed(text: str, lists: Mapping[str, str]) -> str:
     assert _BODY in text, f"cannot find the body of the function in:\n{text}"
     head, body = text.split(_BODY, 1)
     head = _LIKE.sub(lambda found: lists[found[1]].strip(), head)
-    head = head.replace("\nBY INDEX\n", f"\n{_BY_INDEX}").replace("\nBY KEY\n", f"\n{_BY_KEY}")
+    for name, settings in _SETTINGS.items():
+        head = head.replace(f"\nBY {name}\n", f"\n{settings}")
     conflicts = "" if body.startswith(_CONFLICTS) else f"{_CONFLICTS}use_column\n"
     return f"{head}{_STANDARD}{_BODY}{conflicts}{body}"
 

@@ -1,8 +1,7 @@
--- Finds of the tasks of a process that carry constraints those which what has just happened to it may
--- concern: who is available or named, the timers, whose instant has come, and of those who wait for the
--- process the oldest of each set of gates; and who is queued for what the process holds for good by
--- now. Of a process that has just changed its status, or is finished or in error, all. So a crowd that
--- waits for one process costs nothing.
+-- Finds of the tasks of a process that carry constraints those which what has just happened to it may concern: who
+-- is available or named, the timers, whose instant has come, and of those who wait for the process the oldest of
+-- each set of gates; and who is queued for what the process holds for good by now. Of a process that has just
+-- changed its status, or is finished or in error, all. So a crowd that waits for one process costs nothing.
 -- Locks: none; the caller has locked the process.
 -- Returns: their ids.
 CREATE FUNCTION find_affected_tasks(

@@ -1,6 +1,6 @@
--- Tells how a task with constraints has spent its life until p_now, in microseconds: in each gated_state, in
--- their order, and running. While it is available it waits for a worker until its latest attempt has begun.
--- All of them together are p_now less its creation, exactly.
+-- Tells how a task with constraints has spent its life until p_now, in microseconds: in each gated_state, in their
+-- order, and running. While it is available it waits for a worker until its latest attempt has begun. All of them
+-- together are p_now less its creation, exactly.
 -- Returns: six parts.
 CREATE FUNCTION spent_us(p_now timestamptz, p_task gated, p_started_at timestamptz)
 RETURNS bigint[]

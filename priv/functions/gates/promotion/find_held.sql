@@ -1,5 +1,5 @@
--- Finds the items that need a gate or an order that another transaction keeps locked: one that their process
--- holds or wants, or (w_*) that they are about to want. It never waits for a lock.
+-- Finds the items that need a gate or an order that another transaction keeps locked: one that their process holds
+-- or wants, or (w_*) that they are about to want. It never waits for a lock.
 -- Locks: the other gates and orders, with SKIP LOCKED.
 -- Returns: these items, from 1, each once, and the gate or order that each waits for.
 CREATE FUNCTION find_held(

@@ -1,13 +1,12 @@
--- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again:
--- gates of some namespaces that have places while queues wait for them, queues that wait for nothing, and
--- orders whose smallest version still waits for a smaller one.
--- Of the queues and of the orders it looks at p_window each, by index, from where the last call has ended to
--- where the next one is to begin; so all of them are seen in turn, and a call costs the same whatever
--- waits. Queues that wait for nothing are looked at each time: there are none. Finds at most p_limit of
--- these in each namespace.
--- What comes up to p_queue_namespace and p_queue, and up to p_order_namespace and p_order_key, was looked at.
--- Returns: what promote_again is to look at, in the form of settle_gates; and how far it has come, null: to
--- the end.
+-- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again: gates of some
+-- namespaces that have places while queues wait for them, queues that wait for nothing, and orders whose smallest
+-- version still waits for a smaller one. Of the queues and of the orders it looks at p_window each, by index, from
+-- where the last call has ended to where the next one is to begin; so all of them are seen in turn, and a call
+-- costs the same whatever waits. Queues that wait for nothing are looked at each time: there are none. Finds at
+-- most p_limit of these in each namespace. What comes up to p_queue_namespace and p_queue, and up to
+-- p_order_namespace and p_order_key, was looked at.
+-- Returns: what promote_again is to look at, in the form of settle_gates; and how far it has come, null: to the
+-- end.
 CREATE FUNCTION find_idle_gates(
     p_limit           integer,
     p_window          integer,

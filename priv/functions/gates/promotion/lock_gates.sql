@@ -1,5 +1,5 @@
--- Takes the locks of orders, and then of gates: after those of processes, before anything else. Orders
--- that are not there are made: an order is deleted with its last task (settle_gates).
+-- Takes the locks of orders, and then of gates: after those of processes, before anything else. Orders that are not
+-- there are made: an order is deleted with its last task (settle_gates).
 -- Locks: orders in key order, then gates in key order.
 -- Returns: nothing; gates that are not there are not locked.
 CREATE FUNCTION lock_gates(

@@ -1,16 +1,14 @@
--- Looks again at gates, queues and orders of one namespace that another transaction could not look at,
--- or found to have more than it may take; or that the safety net found (find_idle_gates).
+-- Looks again at gates, queues and orders of one namespace that another transaction could not look at, or found to
+-- have more than it may take; or that the safety net found (find_idle_gates).
 -- Locks: the processes of those who are next, in key order; then as settle_gates.
 -- Returns: effects, as settle_gates.
 CREATE FUNCTION promote_again(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
-    p_namespace          text,
-    p_gate               text[],
-    p_queue              text[],
-    p_order_key          text[]
+    LIKE own_arguments,
+    p_limit     integer,
+    p_namespace text,
+    p_gate      text[],
+    p_queue     text[],
+    p_order_key text[]
 )
 RETURNS TABLE (effects jsonb)
 BY INDEX

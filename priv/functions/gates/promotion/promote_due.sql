@@ -1,15 +1,13 @@
--- Promotes tasks with constraints that have reached their instant, in the given namespaces, at most p_limit in each.
+-- Promotes tasks with constraints that have reached their instant, in the given namespaces, at most p_limit in
+-- each.
 -- Locks: processes in key order, and the orders and gates of these, all with SKIP LOCKED; then as settle_gates.
 -- Returns: effects, as settle_gates; and with a wait_seconds of 0, one task of each namespace that has more: those
--- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate
--- was locked.
+-- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate was locked.
 CREATE FUNCTION promote_due(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
-    p_overdue            double precision,
-    p_namespace          text[]
+    LIKE own_arguments,
+    p_limit     integer,
+    p_overdue   double precision,
+    p_namespace text[]
 )
 RETURNS TABLE (effects jsonb)
 BY INDEX

@@ -1,6 +1,6 @@
--- Finds the task to try first for a source, which is a released gate or a new queue. For a gate with a free
--- place, it is taken from the queues that wait for the gate: from the queue whose oldest task has waited longest,
--- if that is longer than p_starvation_timeout, otherwise from the queue with the best head. For a queue that waits for no
+-- Finds the task to try first for a source, which is a released gate or a new queue. For a gate with a free place,
+-- it is taken from the queues that wait for the gate: from the queue whose oldest task has waited longest, if that
+-- is longer than p_starvation_timeout, otherwise from the queue with the best head. For a queue that waits for no
 -- gate, it is the head of the queue.
 -- Returns: the source with its head; the queue is null if no task can be tried.
 CREATE FUNCTION find_best_head(

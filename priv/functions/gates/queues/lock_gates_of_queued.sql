@@ -1,5 +1,5 @@
--- Takes the locks of the gates held by the tasks in the queue of a process, because one of these tasks may
--- have to give them back (release_overtaken_tasks).
+-- Takes the locks of the gates held by the tasks in the queue of a process, because one of these tasks may have to
+-- give them back (release_overtaken_tasks).
 -- Locks: these gates, with SKIP LOCKED; the caller has locked the process.
 -- Returns: whether all of them are locked now.
 CREATE FUNCTION lock_gates_of_queued(p_slot smallint, p_namespace text, p_process_id text)

@@ -1,15 +1,14 @@
--- Promotes the head of a queue, if all its gates have a free place. The head is the oldest of the tasks that
--- have waited for longer than p_starvation_timeout; if there is none, the task of the highest priority, and of these
--- the oldest.
+-- Promotes the head of a queue, if all its gates have a free place. The head is the oldest of the tasks that have
+-- waited for longer than p_starvation_timeout; if there is none, the task of the highest priority, and of these the
+-- oldest.
 --
--- A task that has waited for longer than p_starvation_timeout and meets a full gate reserves the gates before that one,
--- in key order. Tasks that want fewer gates then cannot starve it, and the order prevents deadlocks between
--- two such tasks. It also enters the queue of its process while that runs a step, before all younger tasks,
--- so that these cannot starve it either.
+-- A task that has waited for longer than p_starvation_timeout and meets a full gate reserves the gates before that
+-- one, in key order. Tasks that want fewer gates then cannot starve it, and the order prevents deadlocks between
+-- two such tasks. It also enters the queue of its process while that runs a step, before all younger tasks, so that
+-- these cannot starve it either.
 --
--- Locks: the gates of the queue that the caller has not locked, the process of the task, its order, and
--- the gates of tasks in the queue of the process: all with SKIP LOCKED, since the caller holds locks that
--- come after them.
+-- Locks: the gates of the queue that the caller has not locked, the process of the task, its order, and the gates
+-- of tasks in the queue of the process: all with SKIP LOCKED, since the caller holds locks that come after them.
 -- Returns: the task that was tried, and the result.
 --   promoted  the task is in schedule and due, its gates are held
 --   passed    the head cannot run now for a cause other than gates, and has left the queue, or the queue
@@ -19,11 +18,9 @@
 -- freed: gates released here, either reserved by the task before, or held by tasks that it was put before; their
 -- queues must be looked at. orders: orders locked by other transactions, which must be looked at again.
 CREATE FUNCTION try_gate_queue(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_namespace          text,
-    p_queue              text,
+    LIKE own_arguments,
+    p_namespace text,
+    p_queue     text,
     OUT verdict    text,
     OUT slot       smallint,
     OUT process_id text,

@@ -1,5 +1,5 @@
--- Tells the leader of a job that all its nodes have ended, by a join task in its queue; not where one
--- is there already, or where the leader is not running.
+-- Tells the leader of a job that all its nodes have ended, by a join task in its queue; not where one is there
+-- already, or where the leader is not running.
 -- Locks: none of its own; the caller has locked the leader.
 CREATE FUNCTION add_join(
     p_now        timestamptz,

@@ -1,18 +1,15 @@
--- Cancels a job that runs: its leader is finished, and what was not started never will be. What was is
--- stopped by maintain_job, or by the settlement of the step that it has in hand.
--- A leader that follows in another job breaks instead: its job has failed, and so has its node there. It can be
--- brought back with that one.
+-- Cancels a job that runs: its leader is finished, and what was not started never will be. What was is stopped by
+-- maintain_job, or by the settlement of the step that it has in hand. A leader that follows in another job breaks
+-- instead: its job has failed, and so has its node there. It can be brought back with that one.
 -- Locks: the leader, and the leader of the job that it follows in, in key order; then as halt_processes.
 -- Returns: a verdict: cancelled, job_not_found, job_ended; the tasks of the leader that were cancelled; and the
 -- effects, with the tasks that are due now of the job that it follows in.
 CREATE FUNCTION cancel_job(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_reason             text,
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_reason     text,
     OUT verdict   text,
     OUT cancelled jsonb,
     OUT effects   jsonb

@@ -1,5 +1,5 @@
--- Ends running jobs. Nodes that have not started are cancelled, or fail if p_fails; nodes that have started
--- are left to maintain_job and to the settlements of their running steps.
+-- Ends running jobs. Nodes that have not started are cancelled, or fail if p_fails; nodes that have started are
+-- left to maintain_job and to the settlements of their running steps.
 -- Locks: none of its own; the caller has locked the leaders.
 -- Returns: [[slot, namespace, process_id], ...] of the jobs that maintain_job must check; null: none.
 CREATE FUNCTION end_jobs(
@@ -10,8 +10,7 @@ CREATE FUNCTION end_jobs(
     p_fails  boolean[] DEFAULT NULL
 )
 RETURNS jsonb
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_upkeep jsonb;

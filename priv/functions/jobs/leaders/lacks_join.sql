@@ -1,5 +1,5 @@
--- Tells whether all nodes of a running job have ended and its leader was not told so, nor will be. One
--- that was, and has neither finished nor broken, goes on at its own pace.
+-- Tells whether all nodes of a running job have ended and its leader was not told so, nor will be. One that was,
+-- and has neither finished nor broken, goes on at its own pace.
 -- Returns: whether that is so.
 CREATE FUNCTION lacks_join(p_job jobs)
 RETURNS boolean

@@ -1,6 +1,6 @@
--- Resumes a failed job whose leader was repaired, or is with this call; a deadline that has passed is cleared.
--- If all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that
--- node is left to maintain_job, since its lock is not known here.
+-- Resumes a failed job whose leader was repaired, or is with this call; a deadline that has passed is cleared. If
+-- all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that node is
+-- left to maintain_job, since its lock is not known here.
 -- Locks: none of its own; the caller has locked the leader.
 CREATE FUNCTION resume_job(
     p_now        timestamptz,

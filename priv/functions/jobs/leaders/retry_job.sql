@@ -1,29 +1,26 @@
--- Goes on with a failed job: nodes that failed, or were cancelled when it ended, begin again; what was
--- skipped because of them waits again. Nodes that are done stay done.
--- The keys are looked up before they are locked; where the job has moved meanwhile, nothing is done.
--- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order;
--- then as start_nodes and settle_gates.
+-- Goes on with a failed job: nodes that failed, or were cancelled when it ended, begin again; what was skipped
+-- because of them waits again. Nodes that are done stay done. The keys are looked up before they are locked; where
+-- the job has moved meanwhile, nothing is done.
+-- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order; then as
+-- start_nodes and settle_gates.
 -- Returns: a verdict: retried, job_not_found, job_not_failed, or again: once more; the names of the nodes that
--- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose
--- retry reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the
--- effects, as settle_gates returns them.
+-- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose retry
+-- reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the effects, as
+-- settle_gates returns them.
 CREATE FUNCTION retry_job(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_deadline           timestamptz,
-    p_timeout            double precision,
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_deadline   timestamptz,
+    p_timeout    double precision,
     OUT verdict        text,
     OUT node_names     text[],
     OUT failed_leaders jsonb,
     OUT cancelled      jsonb,
     OUT effects        jsonb
 )
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 SET lock_timeout = '2s'
 AS $$
 DECLARE
@@ -38,6 +35,7 @@ DECLARE
     v_living   integer[];  -- nodes whose followers were brought back already
     v_finished integer[];  -- nodes whose followers have finished meanwhile
     v_all      integer[];  -- all that begin again
+    v_halted   process_key[];
     v_causes   moved_node[];
     v_count    integer;
     v_tasks    record;
@@ -91,14 +89,18 @@ BEGIN
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.state IN ('failed', 'cancelled');
 
-    -- Not of those that lead a failed job: their own retries do.
-    SELECT h.cancelled, h.effects
-    INTO cancelled, effects
-    FROM halt_busy_processes(v_now, p_replica_id, p_starvation_timeout, v_key || ARRAY(
+    -- What those in error have queued or in hand, a repair or a timer that runs again, is cancelled. Not of those
+    -- that lead a failed job: their own retries do that.
+    v_halted := CASE WHEN v_leader.status = 'error' THEN v_key ELSE '{}' END || ARRAY(
         SELECT (n.follower_slot, n.follower_namespace, n.follower_id)::process_key
         FROM job_nodes n
         WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
-            AND n.ordinal = ANY (v_broken))) h;
+            AND n.ordinal = ANY (v_broken));
+    SELECT h.cancelled, h.effects
+    INTO cancelled, effects
+    FROM halt_processes(
+        v_now, p_replica_id, p_starvation_timeout, 'error', v_halted,
+        array_fill('a retry of its job begins it again'::text, ARRAY[cardinality(v_halted)])) h;
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
         deadline_at = coalesce(p_deadline, v_now + make_interval(secs => p_timeout)),

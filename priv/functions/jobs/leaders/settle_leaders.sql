@@ -1,5 +1,5 @@
--- Moves the jobs of those leaders whose tasks settle_job_tasks has settled: a leader that has finished or
--- broken ends its job; one that a repair has brought back goes on with it.
+-- Moves the jobs of those leaders whose tasks settle_job_tasks has settled: a leader that has finished or broken
+-- ends its job; one that a repair has brought back goes on with it.
 -- Locks: none of its own; settle_job_tasks has locked the leaders.
 CREATE FUNCTION settle_leaders(
     p_now           timestamptz,
@@ -13,8 +13,7 @@ CREATE FUNCTION settle_leaders(
     p_leads         boolean[]
 )
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_job record;

@@ -13,8 +13,7 @@ CREATE FUNCTION add_nodes(
     LIKE added_nodes
 )
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_job record;

@@ -1,10 +1,9 @@
--- Keeps the counts of jobs after nodes have moved from one state to another; where nothing of a running
--- job is left to do, tells its leader by a join.
+-- Keeps the counts of jobs after nodes have moved from one state to another; where nothing of a running job is left
+-- to do, tells its leader by a join.
 -- Locks: none of its own; the caller has locked the leaders.
 CREATE FUNCTION count_nodes(p_now timestamptz, p_replica_id bigint, p_moved moved_node[])
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_job record;

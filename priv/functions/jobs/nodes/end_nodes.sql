@@ -1,6 +1,6 @@
--- Ends nodes of jobs: decrements the counts that their successors wait for, so that some become ready; skips
--- all nodes that depend on one that was not done; and adds a join for the leader when the last node of a
--- job has ended. Nodes that have already ended are left unchanged.
+-- Ends nodes of jobs: decrements the counts that their successors wait for, so that some become ready; skips all
+-- nodes that depend on one that was not done; and adds a join for the leader when the last node of a job has ended.
+-- Nodes that have already ended are left unchanged.
 -- Locks: none of its own; the caller has locked the leaders.
 CREATE FUNCTION end_nodes(
     p_now           timestamptz,
@@ -15,8 +15,7 @@ CREATE FUNCTION end_nodes(
     p_replica       bigint[] DEFAULT NULL  -- that carried the last step
 )
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_ended   moved_node[];

@@ -1,5 +1,5 @@
--- Tells whether a process carries out the node that it says: the job may be gone, and another be there
--- under its key, whose node is not started or has another process.
+-- Tells whether a process carries out the node that it says: the job may be gone, and another be there under its
+-- key, whose node is not started or has another process.
 -- Locks: none; the caller has locked the process.
 -- Returns: whether it does.
 CREATE FUNCTION is_node_of(p_follower processes)

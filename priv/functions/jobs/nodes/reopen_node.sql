@@ -5,8 +5,7 @@
 -- Returns: nothing. A job that is done or cancelled stays unchanged, and so does its node.
 CREATE FUNCTION reopen_node(p_now timestamptz, p_replica_id bigint, p_follower processes)
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_slot      smallint := p_follower.leader_slot;

@@ -1,33 +1,30 @@
--- Moves the nodes of those followers whose tasks settle_job_tasks has settled: a follower that has ended
--- ends its node; one that a repair has brought back begins its node anew; one that goes on has begun; one
--- whose job has ended meanwhile is stopped.
+-- Moves the nodes of those followers whose tasks settle_job_tasks has settled: a follower that has ended ends its
+-- node; one that a repair has brought back begins its node anew; one that goes on has begun; one whose job has
+-- ended meanwhile is stopped.
 -- Locks: none of its own; settle_job_tasks has locked the followers and their leaders.
 -- Returns: of those that were stopped, what stop_nodes returns.
 CREATE FUNCTION settle_nodes(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_settled            boolean[],
-    p_statuses           process_status[],
-    p_stopped            integer[],
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_outcome            text[],
-    p_response           bytea[],
-    p_result             bytea[],
-    p_error_code         integer[],
-    p_error_reason       text[],
-    p_error_message      text[],
-    p_leader_slot        smallint[],
-    p_leader_namespace   text[],
-    p_leader_id          text[],
-    p_node               integer[],
-    p_replica            bigint[]  -- that had the lease
+    LIKE own_arguments,
+    p_settled          boolean[],
+    p_statuses         process_status[],
+    p_stopped          integer[],
+    p_slot             smallint[],
+    p_namespace        text[],
+    p_process_id       text[],
+    p_outcome          text[],
+    p_response         bytea[],
+    p_result           bytea[],
+    p_error_code       integer[],
+    p_error_reason     text[],
+    p_error_message    text[],
+    p_leader_slot      smallint[],
+    p_leader_namespace text[],
+    p_leader_id        text[],
+    p_node             integer[],
+    p_replica          bigint[]  -- that had the lease
 )
 RETURNS halted
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_ended   integer[];

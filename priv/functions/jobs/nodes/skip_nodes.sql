@@ -4,8 +4,7 @@
 -- Returns: the skipped nodes, not counted yet (count_nodes); null if there are none.
 CREATE FUNCTION skip_nodes(p_now timestamptz, p_causes moved_node[])
 RETURNS moved_node[]
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_cause   moved_node;

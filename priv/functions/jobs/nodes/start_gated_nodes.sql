@@ -1,20 +1,17 @@
--- Starts ready nodes with constraints, as admit_gated_starts does it: none is leased, and who waits for
--- nothing is due now. A follower of a node that begins again is there already.
--- Locks: none of its own but for new processes, inserted in key order: the caller has locked the leader,
--- and the followers that are there; then as settle_gates.
+-- Starts ready nodes with constraints, as admit_gated_starts does it: none is leased, and who waits for nothing is
+-- due now. A follower of a node that begins again is there already.
+-- Locks: none of its own but for new processes, inserted in key order: the caller has locked the leader, and the
+-- followers that are there; then as settle_gates.
 -- Returns: one row: how many were started, and the effects.
 CREATE FUNCTION start_gated_nodes(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_ordinal            integer[]
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_ordinal    integer[]
 )
 RETURNS TABLE (started integer, effects jsonb)
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_new   integer[];  -- nodes without a follower yet
@@ -35,9 +32,10 @@ BEGIN
             AND n.started_at IS NOT NULL;
     IF v_again IS NOT NULL THEN
         -- A repair that came after the retry.
-        PERFORM halt_busy_processes(
-            p_now, p_replica_id, p_starvation_timeout, array_agg((
-                n.follower_slot, n.follower_namespace, n.follower_id)::process_key))
+        PERFORM halt_processes(
+            p_now, p_replica_id, p_starvation_timeout, 'error',
+            array_agg((n.follower_slot, n.follower_namespace, n.follower_id)::process_key),
+            array_agg('a retry of its job begins it again'::text))
         FROM unnest(v_again) AS o (ordinal)
         JOIN job_nodes n
             ON (n.slot, n.namespace, n.process_id, n.ordinal)

@@ -1,12 +1,12 @@
--- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window
--- has room for: of those whose first step has not been settled there are 512 at most
--- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to maintain_job, which names those of one job by
--- p_ordinal (start_gated_nodes): they take no place in the window, since those that wait at a gate would keep
--- the others out of it.
+-- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window has room
+-- for: of those whose first step has not been settled there are 512 at most (domain/jobs/job.py: WINDOW). Nodes
+-- with constraints are left to maintain_job, which names those of one job by
+-- p_ordinal (start_gated_nodes): they take no place in the window, since those that wait at a gate would keep the
+-- others out of it.
 --
--- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a
--- namespace, each for one. Null: none, and whatever is started is due at once.
--- A follower whose id is taken, or whose namespace is gone, fails its node.
+-- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a namespace,
+-- each for one. Null: none, and whatever is started is due at once. A follower whose id is taken, or whose
+-- namespace is gone, fails its node.
 -- Locks: processes (inserted in key order); the caller has locked the leaders.
 -- Returns: a row per follower started; item and token where a worker has it.
 CREATE FUNCTION start_nodes(
@@ -23,8 +23,7 @@ RETURNS TABLE (
     leader_slot smallint, leader_namespace text, leader_id text, node integer, options json,
     args bytea, caller_context json, trace_context json
 )
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_starts  starting_node[];

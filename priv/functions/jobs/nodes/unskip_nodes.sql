@@ -5,8 +5,7 @@ CREATE FUNCTION unskip_nodes(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_ordinal integer[]
 )
 RETURNS void
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_before integer[];      -- predecessors of those that were skipped

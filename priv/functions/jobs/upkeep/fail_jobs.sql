@@ -1,18 +1,15 @@
--- Fails jobs as a whole, those that run: what has not been started fails at once; what runs ends its step and
--- goes no further (stop_nodes); the leader breaks. A leader that follows in another job has its node there
--- failed by maintain_job, and that job with it: the caller need not have locked that one.
+-- Fails jobs as a whole, those that run: what has not been started fails at once; what runs ends its step and goes
+-- no further (stop_nodes); the leader breaks. A leader that follows in another job has its node there failed by
+-- maintain_job, and that job with it: the caller need not have locked that one.
 -- Locks: none of its own, the caller has locked the leaders; then as halt_processes.
 -- Returns: what was cancelled, the jobs that it has failed, and the effects.
 CREATE FUNCTION fail_jobs(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_leader             process_key[],
-    p_detail             text[]
+    LIKE own_arguments,
+    p_leader process_key[],
+    p_detail text[]
 )
 RETURNS halted
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_leaders process_key[];

@@ -1,25 +1,22 @@
--- Fails the jobs of those items of settle_job_tasks whose replica was lost: that which the process leads, and
--- that in which it follows. An item that has lost its own lease meanwhile fails none.
+-- Fails the jobs of those items of settle_job_tasks whose replica was lost: that which the process leads, and that
+-- in which it follows. An item that has lost its own lease meanwhile fails none.
 -- Locks: none of its own; settle_job_tasks has locked the processes and their leaders.
 -- Returns: as fail_jobs.
 CREATE FUNCTION fail_lost_jobs(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_fails_job          boolean[],
-    p_slot               smallint[],
-    p_namespace          text[],
-    p_process_id         text[],
-    p_token              bigint[],
-    p_leads              boolean[],
-    p_leader_slot        smallint[],
-    p_leader_namespace   text[],
-    p_leader_id          text[],
-    p_node               integer[]
+    LIKE own_arguments,
+    p_fails_job        boolean[],
+    p_slot             smallint[],
+    p_namespace        text[],
+    p_process_id       text[],
+    p_token            bigint[],
+    p_leads            boolean[],
+    p_leader_slot      smallint[],
+    p_leader_namespace text[],
+    p_leader_id        text[],
+    p_node             integer[]
 )
 RETURNS halted
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 DECLARE
     v_item   integer;

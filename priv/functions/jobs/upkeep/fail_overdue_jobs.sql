@@ -1,14 +1,12 @@
--- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are
--- stopped by maintain_job. A locked one is left to the next call.
--- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
--- halt_processes and start_nodes.
+-- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are stopped
+-- by maintain_job. A locked one is left to the next call.
+-- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as halt_processes and
+-- start_nodes.
 -- Returns: the keys of the jobs that failed; the tasks of their leaders that were cancelled, with their keys; and
 -- the effects, as settle_gates returns them.
 CREATE FUNCTION fail_overdue_jobs(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
+    LIKE own_arguments,
+    p_limit integer,
     OUT failed    jsonb,
     OUT cancelled jsonb,
     OUT effects   jsonb

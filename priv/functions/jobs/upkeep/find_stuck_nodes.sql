@@ -6,8 +6,7 @@ RETURNS TABLE (
     result bytea, message text
 )
 STABLE
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 AS $$
 BEGIN
     RETURN QUERY

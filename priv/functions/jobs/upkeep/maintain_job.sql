@@ -1,24 +1,21 @@
--- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once
--- the job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
+-- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once the
+-- job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
 -- reopens that node after a repair of this job, stops the leader if the outer job has ended while the leader lost
 -- its step (withdraw_join), or fails the outer job if this job failed as a whole. When no such work is left, the
--- verdict is done.
--- Keys are looked up without locks; the rows are read again once they are locked.
+-- verdict is done. Keys are looked up without locks; the rows are read again once they are locked.
 -- p_after: the ordinal up to which nodes have been looked at.
--- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are
--- inserted in key order; then as settle_gates.
+-- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are inserted
+-- in key order; then as settle_gates.
 -- Returns: a verdict: done; more, to be continued from `ordinal`; or again, because the job has changed meanwhile;
 -- how many nodes were started and stopped; the tasks that were cancelled, with the keys of their processes; the
 -- keys of jobs of followers that need upkeep; of a job that was failed as a whole; and the effects on gates.
 CREATE FUNCTION maintain_job(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
-    p_after              integer,
-    p_limit              integer,
+    LIKE own_arguments,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_after      integer,
+    p_limit      integer,
     OUT verdict   text,
     OUT ordinal   integer,
     OUT started   integer,
@@ -28,8 +25,7 @@ CREATE FUNCTION maintain_job(
     OUT failed    jsonb,
     OUT effects   jsonb
 )
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 SET lock_timeout = '300ms'
 AS $$
 DECLARE

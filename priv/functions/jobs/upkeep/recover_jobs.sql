@@ -1,13 +1,12 @@
 -- Does a part of a round of recovery: checks running jobs, from a key on, and does what should have been done
--- earlier: adds a join if all nodes have ended, ends nodes whose followers have ended or are gone, and
--- starts ready nodes if there is room. In a healthy engine it finds nothing.
--- The caller owns the round; this call renews it, and locks it until the commit. Jobs that have changed recently
--- are skipped, because a stalled job does not change.
+-- earlier: adds a join if all nodes have ended, ends nodes whose followers have ended or are gone, and starts ready
+-- nodes if there is room. In a healthy engine it finds nothing. The caller owns the round; this call renews it, and
+-- locks it until the commit. Jobs that have changed recently are skipped, because a stalled job does not change.
 -- p_taken_at: when the caller took the round (take_upkeep_round in jobs.sql).
 -- Locks: the round; then leaders and followers, in key order; then as start_nodes.
 -- Returns: a verdict: lost, the round; more, from the key on; whole. What was found, as [kind, slot, namespace,
--- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that
--- are due now, as effects like those of settle_gates_batch.
+-- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that are
+-- due now, as effects like those of settle_gates_batch.
 CREATE FUNCTION recover_jobs(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -25,8 +24,7 @@ CREATE FUNCTION recover_jobs(
     OUT finds      jsonb,
     OUT effects    jsonb
 )
-BY INDEX
-SET enable_memoize = off
+BY ITEM
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
@@ -60,9 +58,13 @@ BEGIN
     SELECT array_agg(i)
     INTO v_jobs
     FROM unnest(v_jobs) AS i
-    JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
-        ON j.updated_at < v_now - p_age
-    WHERE is_stuck(i.slot, i.namespace, i.process_id);
+    JOIN jobs j USING (slot, namespace, process_id)
+    WHERE j.updated_at < v_now - p_age
+        AND (lacks_join(j)
+            OR (j.ready > 0 AND j.beginning < 512 AND j.upkeep_due_at IS NULL)
+            OR (j.running > 0 AND EXISTS (
+                SELECT FROM find_stuck_nodes(i.slot, i.namespace, i.process_id)
+            )));
     IF v_jobs IS NULL THEN
         RETURN;
     END IF;

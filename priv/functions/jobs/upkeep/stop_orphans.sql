@@ -1,17 +1,15 @@
--- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it
--- has queued is cancelled; one with a step in hand, and a locked one, are left for the next time.
--- The keys are looked up before they are locked, from a key on, and looked at again after.
+-- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it has
+-- queued is cancelled; one with a step in hand, and a locked one, are left for the next time. The keys are looked
+-- up before they are locked, from a key on, and looked at again after.
 -- Locks: the processes, in key order; then as halt_processes.
 -- Returns: how many were stopped, whether there may be more, and the last key; the tasks that were cancelled, with
 -- the keys of their processes; the keys of their own jobs, which need upkeep; and the effects on gates.
 CREATE FUNCTION stop_orphans(
-    p_now                timestamptz,
-    p_replica_id         bigint,
-    p_starvation_timeout double precision,
-    p_limit              integer,
-    p_slot               smallint,
-    p_namespace          text,
-    p_process_id         text,
+    LIKE own_arguments,
+    p_limit      integer,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
     OUT stopped    integer,
     OUT has_more   boolean,
     OUT slot       smallint,
