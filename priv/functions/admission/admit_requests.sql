@@ -1,10 +1,8 @@
 -- Admits calls, notifies and repairs by the table in domain/processes/admission.py. What is accepted is leased to
 -- this replica if the process is free and a worker is reserved, due at once if only the process is free, and queued
--- behind another task otherwise. An accepted request blocks the waiting timer. Several items may be about one
--- process, each with an idempotency key of its own or none: they are decided in the order of the items as if one
--- came after the other. p_head names for each item the first of its process. That is all it takes: an admission
--- changes nothing that the next one looks at, but for the process that is no longer free, and the timer that no
--- longer waits.
+-- behind another task otherwise. An accepted request blocks the waiting timer. Items about one process, of which
+-- p_head names the first, are decided in their order: all that an admission changes for the next one is that the
+-- process is no longer free and the timer no longer waits. They have different idempotency keys, or none.
 -- Locks: processes in key order; then, of those processes alone: tasks, schedule, running.
 -- Returns: one row per item, in their order. Process columns come with every process that exists; error_code and
 -- error_reason also with process_failed: of the task that broke it, if one did.

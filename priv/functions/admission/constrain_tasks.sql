@@ -1,8 +1,6 @@
--- Applies the constraints of tasks that have just been admitted: takes the tasks out of the queues of their
--- processes and lets them wait for their gates and orders. The caller then calls settle_gates. Missing gates are
--- created with the capacity given in the constraint; an existing gate keeps its capacity. A gate created without a
--- capacity is a mutex. That happens only to timers, since their step has been carried out; requests are refused.
---
+-- Applies the constraints of tasks that have just been admitted: takes the tasks out of the queues of their processes
+-- and lets them wait for their gates and orders. The caller then calls settle_gates. A missing gate is created with
+-- the capacity given in the constraint, or as a mutex: that happens only to timers, whose step has been carried out.
 -- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]], "gates": {gate:
 -- capacity or null}, "hold"}; what is missing has its default.
 -- Locks: gates that it makes; the caller has locked the processes.

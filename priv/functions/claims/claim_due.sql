@@ -1,9 +1,8 @@
 -- Claims tasks that have been due for at least p_overdue seconds, up to p_room of each namespace: alternately the
 -- oldest task and the oldest request, which comes first if p_requests_first. So a request waits for earlier
--- requests but not for many timers, and half of the slots are assigned by age alone, so that nothing starves. With
--- p_wait, the function waits for locked processes, because no later scan looks for their tasks. Without it, locked
--- processes are skipped and left to the next scan. Skipped tasks do not count against the limit: the search
--- continues behind them, past at most 1,000 tasks of a namespace.
+-- requests but not for many timers, and half of the slots are assigned by age alone, so that nothing starves.
+-- With p_wait, it waits for locked processes, since no later scan looks for their tasks. Otherwise they are left to
+-- the next scan, and the search continues behind them, past at most 1,000 tasks of a namespace.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others may hold
 -- locked without the process; then as claim_locked.
 -- Returns: as claim_locked.

@@ -1,10 +1,8 @@
--- Leases to this replica those of the given tasks that wait and are due. Their processes are locked by the caller;
--- the snapshot of this statement is newer than the locks. Rows that break an invariant do not fail the claim of the
--- others: where several tasks of a process are due, the first in the queue is leased and the others stay; a task
--- that has ended already is taken out of the queue.
+-- Leases to this replica those of the given tasks that wait and are due. The caller has locked their processes.
+-- Rows that break an invariant do not fail the claim of the others: if several tasks of a process are due, the first
+-- in the queue is leased and the others stay; a task that has ended already is taken out of the queue.
 -- Locks: of those processes alone: schedule, tasks, running.
--- Returns: one row per task leased, with all that a step needs; of a task with constraints also what it has spent
--- until now, see spent_us.
+-- Returns: one row per task leased; of a task with constraints also what it has spent until now, see spent_us.
 CREATE FUNCTION claim_locked(
     p_now           timestamptz,
     p_replica_id    bigint,

@@ -1,6 +1,5 @@
--- Claims tasks by their ids: those that this replica knows to be due. Waits for the locks of their processes if
--- p_wait, since the lock holder may be about to postpone the task or leave it to us; otherwise skips what is
--- locked.
+-- Claims tasks by their ids: those that this replica knows to be due. If p_wait, it waits for the locks of their
+-- processes, since the lock holder may be about to postpone the task or leave it to us; otherwise it skips them.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others may hold
 -- locked without the process; then as claim_locked.
 -- Returns: as claim_locked; a task that is gone, blocked, put off or taken is left out.

@@ -1,6 +1,5 @@
--- Lets available tasks that are not first in the queue of their process wait for the process again: another call
--- was put before them meanwhile. They release their gates; otherwise other tasks would wait for gates held by tasks
--- that cannot run.
+-- Lets available tasks that are not first in the queue of their process, since a call was put before them, wait for
+-- the process again, and release their gates: a task that cannot run must not keep others waiting.
 -- p_first_id: the first task of the queue, if the caller knows it.
 -- Locks: none of its own; the caller has locked the process and the gates of these tasks.
 -- Returns: the released gates; null if there are none.

@@ -1,8 +1,7 @@
 -- Evicts holders of a gate that holds more than its lowered capacity, at most p_count, that do not run yet:
 -- reservations first, then available tasks, the youngest first. Running tasks, and gates that a process holds,
--- stay. The gate records the progress, so any replica can continue. It looks at the p_window latest holders that
--- were not looked at (and at all that came at the same instant as the last of them), by index, so that the cost
--- does not grow with the holders. Holders whose process is locked are left to the next call.
+-- stay. It looks at the p_window latest holders that were not looked at yet, so that the cost does not grow with
+-- the holders. The gate records the progress, so any replica can continue.
 -- Locks: processes of evicted holders, in key order, SKIP LOCKED; then as settle_gates.
 -- Returns: how many were evicted, whether that is all, and what settle_gates returns.
 CREATE FUNCTION evict_holders(

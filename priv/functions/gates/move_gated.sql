@@ -1,9 +1,8 @@
--- Moves a task that carries constraints to another state, and counts the time spent in the one before. Where it
--- enters or leaves a queue, the queue's head is noted; a queue that is new is to be looked at by the caller
--- (promote_gates). p_lacks: the gates that it is queued for.
+-- Moves a task with constraints to another state, and counts the time spent in the one before. Where it enters or
+-- leaves a queue, the queue's head is recorded. p_lacks: the gates that it is queued for.
 -- Locks: its row. The caller has locked its process, or its gates where it is queued for them; and its gates where
 -- it enters a queue.
--- Returns: whether the queue that it has entered is to be looked at.
+-- Returns: whether the queue that it has entered is new, so that the caller has to look at it (promote_gates).
 CREATE FUNCTION move_gated(
     p_now        timestamptz,
     p_slot       smallint,

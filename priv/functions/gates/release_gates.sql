@@ -1,8 +1,7 @@
--- Gives back gates of a process: those that a task holds for itself (of p_only_reserved: that it has reserved); or,
--- without a task, all that no task of it goes on with. What another available task of the process has passed by the
--- same hold, it holds from now on.
+-- Releases gates of a process: those that a task holds for itself (if p_only_reserved: has reserved); or, without a
+-- task, all but those of its available and queued tasks. What another available task has passed too, that holds.
 -- Locks: none of its own; the caller has locked the process and these gates.
--- Returns: the gates given back; null: none.
+-- Returns: the released gates; null if there are none.
 CREATE FUNCTION release_gates(
     p_slot          smallint,
     p_namespace     text,

@@ -1,10 +1,10 @@
--- Sets the capacity of a gate, which is created if it is missing. With a higher capacity, waiting tasks are
--- promoted. A capacity below the number of holders takes effect at once; holders that do not run yet are evicted in
--- transactions of their own (evict_holders), since each needs the locks of its process and of all its gates.
+-- Sets the capacity of a gate, which is created if it is missing. With a higher capacity, waiting tasks are promoted.
+-- A capacity below the number of holders takes effect at once; holders that do not run yet are evicted in other
+-- transactions (evict_holders), since each needs the locks of its process and of all its gates.
 -- p_revision: only if the gate is at this revision; 0: at any, and also if it is missing.
 -- Locks: the gate; then as settle_gates.
--- Returns: the verdict changed, or not_found or revision_changed, which change nothing; the revision of the gate;
--- whether holders have to be evicted; and what settle_gates returns.
+-- Returns: the verdict changed, not_found or revision_changed; the revision of the gate; whether holders have to be
+-- evicted; and what settle_gates returns.
 CREATE FUNCTION set_gate(
     LIKE own_arguments,
     p_limit     integer,

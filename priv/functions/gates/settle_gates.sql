@@ -1,18 +1,14 @@
--- Applies the gate effects of a change to gated processes: tasks that have ended leave their gates and orders, a
--- task that waits for its retry leaves them until then, and a task that is available behind another steps back;
--- tasks that waited for the process are evaluated again. Then the next tasks for the freed gates and orders are
--- promoted, on any process.
---
--- Called at the end of every transaction that changes what a gated process has in hand or queued.
--- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
--- p_moved: orders in which a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of
--- the namespace p_named_in.
+-- Applies the gate effects of a change to gated processes, at the end of each transaction that makes one: tasks that
+-- have ended leave their gates and orders; a task that waits for its retry leaves them until then; an available
+-- task behind another steps back; tasks that waited for the process are evaluated again. Then the next tasks for
+-- the freed gates and orders are promoted, on any process.
+-- p_task_id, beside its process: a task that waited and has ended, or is new; null: none. p_moved: orders in which
+-- a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of the namespace p_named_in.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked the
 -- processes.
 -- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds], ...]: tasks that
--- are due now, of these processes and of others, or, with due_seconds, are first in the queue and due then; with
--- wait_seconds, the task of each process that is to be looked at first, by promote_due; and, without a task, the
--- gate, queue or order that promote_again is to look at. Nulls at the end are left out. Null: nothing.
+-- are due now, or in due_seconds; with wait_seconds, the first task of each process for promote_due; without a
+-- task, the gate, queue or order for promote_again. Nulls at the end are left out. Null: nothing.
 CREATE FUNCTION settle_gates(
     LIKE own_arguments,
     p_limit    integer,

@@ -1,5 +1,5 @@
--- Finds a job by its key. PostgreSQL inlines the query; OFFSET 0 keeps it an index lookup for each row of the
--- caller, whatever the planner estimates for the size of the table.
+-- Finds a job by its key. PostgreSQL inlines the query; OFFSET 0 keeps it an index look-up per row of the caller,
+-- whatever the planner estimates for the size of the table.
 -- Returns: a row or none.
 CREATE FUNCTION find_job(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS TABLE (

@@ -1,5 +1,5 @@
--- A node by its key. PostgreSQL inlines the query; OFFSET 0 keeps it an index lookup for each row of the caller,
--- whatever the planner believes of the table's size.
+-- Finds a node by its key. PostgreSQL inlines the query; OFFSET 0 keeps it an index look-up per row of the caller,
+-- whatever the planner estimates for the size of the table.
 -- Returns: a row or none.
 CREATE FUNCTION find_node(p_slot smallint, p_namespace text, p_process_id text, p_ordinal integer)
 RETURNS TABLE (

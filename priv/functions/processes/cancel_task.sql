@@ -1,6 +1,6 @@
--- Cancels a task that waits or is available, given by its id or by its idempotency key. The next task in the queue
--- of its process becomes due, a parked timer wakes, and its gates are left. Cancelling an init task also deletes
--- the process, which was never started, and fails its node if it follows in a job.
+-- Cancels a waiting or available task, given by its id or its idempotency key. It releases its gates, and the next
+-- task in the queue of its process becomes due, or the parked timer wakes. Cancelling an init task also deletes the
+-- process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
 -- was cancelled, as in settle_tasks; and the effects, as settle_gates returns them.
@@ -52,8 +52,7 @@ BEGIN
     END IF;
 
     IF v_task.task_type = 'init' THEN
-        cancelled := delete_process(
-            v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
+        cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
         effects := fail_node(
             v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request');
     ELSE

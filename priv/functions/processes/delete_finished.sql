@@ -30,8 +30,7 @@ BEGIN
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM delete_process(
-            NULL, v_process.slot, v_process.namespace, v_process.process_id, NULL);
+        PERFORM delete_process(NULL, v_process.slot, v_process.namespace, v_process.process_id);
         v_count := v_count + 1;
     END LOOP;
     RETURN v_count;

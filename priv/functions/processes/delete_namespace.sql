@@ -1,8 +1,7 @@
--- Deletes a namespace without processes, with its gates, orders, schedules and runs. One statement: no lock is held
--- while a replica has the word, which may be frozen by then.
--- Locks: its schedules, in key order, since who runs one holds that and then starts processes; then the table of
--- processes against writers, which keeps new ones out until the namespace is gone: their functions look for it
--- under this lock. Waits for each for 2 s at most.
+-- Deletes a namespace without processes, with its gates, orders, schedules and runs, in one statement: a replica that
+-- freezes leaves no lock behind.
+-- Locks: its schedules, in key order, since a run locks its schedule before it starts processes; then the table of
+-- processes, which keeps new ones out until the namespace is gone. Waits for each for 2 s at most.
 -- Returns: deleted, not_found or not_empty.
 CREATE FUNCTION delete_namespace(p_name text, OUT verdict text)
 BY INDEX

@@ -1,6 +1,6 @@
--- Retention: deletes records of tasks in one slot of a namespace that ended longer ago than p_age. A process keeps
--- its init task, by which it is known, and the task that broke it, which SimpleRepair may run again. One slot a
--- round: a thousandth of the table, found by the primary key.
+-- Retention: deletes tasks in one slot of a namespace that ended longer ago than p_age, except the init task of each
+-- process, by which it is known, and the task that broke it, which SimpleRepair may run again. A slot is a
+-- thousandth of the table, found by the primary key.
 -- Locks: the tasks; nothing else changes ended tasks.
 -- Returns: how many are gone.
 CREATE FUNCTION delete_old_tasks(

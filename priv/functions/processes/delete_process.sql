@@ -1,13 +1,11 @@
--- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those that have ended
--- since p_since, the answers are kept in replies for callers who have not heard of them: in other replicas the news
--- may be late; and the replica that carried a task, where its caller is noted nowhere, may not know yet that it was
--- settled. That of an init with an idempotency key is kept whenever it has ended, so that a repeated request does
--- not start the process again. Null: none are. The job that it leads goes with it; followers that run are left to
--- stop_orphans.
+-- Deletes a process with all its rows, and the job that it leads; followers that run are left to stop_orphans.
+-- p_since: the answers of tasks that have ended since then are kept in replies, since their callers may not have
+-- heard of them yet; that of an init with an idempotency key whenever it has ended, so that a repeated request does
+-- not start the process again; null: none are kept.
 -- Locks: none of its own; the caller has locked the process.
--- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
+-- Returns: its unfinished tasks as settle_tasks returns the cancelled ones; null if there are none.
 CREATE FUNCTION delete_process(
-    p_since timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_except bigint
+    p_since timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
 RETURNS jsonb
 AS $$
@@ -22,8 +20,7 @@ BEGIN
     FROM tasks t
     LEFT JOIN running r USING (slot, namespace, process_id, task_id)
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
-        AND t.status IN ('waiting', 'running', 'blocked')
-        AND t.task_id IS DISTINCT FROM p_except;
+        AND t.status IN ('waiting', 'running', 'blocked');
 
     INSERT INTO replies (
         task_id, task_type, status, response, error_code, error_reason, error_message,
@@ -41,8 +38,7 @@ BEGIN
                     OR t.task_type IN ('init', 'call', 'repair')
             ELSE t.finished_at < p_since AND t.task_type = 'init' AND t.idempotency_key IS NOT NULL
                 AND t.status <> 'cancelled'
-        END
-        AND t.task_id IS DISTINCT FROM p_except;
+        END;
 
     IF EXISTS (
         SELECT

@@ -1,9 +1,8 @@
--- Ends a process from outside of its steps, if it has not ended: it is in error with the detail that is given, what
--- it has queued is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so does its node,
--- if it follows in one.
+-- Ends a process from outside of its steps, if it has not ended: it is in error with the given detail, its queued
+-- tasks are cancelled, and a running step finds its lease gone. A job that it leads fails, and its node in a job.
 -- Locks: the process and its leader, as lock_with_leader; then as halt_processes and start_nodes.
--- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells the
--- cancelled ones, and what settle_gates returns.
+-- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks returns
+-- the cancelled ones, and what settle_gates returns.
 CREATE FUNCTION halt_process(
     LIKE own_arguments,
     p_slot       smallint,

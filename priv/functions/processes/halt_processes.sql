@@ -1,6 +1,5 @@
--- Ends processes from outside of their steps: all that they have queued or in hand is cancelled, and they are
--- finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the caller's
--- business; so is its node, if it follows in one.
+-- Ends processes from outside of their steps: their queued and running tasks are cancelled, and they are finished or
+-- in error; a running step finds its lease gone. Jobs that they lead, and their nodes, are left to the caller.
 -- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: what was cancelled, and the effects.

@@ -1,10 +1,9 @@
--- Removes a process in any status, if it is still the one with that init task: a removal that was held up on its
--- way must not meet a later process of the same id. A step in flight finds its lease gone. Of a follower the node
--- fails.
+-- Removes a process in any status, if it still has that init task: a delayed removal must not meet a later process of
+-- the same id. A running step finds its lease gone, and the node of a follower fails.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then, if it is gated, as
 -- settle_gates, and as start_nodes.
--- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what settle_gates
--- returns as settle_gates_batch tells it.
+-- Returns: whether it existed, its unfinished tasks as settle_tasks returns the cancelled ones, and what
+-- settle_gates returns.
 CREATE FUNCTION remove_process(
     LIKE own_arguments,
     p_slot         smallint,
@@ -27,8 +26,7 @@ BEGIN
         RETURN;
     END IF;
     v_now := coalesce(p_now, clock_timestamp());
-    cancelled := delete_process(
-        v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
+    cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
     IF v_process.is_gated THEN
         effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100,

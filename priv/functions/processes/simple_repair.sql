@@ -1,6 +1,5 @@
--- Brings a broken process back without asking its processor: a failed timer runs again and brings the process to
--- running once it succeeds; anything else is left behind, running at once. The job that it leads goes on with it,
--- and so does the node that it follows in.
+-- Repairs a broken process without its processor: a failed timer runs again and sets the process to running once it
+-- succeeds; otherwise it is running at once. The job that it leads continues, and so does its node in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone: schedule,
 -- tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in

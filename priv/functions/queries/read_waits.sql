@@ -1,17 +1,14 @@
 -- Reads unfinished tasks of processes, p_waits_max of each, in the order in which they run, and for tasks with
--- constraints everything that they wait for. The running task comes first, then the queue of the process, then
--- tasks that wait for their constraints, by priority and age, and the timer last. An init task comes before all
--- waiting tasks.
+-- constraints everything that they wait for: the running task, the queue of the process, tasks that wait for their
+-- constraints, by priority and age, and the timer. An init task comes before all waiting tasks.
 --
--- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the task's
--- order; each full gate that the process does not hold already, with its holders; and the task's position in the
--- queue of the gate that it waits for. A gate is read once for all items. A gate has the form [gate, capacity,
--- held, holders, position or 0, number of waiting tasks].
+-- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the order;
+-- each full gate that the process does not hold, as [gate, capacity, held, holders, position or 0, number of
+-- waiting tasks], where the position is in the queue that the task waits in. A gate is read once for all items.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the tasks in
 -- the form of read_processes, each with one element more: null, or of a task with constraints [state, its instant,
--- spent_us, order or null, gates or null, the older call of its process that stands queued for the same gates or
--- null].
+-- spent_us, order or null, gates or null, the older call of its process queued for the same gates or null].
 CREATE FUNCTION read_waits(
     p_now                timestamptz,
     p_starvation_timeout double precision,

@@ -1,9 +1,7 @@
--- Deletes the record of runs of one slot: of each schedule what is not among the last p_kept, or older than p_age
--- seconds. What is queued or at work stays, after a look at whether it still is. The schedule remembers the span of
--- those that had started something: nothing in it is backfilled. A call looks at p_limit runs, or at as many
--- schedules without any, and tells where the next one goes on: behind a schedule, or behind an instant within it.
--- What is not among the last p_kept of a schedule is found out once, by the first call that comes to it, and handed
--- on.
+-- Deletes runs of one slot: of each schedule those that are not among the last p_kept, or older than p_age seconds.
+-- What is still queued or at work stays. The schedule remembers the span of those that had started something:
+-- nothing in it is backfilled. A call looks at p_limit runs, or at as many schedules without any, and returns where
+-- the next one continues, with the latest run that is not kept of that schedule, so that it is looked up once.
 -- Locks: schedules, SKIP LOCKED, in key order.
 -- Returns: how many were deleted, and where to go on, or that the slot is done.
 CREATE FUNCTION delete_old_runs(

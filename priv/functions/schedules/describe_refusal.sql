@@ -1,8 +1,7 @@
 -- Builds the message of a refused run: what it was to do and why it could not.
--- p_reason: the machine-readable reason; p_gate: the missing gate. For a process in error, the message has the
--- first 500 characters of its detail.
+-- p_reason: the machine-readable reason; p_gate: the missing gate.
 -- Locks: none; the caller has seen the process under its lock.
--- Returns: the message.
+-- Returns: the message; for a process in error, with the first 500 characters of its detail.
 CREATE FUNCTION describe_refusal(
     p_target     text,
     p_slot       smallint,  -- of the process

@@ -1,14 +1,14 @@
--- Runs schedules: starts their targets, records the runs and advances the schedules to their next instants, all in
--- one transaction under their locks. So each instant runs once, even if several replicas try. An item is one
--- schedule, at most once in a batch, as the caller has read it: at p_revision, due at
--- p_next_at (null for triggers and queued runs, which do not depend on it). If the schedule has changed since, the
--- item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a run. Instants that no
--- replica ran in time are one item with a p_missed_count. All items of a batch have the same kind of target: p_kind
--- is start, job, request, gated_start or gated_request. So one statement can lock the processes in key order.
+-- Runs schedules: starts their targets, records the runs and advances the schedules to their next instants, in one
+-- transaction under their locks. So each instant runs once, even if several replicas try. An item is a schedule, at
+-- most once in a batch, as the caller has read it: at p_revision, due at p_next_at (null: a trigger or a queued run,
+-- which do not depend on it); if it has changed since, the item changes nothing. `decide` in
+-- domain/schedules/schedule.py lists the results. Instants that no replica ran in time are one item with a
+-- p_missed_count. All items have one p_kind, start, job, request, gated_start or gated_request, so that one
+-- statement can lock the processes in key order.
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is), known
--- (this instant has run before, or this trigger: the schedule goes on), changed. For gated ones one row more,
--- without an item, whose effects are what settle_gates returns.
+-- (this instant or trigger has run before), changed. For gated ones one row more, without an item, with the effects
+-- of settle_gates.
 CREATE FUNCTION run_schedules(
     LIKE own_arguments,
     p_kind            text,

@@ -1,8 +1,7 @@
 -- Finds the items of a batch that need a row locked by another transaction, after find_locked has found none: a row
 -- of a process or its leader, or a gate or an order that the process holds or wants. It never waits for a lock.
 -- p_row: the table and the ctid of the row that a statement waited for, from the context of PostgreSQL's error;
--- empty if the context does not name it, because other transactions were queued for the same row. w_*: gates and
--- orders that items are about to want, which are not in the tables yet.
+-- empty if it is not named there. w_*: gates and orders that items are about to want.
 -- Locks: the other gates and orders, with SKIP LOCKED, until the function returns.
 -- Returns: the items, from 1, each once, and the row that each waits for: items that wait for the same row are
 -- written together once it is unlocked.

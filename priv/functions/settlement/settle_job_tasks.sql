@@ -1,28 +1,24 @@
--- Settles leased tasks of processes that have a part in a job, as settle_tasks does, and moves the graphs of their
+-- Settles leased tasks of processes that lead or follow in jobs, as settle_tasks does, and updates the graphs of the
 -- jobs in the same transaction: a follower that has ended ends its node, whose successors are started or skipped; a
--- leader's new nodes are added; a leader that has ended ends its job.
+-- leader's new nodes are added; a leader that has ended ends its job. A worker that has nothing to continue with
+-- gets the init of another ready node of its namespace, without a claim.
 --
 -- The arguments are those of settle_tasks, and then
---   p_leader_*, p_node  of an item that follows: its leader, and its ordinal there; else null
---   p_leads             of an item that leads a job, or will by this step
---   p_fails_job         of an item that fails the jobs which it leads, and follows in, as a whole: a schedule has
---                       started them, and they have lost a replica (fail_jobs)
---   l_*, g_*, a_*       of the items that add nodes: as add_nodes takes them; l_item is the item
---
--- Where a worker would have nothing to go on with, it is given the init of another ready node of the same
--- namespace: a job's nodes pass from worker to worker without being claimed.
---
+--   p_leader_*, p_node  of a follower: its leader, and its ordinal there
+--   p_leads             whether the item leads a job, or will by this step
+--   p_fails_job         whether the jobs that it leads and follows in fail as a whole: a schedule has started them,
+--                       and they have lost a replica (fail_jobs)
+--   l_item              the items that add nodes; see added_nodes
 -- Locks: processes in key order, the leaders among them; then as settle_tasks; then of the jobs of those leaders:
 -- jobs, job_nodes; and new processes, inserted in key order.
 -- Returns: the rows of settle_tasks, and more rows, each with one of these columns:
---   started      the follower that the worker of an item goes on with; next_* describe its init:
+--   started      the follower that the worker of an item continues with; next_* describe its init:
 --                [slot, namespace, process_id, leader_slot, leader_namespace, leader_id, node, options]
 --   effects      as in settle_tasks; without an item
 --   job_effects  without an item; each key null where there is nothing:
 --                "due"        [[slot, namespace, process_id, task_id], ...] tasks that are due at once
 --                "upkeep"     [[slot, namespace, process_id], ...] jobs that maintain_job has to look at
---                "cancelled"  [[slot, namespace, process_id, tasks], ...] of followers and leaders that were
---                             stopped, with their cancelled tasks
+--                "cancelled"  [[slot, namespace, process_id, tasks], ...] of processes that were stopped
 --                "failed"     [[slot, namespace, process_id], ...] jobs that were failed as a whole
 CREATE FUNCTION settle_job_tasks(
     LIKE settle_tasks,
@@ -110,11 +106,9 @@ BEGIN
     FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
     CROSS JOIN LATERAL find_job(p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id) j
     WHERE i.leader_id IS NOT NULL AND j.state <> 'running';
-    IF v_ended IS NOT NULL THEN
-        FOREACH v_item IN ARRAY v_ended LOOP
-            p_expires_after[v_item] := NULL;
-        END LOOP;
-    END IF;
+    FOREACH v_item IN ARRAY coalesce(v_ended, '{}') LOOP
+        p_expires_after[v_item] := NULL;
+    END LOOP;
 
     IF p_node IS NOT NULL THEN
         v_replicas := ARRAY(
@@ -237,9 +231,7 @@ BEGIN
     ) t ON true;
     v_due := v_due || v_joins;
     v_upkeep := merge_json(v_upkeep, v_stopped.jobs);
-    IF p_fails_job IS NOT NULL THEN
-        v_stopped := merge_halted(v_lost, v_stopped);
-    END IF;
+    v_stopped := merge_halted(v_lost, v_stopped);
     v_row := NULL;
     IF v_stopped.effects IS NOT NULL THEN
         v_row.effects := v_stopped.effects;

@@ -22,8 +22,7 @@ DECLARE
     v_item record;
 BEGIN
     FOR v_item IN
-        SELECT i.item::integer, t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
-            t.reply_to, t.idempotency_key, t.fingerprint
+        SELECT i.item::integer, i.slot, i.namespace, i.process_id, r.task_id
         FROM unnest(p_slot, p_namespace, p_process_id, p_token, p_outcome)
             WITH ORDINALITY AS i (slot, namespace, process_id, token, outcome, item)
         CROSS JOIN LATERAL (
@@ -32,42 +31,24 @@ BEGIN
             WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
             OFFSET 0
         ) r
-        CROSS JOIN LATERAL (
-            SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to,
-                t.idempotency_key, t.fingerprint
-            FROM tasks t
-            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-                = (i.slot, i.namespace, i.process_id, r.task_id)
-            OFFSET 0
-        ) t
         WHERE i.outcome = 'remove' AND r.token = i.token
     LOOP
-        IF v_item.task_type IN ('init', 'call', 'repair') OR v_item.idempotency_key IS NOT NULL THEN
-            INSERT INTO replies (
-                task_id, task_type, status, response, error_code, error_reason, error_message,
-                error_rejected, error_metadata, created_at, namespace, process_id,
-                idempotency_key, fingerprint
-            ) VALUES (
-                v_item.task_id, v_item.task_type,
-                CASE
-                    WHEN p_error_code[v_item.item] IS NULL THEN 'finished' ELSE 'error'
-                END::task_status,
-                p_response[v_item.item], p_error_code[v_item.item], p_error_reason[v_item.item],
-                p_error_message[v_item.item], p_error_rejected[v_item.item],
-                p_error_metadata[v_item.item], p_now, v_item.namespace, v_item.process_id,
-                -- A process that was refused its first step never came to be: its key is free.
-                CASE
-                    WHEN v_item.task_type <> 'init' OR p_error_rejected[v_item.item] IS NOT TRUE
-                    THEN v_item.idempotency_key
-                END,
-                v_item.fingerprint
-            );
-        END IF;
         item := v_item.item;
-        reply_to := v_item.reply_to;
+        UPDATE tasks t
+        SET status = CASE WHEN p_error_code[item] IS NULL THEN 'finished' ELSE 'error' END::task_status,
+            finished_at = p_now, response = p_response[item], error_code = p_error_code[item],
+            error_reason = p_error_reason[item], error_message = p_error_message[item],
+            error_rejected = p_error_rejected[item], error_metadata = p_error_metadata[item],
+            -- A process whose first step was rejected never came to be: its key is free.
+            idempotency_key = CASE
+                WHEN t.task_type <> 'init' OR p_error_rejected[item] IS NOT TRUE
+                THEN t.idempotency_key
+            END
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id)
+        RETURNING t.reply_to INTO reply_to;
         cancelled := delete_process(
-            p_now - interval '1 minute', v_item.slot, v_item.namespace, v_item.process_id,
-            v_item.task_id);
+            p_now - interval '1 minute', v_item.slot, v_item.namespace, v_item.process_id);
         RETURN NEXT;
     END LOOP;
 END;

@@ -10,18 +10,16 @@
 --   remove    the process goes, with all its rows; the task's own answer is kept in replies
 --
 -- Arrays have a place per item, and are null where no item has a value: an array costs more than what is in it.
--- Those of events hold the events of all items, in order; `events_until` counts them up to the last of an item. The
--- worker goes on with the next task of the process, leased for `expires_after`; null: it does not.
+-- Those of events hold the events of all items, up to `events_until` those of an item and the items before it. The
+-- worker continues with the next task of the process, leased for `expires_after`; null: it does not.
 --
--- The first statement locks, the second reads and decides (a `settling` per item), the others write the decisions,
--- and are skipped if no item needs them. Rows are updated by ctid, which only the holder of the lock can change:
--- with a join by key, a table whose statistics say that it is empty would be read whole.
---
+-- The first statement locks, the second decides (a `settling` per item), the others write what is needed, by ctid,
+-- which only the holder of the lock can change: a join by key would read a table whole that statistics call empty.
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same worker. timer_*:
 -- what the process now waits for with nothing running, a timer or its own retry. cancelled: [[task_id, task_type,
--- [replica_id, ...]], ...] of tasks that will never run. Where gates are involved, one row more, without an item,
--- whose effects are those of settle_gates_batch. job_effects and started: null; see settle_job_tasks.
+-- [replica_id, ...]], ...] of tasks that will never run. If gates are involved, one row more, without an item, with
+-- the effects of settle_gates_batch.
 CREATE FUNCTION settle_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,

@@ -1,9 +1,9 @@
--- Updates the waiting tasks of a batch's processes as settle_tasks has decided: cancels those that can never run
--- and the timer that a step replaces or unsets; takes out of the schedule, and begins, the task that the worker
--- continues with; makes the first waiting task due where it does not continue, and wakes the parked timer where no
--- task is waiting. What a broken process cancels keeps which task broke it, with what code and for what reason.
+-- Updates the waiting tasks of a batch's processes as settle_tasks has decided: cancels those that can never run and
+-- the timer that a step replaces or unsets; begins the task that the worker continues with; otherwise makes the
+-- first waiting task due, or wakes the parked timer. Tasks that a broken process cancels record which task broke it,
+-- with what code and reason.
 -- Locks: none of its own; settle_tasks has locked the processes.
--- Returns: the tasks cancelled, as in settle_tasks, by the numbers of the items; null: none.
+-- Returns: the cancelled tasks, as in settle_tasks, by the numbers of the items; null: none.
 CREATE FUNCTION settle_waits(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -37,7 +37,7 @@ SET jit = off
 tables have, and whether or not they have been analysed."""
 
 _BY_ITEM = f"{_BY_INDEX}SET enable_memoize = off\n"
-"""What ``BY ITEM`` stands for: BY INDEX, without a cache of look-ups, which differ for each item."""
+"""What ``BY ITEM`` stands for: the same without a cache of look-ups, which differ for each item."""
 
 _BY_KEY = """\
 SET plan_cache_mode = force_generic_plan

@@ -1,7 +1,7 @@
--- Finds of the tasks of a process that carry constraints those which what has just happened to it may concern: who
--- is available or named, the timers, whose instant has come, and of those who wait for the process the oldest of
--- each set of gates; and who is queued for what the process holds for good by now. Of a process that has just
--- changed its status, or is finished or in error, all. So a crowd that waits for one process costs nothing.
+-- Finds the tasks with constraints that a change of their process may affect: those that are available or named,
+-- timers, those whose instant has come, of those that wait for the process the oldest of each set of gates, and
+-- those queued for gates that the process now holds permanently; all, if the process has just changed its status or
+-- has ended. So a crowd that waits for one process costs nothing.
 -- Locks: none; the caller has locked the process.
 -- Returns: their ids.
 CREATE FUNCTION find_affected_tasks(

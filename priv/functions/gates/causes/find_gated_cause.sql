@@ -1,8 +1,7 @@
--- Tells what a task that carries constraints waits for, but for its gates: time, order, process; or gates, if they
--- are all that can be missing. It waits for its process behind who is first in the queue there, unless it is older
--- and that has not begun; and behind an older call of its process that is queued for the same gates: of a crowd,
--- one is enough there. An old one (p_is_old) does not wait for its process to be free: it is enough that it would
--- be next. A timer yields to everything.
+-- Finds what a task with constraints waits for: time, order or process; or gates, if only they can be missing. It
+-- waits for its process behind the first task of the queue there, unless it is older and that has not begun; and
+-- behind an older call of its process that is queued for the same gates: one of a crowd is enough there. An old
+-- task (p_is_old) does not wait for its process to be free, only to be next there. A timer yields to everything.
 -- Locks: none; the caller has locked the process, and the order of the task where it may pass.
 -- Returns: the state in which it waits.
 CREATE FUNCTION find_gated_cause(

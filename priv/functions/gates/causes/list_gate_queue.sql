@@ -1,9 +1,7 @@
--- Tells who is queued for a gate, in the order in which they pass: those who have waited for longer than
--- p_starvation_timeout, the longest first; then by priority and age. The first 1,000.
---
--- Of more than 1,000 queues, and of more than 10,000 tasks that are the first of their queues, the others are not
--- looked at: what comes behind so many is not told anyway.
--- Returns: their tasks.
+-- Lists the first 1,000 tasks queued for a gate in the order in which they pass: those that have waited for longer
+-- than p_starvation_timeout, the longest first; then by priority and age. It looks at 1,000 queues and at the 10,000
+-- first tasks of these at most.
+-- Returns: their ids.
 CREATE FUNCTION list_gate_queue(
     p_now timestamptz, p_starvation_timeout double precision, p_namespace text, p_gate text
 )

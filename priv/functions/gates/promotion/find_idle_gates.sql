@@ -1,10 +1,8 @@
--- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again: gates of some
--- namespaces that have places while queues wait for them, queues that wait for nothing, and orders whose smallest
--- version still waits for a smaller one. Of the queues and of the orders it looks at p_window each, by index, from
--- where the last call has ended to where the next one is to begin; so all of them are seen in turn, and a call
--- costs the same whatever waits. Queues that wait for nothing are looked at each time: there are none. Finds at
--- most p_limit of these in each namespace. What comes up to p_queue_namespace and p_queue, and up to
--- p_order_namespace and p_order_key, was looked at.
+-- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again: gates with
+-- free places that queues wait for, queues that wait for nothing, and orders whose smallest version still waits for
+-- a smaller one; at most p_limit of these in each namespace. It looks at the p_window queues and orders after
+-- p_queue and p_order_key, so that all are seen in turn and a call costs the same whatever waits; but at all queues
+-- that wait for nothing: there are none.
 -- Returns: what promote_again is to look at, in the form of settle_gates; and how far it has come, null: to the
 -- end.
 CREATE FUNCTION find_idle_gates(

@@ -1,5 +1,4 @@
--- Promotes tasks with constraints that have reached their instant, in the given namespaces, at most p_limit in
--- each.
+-- Promotes tasks with constraints whose instant has come, in the given namespaces, at most p_limit in each.
 -- Locks: processes in key order, and the orders and gates of these, all with SKIP LOCKED; then as settle_gates.
 -- Returns: effects, as settle_gates; and with a wait_seconds of 0, one task of each namespace that has more: those
 -- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate was locked.
@@ -14,8 +13,7 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
-    v_until timestamptz
-        := coalesce(p_now, clock_timestamp()) - make_interval(secs => p_overdue);
+    v_until timestamptz := coalesce(p_now, clock_timestamp()) - make_interval(secs => p_overdue);
     v_key   process_key[];
     v_held  integer[];  -- items
 BEGIN

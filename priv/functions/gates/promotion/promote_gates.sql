@@ -1,7 +1,6 @@
 -- Promotes tasks from the queues that wait for the given gates, and from the given new queues, as long as there are
--- free places, with at most p_limit tries. The best head of all queues is tried first, no matter how long its queue
--- has existed and which gate it waits for; otherwise a later task could take an earlier one's place. An earlier
--- promotion may have changed what is known of a head, so each head is read again before it is tried.
+-- free places, with at most p_limit tries. The best head of all queues is tried first; otherwise a later task could
+-- take an earlier one's place. Each head is read again before it is tried, since a promotion may change others.
 -- Locks: the caller has locked the given orders and gates; everything else is locked with SKIP LOCKED.
 -- Returns: effects in the form of settle_gates: tasks that are available now; without a task, what must be looked
 -- at again, since another transaction had a row locked, or the limit was reached.

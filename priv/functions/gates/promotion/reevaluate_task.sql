@@ -1,11 +1,10 @@
--- Determines again what a task with constraints waits for, and moves it there: into the queue for the gates that it
--- lacks, or to available if it lacks none. It lacks the gates that its process does not hold permanently. A task
--- that waits for gates or is available stays as it is.
+-- Determines again what a task with constraints waits for, and moves it there: into the queue for the gates that its
+-- process does not hold permanently, or to available if there are none. A task in a queue or available stays.
 -- Locks: with SKIP LOCKED, its order, once run_at has passed; the first gate that it lacks, if it enters a queue;
 -- and, if it passes, the gates of the tasks in the queue of its process. The caller has locked its process.
 -- Returns: the queue to look at now; the gates released by tasks that it was put before; and "again" if a row that
--- it had to lock was locked. If that was its order (order_key), the task now waits for the order, and is found when
--- the order is looked at again; otherwise nothing was done.
+-- it had to lock was locked: if that was its order (order_key), the task now waits for it, and is found when the
+-- order is looked at; otherwise nothing was done.
 CREATE FUNCTION reevaluate_task(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -1,8 +1,7 @@
--- Puts a task that has passed its gates into the queue of its process: due now, or next behind a step that the
--- process has in hand. What stands in that queue came later, and waits behind it; of that, one that is available
--- gives its gates back, and waits for its process again (release_overtaken_tasks).
--- Locks: none of its own; the caller has locked the process, and the gates of who is available there.
--- Returns: the gates given back; null: none.
+-- Puts a task that has passed its gates into the queue of its process: due now, or next behind the running step.
+-- Tasks in that queue came later, and wait behind it; available ones release their gates (release_overtaken_tasks).
+-- Locks: none of its own; the caller has locked the process, and the gates of the available tasks there.
+-- Returns: the released gates; null if there are none.
 CREATE FUNCTION enqueue_task(p_now timestamptz, p_replica_id bigint, p_task gated)
 RETURNS text[]
 AS $$

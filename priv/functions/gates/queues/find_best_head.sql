@@ -1,7 +1,6 @@
--- Finds the task to try first for a source, which is a released gate or a new queue. For a gate with a free place,
--- it is taken from the queues that wait for the gate: from the queue whose oldest task has waited longest, if that
--- is longer than p_starvation_timeout, otherwise from the queue with the best head. For a queue that waits for no
--- gate, it is the head of the queue.
+-- Finds the task to try first for a source. For a gate with a free place it is from the queue that waits for the gate
+-- and has the oldest task, if that has waited for longer than p_starvation_timeout, or else the best head; for a new
+-- queue it is the head.
 -- Returns: the source with its head; the queue is null if no task can be tried.
 CREATE FUNCTION find_best_head(
     p_now                timestamptz,

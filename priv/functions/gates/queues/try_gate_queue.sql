@@ -1,22 +1,17 @@
--- Promotes the head of a queue, if all its gates have a free place. The head is the oldest of the tasks that have
--- waited for longer than p_starvation_timeout; if there is none, the task of the highest priority, and of these the
--- oldest.
+-- Promotes the head of a queue, if all its gates have a free place: the oldest of the tasks that have waited for
+-- longer than p_starvation_timeout, or else the oldest of the highest priority.
 --
--- A task that has waited for longer than p_starvation_timeout and meets a full gate reserves the gates before that
--- one, in key order. Tasks that want fewer gates then cannot starve it, and the order prevents deadlocks between
--- two such tasks. It also enters the queue of its process while that runs a step, before all younger tasks, so that
--- these cannot starve it either.
---
+-- An aged task that meets a full gate reserves the gates before that one, in key order. Tasks that want fewer gates
+-- then cannot starve it, and the order prevents deadlocks between two such tasks. It also enters the queue of its
+-- process while that runs a step, before all younger tasks.
 -- Locks: the gates of the queue that the caller has not locked, the process of the task, its order, and the gates
 -- of tasks in the queue of the process: all with SKIP LOCKED, since the caller holds locks that come after them.
 -- Returns: the task that was tried, and the result.
 --   promoted  the task is in schedule and due, its gates are held
---   passed    the head cannot run now for a cause other than gates, and has left the queue, or the queue
---             is empty now: look again
+--   passed    the head has left the queue, since it waits for something else, or the queue is empty: look again
 --   blocked   a gate is full: the queue waits for it
 --   again     the task's process or a gate is locked: try again in another transaction
--- freed: gates released here, either reserved by the task before, or held by tasks that it was put before; their
--- queues must be looked at. orders: orders locked by other transactions, which must be looked at again.
+-- freed: gates released here, whose queues must be looked at. orders: locked orders, to be looked at again.
 CREATE FUNCTION try_gate_queue(
     LIKE own_arguments,
     p_namespace text,

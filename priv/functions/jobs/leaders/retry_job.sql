@@ -1,12 +1,11 @@
--- Goes on with a failed job: nodes that failed, or were cancelled when it ended, begin again; what was skipped
--- because of them waits again. Nodes that are done stay done. The keys are looked up before they are locked; where
--- the job has moved meanwhile, nothing is done.
+-- Continues a failed job: nodes that failed, or were cancelled when it ended, begin again; nodes that were skipped
+-- because of them wait again. The keys are looked up before they are locked; if the job has changed meanwhile,
+-- nothing is done.
 -- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order; then as
 -- start_nodes and settle_gates.
--- Returns: a verdict: retried, job_not_found, job_not_failed, or again: once more; the names of the nodes that
--- begin again, in the order of the ordinals; the keys of followers that lead a failed job themselves, whose retry
--- reopens their nodes here; the tasks that were cancelled, with the keys of their processes; and the effects, as
--- settle_gates returns them.
+-- Returns: a verdict: retried, job_not_found, job_not_failed, or again; the names of the nodes that begin again, by
+-- ordinal; the keys of followers that lead a failed job themselves, whose retry reopens their nodes here; the tasks
+-- that were cancelled, with the keys of their processes; and the effects, as settle_gates returns them.
 CREATE FUNCTION retry_job(
     LIKE own_arguments,
     p_slot       smallint,
@@ -52,9 +51,7 @@ BEGIN
             AND j.state = 'failed'
             AND n.state IN ('failed', 'cancelled'));
     v_now := coalesce(p_now, clock_timestamp());
-    SELECT j.state, j.revision
-    INTO v_job
-    FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id) j;
+    SELECT * INTO v_job FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id);
     verdict := CASE
         WHEN v_job.state IS NULL THEN 'job_not_found'
         WHEN v_job.state <> 'failed' THEN 'job_not_failed'
@@ -146,9 +143,7 @@ BEGIN
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, o.ordinal);
-    IF v_causes IS NOT NULL THEN
-        PERFORM skip_nodes(v_now, v_causes);
-    END IF;
+    PERFORM skip_nodes(v_now, v_causes);
 
     -- The leader, as simple_repair brings one back; but it is running at once, so that it can be told.
     SELECT t.*

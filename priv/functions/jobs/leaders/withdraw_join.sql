@@ -1,7 +1,6 @@
--- Takes a join back that has not ended, since nodes of its job are at work again: out of the queue, or from the
--- worker that carries it, whose settlement then finds its lease gone. If the leader is itself a node of another
--- job, that job may have ended and count on the settlement to stop the leader: this is left to maintain_job, since
--- the lock of the other leader is not known here.
+-- Withdraws a join that has not ended, since nodes of its job run again: from the queue, or from the worker, whose
+-- settlement then finds its lease gone. If the leader is itself a node of another job, that job may have ended and
+-- rely on the settlement to stop the leader: this is left to maintain_job, which locks the other leader.
 -- Locks: none of its own; the caller has locked the leader.
 CREATE FUNCTION withdraw_join(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text

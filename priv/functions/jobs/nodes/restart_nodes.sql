@@ -1,8 +1,7 @@
--- Begins nodes again whose followers are in error: where its init has not succeeded, a follower is as new, with a
--- new init task of the same args; otherwise it runs on at once, and the timer that broke it, or that was cancelled
--- when it was stopped, is set again: for its own instant, or now if that is over.
--- Locks: none of its own; the caller has locked leader and followers, and cancelled what these have queued or in
--- hand (halt_processes). It also counts the nodes.
+-- Restarts nodes whose followers are in error. If its init has not succeeded, a follower gets a new init task of the
+-- same args; otherwise it runs on at once, and the timer that broke it, or was cancelled when it was stopped, is set
+-- again: for its own instant, or now if that has passed.
+-- Locks: none of its own; the caller has locked leader and followers, and called halt_processes for these.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
 CREATE FUNCTION restart_nodes(
     p_now        timestamptz,

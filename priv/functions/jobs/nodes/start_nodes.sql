@@ -1,12 +1,9 @@
--- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window has room
--- for: of those whose first step has not been settled there are 512 at most (domain/jobs/job.py: WINDOW). Nodes
--- with constraints are left to maintain_job, which names those of one job by
--- p_ordinal (start_gated_nodes): they take no place in the window, since those that wait at a gate would keep the
--- others out of it.
---
+-- Starts the followers of ready nodes, in the order of their ordinals, as long as the window of the job has room: at
+-- most 512 have no step settled (domain/jobs/job.py: WINDOW). Nodes with constraints, which could keep the others
+-- out while they wait at a gate, take no place in it: maintain_job starts them, and gives the p_ordinal of a job.
+-- A follower whose id is taken, or whose namespace is gone, fails its node.
 -- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a namespace,
--- each for one. Null: none, and whatever is started is due at once. A follower whose id is taken, or whose
--- namespace is gone, fails its node.
+-- each for one. Null: none, and whatever is started is due at once.
 -- Locks: processes (inserted in key order); the caller has locked the leaders.
 -- Returns: a row per follower started; item and token where a worker has it.
 CREATE FUNCTION start_nodes(

@@ -50,8 +50,6 @@ BEGIN
     FROM unnest(v_before) AS q (ordinal)
     JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, q.ordinal) n
         ON n.state IN ('failed', 'cancelled', 'skipped');
-    IF v_causes IS NOT NULL THEN
-        PERFORM skip_nodes(p_now, v_causes);
-    END IF;
+    PERFORM skip_nodes(p_now, v_causes);
 END;
 $$;

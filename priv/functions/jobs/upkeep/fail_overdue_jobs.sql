@@ -1,9 +1,9 @@
--- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are stopped
--- by maintain_job. A locked one is left to the next call.
+-- Fails jobs whose deadline has passed: the leader breaks, whatever it runs, and maintain_job stops its followers. A
+-- locked one is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as halt_processes and
 -- start_nodes.
--- Returns: the keys of the jobs that failed; the tasks of their leaders that were cancelled, with their keys; and
--- the effects, as settle_gates returns them.
+-- Returns: the keys of the jobs; the cancelled tasks of their leaders, with their keys; and the effects, as
+-- settle_gates returns them.
 CREATE FUNCTION fail_overdue_jobs(
     LIKE own_arguments,
     p_limit integer,

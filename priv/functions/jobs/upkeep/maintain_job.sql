@@ -1,14 +1,14 @@
 -- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once the
 -- job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
 -- reopens that node after a repair of this job, stops the leader if the outer job has ended while the leader lost
--- its step (withdraw_join), or fails the outer job if this job failed as a whole. When no such work is left, the
--- verdict is done. Keys are looked up without locks; the rows are read again once they are locked.
+-- its step (withdraw_join), or fails the outer job if this job failed as a whole. Keys are looked up without locks;
+-- the rows are read again once they are locked.
 -- p_after: the ordinal up to which nodes have been looked at.
 -- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are inserted
 -- in key order; then as settle_gates.
 -- Returns: a verdict: done; more, to be continued from `ordinal`; or again, because the job has changed meanwhile;
--- how many nodes were started and stopped; the tasks that were cancelled, with the keys of their processes; the
--- keys of jobs of followers that need upkeep; of a job that was failed as a whole; and the effects on gates.
+-- how many nodes were started and stopped; the cancelled tasks, with the keys of their processes; the keys of jobs
+-- of followers that need upkeep; of a job that was failed as a whole; and the effects on gates.
 CREATE FUNCTION maintain_job(
     LIKE own_arguments,
     p_slot       smallint,
@@ -64,9 +64,7 @@ BEGIN
         CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n);
     v_now := coalesce(p_now, clock_timestamp());
 
-    SELECT *
-    INTO v_job
-    FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id);
+    SELECT * INTO v_job FROM find_job(v_leader.slot, v_leader.namespace, v_leader.process_id);
     v_outer := ARRAY[(
         v_leader.leader_slot, v_leader.leader_namespace, v_leader.leader_id)::process_key];
     started := 0;

@@ -1,8 +1,7 @@
--- Does a part of a round of recovery: checks running jobs, from a key on, and does what should have been done
--- earlier: adds a join if all nodes have ended, ends nodes whose followers have ended or are gone, and starts ready
--- nodes if there is room. In a healthy engine it finds nothing. The caller owns the round; this call renews it, and
--- locks it until the commit. Jobs that have changed recently are skipped, because a stalled job does not change.
--- p_taken_at: when the caller took the round (take_upkeep_round in jobs.sql).
+-- Does a part of a round of recovery: checks running jobs, from a key on, and repairs stalled ones: adds a join if
+-- all nodes have ended, ends nodes whose followers have ended or are gone, and starts ready nodes if there is room.
+-- In a healthy engine it finds nothing. Jobs that have changed recently are skipped: a stalled job does not change.
+-- p_taken_at: when the caller took the round (take_upkeep_round in jobs.sql), which this call renews.
 -- Locks: the round; then leaders and followers, in key order; then as start_nodes.
 -- Returns: a verdict: lost, the round; more, from the key on; whole. What was found, as [kind, slot, namespace,
 -- process_id, node], where the kind is join, node, start, or gated, a job that needs upkeep. And the tasks that are

@@ -1,8 +1,7 @@
--- Stops followers of jobs that have ended. A follower without a running step breaks, and its queued tasks and its
--- node are cancelled. One with a running step ends that first; its settlement calls this again. A follower that
--- leads a job itself fails that job. The detail of the process is JOB_CANCELLED and the cause; the node has them as
--- its reason and its message. If the job failed as a whole (fail_jobs), the node fails with the reason JOB_FAILED,
--- and so do the nodes of the jobs below.
+-- Stops followers of jobs that have ended: one without a running step breaks, its queued tasks and its node are
+-- cancelled, and a job that it leads fails; one with a running step is stopped by its settlement. The detail of the
+-- process is the reason JOB_CANCELLED and the cause, which its node has as reason and message. If the job failed as
+-- a whole (fail_jobs), the node fails with the reason JOB_FAILED, and so do the nodes of the jobs below.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
 -- Returns: the cancelled tasks, the jobs of followers that maintain_job must check, and the effects.
 CREATE FUNCTION stop_nodes(

@@ -1,9 +1,8 @@
--- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it has
--- queued is cancelled; one with a step in hand, and a locked one, are left for the next time. The keys are looked
--- up before they are locked, from a key on, and looked at again after.
+-- Stops followers whose leader was removed while they ran: one without a running step breaks, and its queued tasks are
+-- cancelled; one with a running step, and a locked one, are left for the next call.
 -- Locks: the processes, in key order; then as halt_processes.
--- Returns: how many were stopped, whether there may be more, and the last key; the tasks that were cancelled, with
--- the keys of their processes; the keys of their own jobs, which need upkeep; and the effects on gates.
+-- Returns: how many were stopped, whether there may be more, and the last key; the cancelled tasks, with the keys
+-- of their processes; the keys of their own jobs, which need upkeep; and the effects on gates.
 CREATE FUNCTION stop_orphans(
     LIKE own_arguments,
     p_limit      integer,
