@@ -61,6 +61,7 @@ class Namespaces:
         return name in self._known
 
     async def refresh(self) -> None:
+        known = dict(self._known)
         found: list[Namespace] = []
         after = ""
         while True:
@@ -69,9 +70,10 @@ class Namespaces:
             if len(page) < REFRESH_PAGE:
                 break
             after = page[-1].name
-        gone = self._known.keys() - {namespace.name for namespace in found}
-        for name in gone:
-            self._forget(name)
+        for name in known.keys() - {namespace.name for namespace in found}:
+            # One that was created meanwhile, under a new name or this one, stays.
+            if self._known.get(name) is known[name]:
+                self._forget(name)
 
     def take_gone(self) -> Effects:
         """Return the namespaces that left memory since the last call: they were deleted."""

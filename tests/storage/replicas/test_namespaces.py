@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,27 @@ class TestTheMemory:
         await store.namespaces.refresh()
 
         assert (await store.namespaces.lookup("anew")).revision == 1
+
+    async def test_keeps_what_is_created_while_it_is_read_anew(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        namespaces = Namespaces(store.context)
+        await namespaces.create(named("created-again"))
+        listed = namespaces.list
+
+        async def list_and_create(**page: Any) -> tuple[Namespace, ...]:
+            await namespaces.delete("created-again")
+            found = await listed(**page)
+            namespaces.take_gone()
+            for name in ("created-again", "created-late"):
+                await namespaces.create(named(name))
+            return found
+
+        monkeypatch.setattr(namespaces, "list", list_and_create)
+        await namespaces.refresh()
+
+        assert {"created-again", "created-late"} <= {it.name for it in namespaces.known()}
+        assert namespaces.take_gone() == Effects()
 
     @pytest.mark.parametrize("operation", ["refresh", "get", "delete"])
     async def test_tells_once_what_is_gone(

@@ -82,6 +82,28 @@ async def test_a_step_that_was_given_up_after_it_was_written_is_told_once() -> N
     assert call.cancelled == [1]
 
 
+@pytest.mark.parametrize(("is_answered", "cancelled"), [(True, []), (False, [1])])
+@in_virtual_time
+async def test_a_step_that_ends_as_its_caller_goes_is_not_cancelled_again(
+    is_answered: bool, cancelled: list[int]
+) -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        asking = group.create_task(asked.ask(b"a", now() + 1))
+        await settled()
+        # Before the caller wakes up for its end.
+        if is_answered:
+            call.answer([(1, b"A")])
+            while asked._waiting:  # noqa: ASYNC110  the very moment is the point
+                await asyncio.sleep(0)
+            asking.cancel()
+        else:
+            asyncio.get_running_loop().call_at(now() + 1, asking.cancel)
+        await asyncio.sleep(10)
+
+        assert asking.cancelled()
+    assert call.cancelled == cancelled
+
+
 @in_virtual_time
 async def test_draining_gives_back_what_was_not_written_and_hangs_up_after_the_last() -> None:
     async with opened(stalled=True) as (asked, call), asyncio.TaskGroup() as group:
