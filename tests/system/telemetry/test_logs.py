@@ -12,7 +12,6 @@ from tests.support.engine.replica import (
     answering,
     broken,
     refusal,
-    running_replica,
     timer,
     unavailable,
 )
@@ -45,18 +44,6 @@ async def test_no_line_has_a_payload_at_any_level(
 
     assert caplog.records
     assert [it for it in caplog.records if words in f"{it.getMessage()} {vars(it)}"] == []
-
-
-async def test_a_start_and_an_end_are_told(database: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        async with running_replica(database) as replica:
-            replica_id = replica.engine.replica_id
-    told = messages(caplog)
-    (reached,) = (it for it in caplog.records if it.getMessage() == "connected to PostgreSQL")
-
-    assert vars(reached)["replica_id"] == replica_id
-    assert told.index("connected to PostgreSQL") < told.index("draining")
-    assert {"engine does not serve", "engine serving again"}.isdisjoint(told)
 
 
 async def test_changes_of_namespaces_are_told_with_their_names(

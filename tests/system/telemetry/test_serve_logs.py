@@ -15,7 +15,7 @@ from progressor.cli.main import main
 from progressor.sdk import BYTES, Client, LogLevel, NamespaceConfig
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.engine.points import PATIENCE_SECONDS
-from tests.support.engine.process import Line, ReplicaProcess, running_process
+from tests.support.engine.process import ReplicaProcess, running_process
 from tests.support.engine.replica import answering, broken, refusal, unavailable
 from tests.support.postgres.proxy import running_proxy
 from tests.support.processor.scripted import Answer, ScriptedProcessor, Step
@@ -75,29 +75,8 @@ async def lived(client: Client, processor: ScriptedProcessor, *, repair: Step) -
     await client.remove("p")
 
 
-def states(lines: list[Line]) -> list[Line]:
-    return [line for line in lines if line["event"] in STATES]
-
-
 class TestAChangeOfAProcessesState:
     async def test_is_one_line_with_its_ids_and_the_callers_trace(
-        self, database: str, tmp_path: Path, processor: ScriptedProcessor
-    ) -> None:
-        async with running_process(database, tmp_path, log=True) as log:
-            async with client_of(log, processor) as client:
-                with traced() as trace_id:
-                    await lived(client, processor, repair=answering(SECRET))
-            lines = states(await log.ended())
-
-        assert [line["event"] for line in lines] == list(STATES)
-        assert {(it["namespace"], it["process_id"]) for it in lines} == {(client.namespace, "p")}
-        assert {it["level"] for it in lines if it["event"] != "process broke"} == {"info"}
-        assert lines[1]["level"] == "warning"
-        assert {it["trace_id"] for it in lines} == {trace_id}
-        assert lines[0]["task_id"] == processor.requests[0].task.task_id
-        assert (lines[1]["task_type"], lines[1]["reason"]) == ("call", "BROKEN")
-
-    async def test_is_within_its_span_where_it_is_traced(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
     ) -> None:
         async with (
@@ -107,16 +86,27 @@ class TestAChangeOfAProcessesState:
             ) as log,
         ):
             async with client_of(log, processor) as client:
-                with traced(sampled=True) as trace_id:
-                    await lived(client, processor, repair=answering())
-            lines = states(await log.ended())
-            told = {it.span_id: it for it in receiver.spans}
+                with traced() as trace_id:
+                    await lived(client, processor, repair=answering(SECRET))
+            async with client_of(log, processor) as client_traced:
+                with traced(sampled=True):
+                    await lived(client_traced, processor, repair=answering())
+            lines = [it for it in await log.ended() if it["event"] in STATES]
+            told = {it.span_id: it.name for it in receiver.spans}
 
-        assert [line["event"] for line in lines] == list(STATES)
-        assert {it["trace_id"] for it in lines} == {trace_id}
-        assert {told[it["span_id"]].name for it in lines} == {
+        untraced, within = lines[: len(STATES)], lines[len(STATES) :]
+        for group, name in (untraced, client.namespace), (within, client_traced.namespace):
+            assert [line["event"] for line in group] == list(STATES)
+            assert {(it["namespace"], it["process_id"]) for it in group} == {(name, "p")}
+            assert {it["trace_id"] for it in group} == {trace_id}
+            levels = [it["level"] for it in group]
+            assert levels == ["info", "warning", "info", "info", "info"]
+        assert untraced[0]["task_id"] == processor.requests[0].task.task_id
+        assert (untraced[1]["task_type"], untraced[1]["reason"]) == ("call", "BROKEN")
+        assert {told[it["span_id"]] for it in within} == {
             "progressor.settle", "progressor.v1.ProcessService/Remove",
         }  # fmt: skip
+        assert not any("span_id" in it for it in untraced)
 
     async def test_by_a_simple_repair_or_a_put_is_told_too(
         self, database: str, tmp_path: Path, processor: ScriptedProcessor
@@ -148,8 +138,12 @@ class TestTheForm:
             lines = await log.ended()
 
         events = [line["event"] for line in lines]
-        order = ["engine listening", "connected to PostgreSQL", "engine serves", "engine stopped"]
+        order = [
+            "engine listening", "connected to PostgreSQL", "engine serves", "draining",
+            "engine stopped",
+        ]  # fmt: skip
         assert [it for it in events if it in order] == order
+        assert {"engine does not serve", "engine serving again"}.isdisjoint(events)
         assert events[-1] == "engine stopped"
         assert all({"level", "logger", "timestamp"} <= line.keys() for line in lines)
         assert "grpc_core" in {line["logger"] for line in lines}

@@ -13,6 +13,7 @@ from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, 
 from progressor.domain.views.replica import StepTally
 from progressor.runtime.effects import queues
 from progressor.runtime.effects.queues import DueQueue, UpkeepQueue
+from progressor.storage.processes.settlements import Due
 from progressor.storage.rows.effects import (
     JOB_HAS_ENDED,
     Again,
@@ -46,28 +47,16 @@ ERROR = make_error()
 RETRY = Retry(delay=seconds(1), attempt_count=1, error=ERROR)
 
 
-class HeardReplies:
-    """Notes what is delivered."""
-
-    def __init__(self) -> None:
-        self.delivered: list[tuple[TaskResult, tuple[int, ...], str]] = []
-
-    def deliver(self, result: TaskResult, reply_to: tuple[int, ...], *, namespace: str) -> None:
-        self.delivered.append((result, reply_to, namespace))
-
-
 class Effected:
     """A dispatcher, and what it fills."""
 
     def __init__(self) -> None:
-        self.replies = HeardReplies()
-        self.effects = make_dispatcher(
-            replies=self.replies, context=make_context(clock=ManualClock())
-        )
+        self.delivered: list[tuple[TaskResult, tuple[int, ...], str]] = []
+        self.effects = make_dispatcher(replies=self, context=make_context(clock=ManualClock()))
         self.due_queue = self.effects.due_queue
 
-    def results(self) -> list[TaskResult]:
-        return [result for result, *_ in self.replies.delivered]
+    def deliver(self, result: TaskResult, reply_to: tuple[int, ...], *, namespace: str) -> None:
+        self.delivered.append((result, reply_to, namespace))
 
 
 @pytest.mark.parametrize(
@@ -91,15 +80,20 @@ def test_the_caller_is_told_how_the_task_ended(
     result = TaskResult(
         task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
     )
-    assert harness.replies.delivered == [(result, (2,), "orders")]
+    assert harness.delivered == [(result, (2,), "orders")]
+
+
+BROKEN_BY_7 = {
+    "broken_by": "7", "failure_code": str(ERROR.code), "failure_reason": ERROR.reason,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("settlement", "reason", "removed"),
+    ("settlement", "error", "removed"),
     [
-        (Break(ERROR), "PROCESS_FAILED", False),
-        (Finish(make_success(Complete()).intent), "PROCESS_FINISHED", False),
-        (Finish(make_success().intent), "PROCESS_IS_RUNNING", False),
+        (Break(ERROR), ("PROCESS_FAILED", ERROR.message, BROKEN_BY_7), False),
+        (Finish(make_success(Complete()).intent), ("PROCESS_FINISHED", "", {}), False),
+        (Finish(make_success().intent), ("PROCESS_IS_RUNNING", "", {}), False),
         (Remove(), None, True),
         (Fail(ERROR), None, False),
         (RETRY, None, False),
@@ -107,32 +101,17 @@ def test_the_caller_is_told_how_the_task_ended(
     ids=lambda value: type(value).__name__,
 )
 def test_waiting_tasks_are_told_why_they_will_never_run(
-    settlement: Any, reason: str | None, removed: bool
+    settlement: Any, error: tuple[str, str, dict[str, str]] | None, removed: bool
 ) -> None:
     harness = Effected()
     written = make_written(cancelled=(make_cancelled(8, reply_to=(3,)),))
 
     harness.effects.settled(make_entry(settlement=settlement), written)
 
-    result, reply_to, *_ = harness.replies.delivered[-1]
+    result, reply_to, _ = harness.delivered[-1]
     assert (result.task_id, result.status, reply_to) == (8, TaskStatus.CANCELLED, (3,))
-    assert (result.error and result.error.reason, result.removed) == (reason, removed)
-
-
-def test_waiting_tasks_are_told_which_task_broke_the_process() -> None:
-    harness = Effected()
-    written = make_written(cancelled=(make_cancelled(),))
-
-    harness.effects.settled(make_entry(settlement=Break(ERROR)), written)
-
-    error = harness.results()[-1].error
-    assert error is not None
-    assert error.message == ERROR.message
-    assert error.metadata == {
-        "broken_by": "7",
-        "failure_code": str(ERROR.code),
-        "failure_reason": ERROR.reason,
-    }
+    found = result.error and (result.error.reason, result.error.message, result.error.metadata)
+    assert (found, result.removed) == (error, removed)
 
 
 @pytest.mark.parametrize(("reply_to", "count"), [((), 0), ((3,), 1)])
@@ -144,33 +123,27 @@ def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
 
     harness.effects.apply(Effects(cancelled=(Cancellation(namespace="orders", task=timer),)))
 
-    assert len(harness.results()) == count
+    assert len(harness.delivered) == count
 
 
-def test_the_next_instant_of_a_process_is_put_in_the_due_queue() -> None:
+@pytest.mark.parametrize(
+    ("due", "effects", "seconds_left"),
+    [
+        (make_due(due_at=START + seconds(2)), Effects(), 2),
+        (None, Effects(due=((KEY, 1),)), 0),
+        (None, Effects(upcoming=(Later(KEY, 1, 2.0),)), 2),
+    ],
+    ids=["next of the process", "due now", "due later"],
+)
+def test_what_is_due_is_put_in_the_due_queue(
+    due: Due | None, effects: Effects, seconds_left: float
+) -> None:
     harness = Effected()
-    due = make_due(due_at=START + seconds(2))
 
-    harness.effects.settled(make_entry(), make_written(due=due))
+    harness.effects.settled(make_entry(), make_written(due=due, effects=effects))
 
-    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
-
-
-def test_a_task_that_is_due_now_is_claimed_at_once() -> None:
-    harness = Effected()
-
-    harness.effects.apply(Effects(due=((KEY, 1),)))
-
-    assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert harness.due_queue.wait_seconds() == pytest.approx(seconds_left, abs=0.01)
     assert harness.due_queue.changed.is_set()
-
-
-def test_a_task_that_is_due_later_is_claimed_then() -> None:
-    harness = Effected()
-
-    harness.effects.apply(Effects(upcoming=(Later(KEY, 1, 2.0),)))
-
-    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
 
 
 def test_effects_of_a_batch_come_with_one_of_its_settlements() -> None:
@@ -211,7 +184,6 @@ def test_no_effects_wake_nobody() -> None:
 
 DONE = Finish(make_success().intent)
 COMPLETED = Finish(Intent(action=Complete()))
-RETRY = Retry(delay=seconds(1), attempt_count=1, error=ERROR)
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
 
 
@@ -219,9 +191,7 @@ def told(caplog: pytest.LogCaptureFixture, settlement: Settlement, **fields: Any
     """Return the records of a settlement."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        make_dispatcher(replies=HeardReplies()).settled(
-            make_entry(settlement=settlement, **fields), make_written()
-        )
+        Effected().effects.settled(make_entry(settlement=settlement, **fields), make_written())
     return list(caplog.records)
 
 
@@ -230,40 +200,28 @@ def told(caplog: pytest.LogCaptureFixture, settlement: Settlement, **fields: Any
     [
         (DONE, ProcessStatus.INIT, "process runs"),
         (DONE, ProcessStatus.ERROR, "process repaired"),
-        (COMPLETED, ProcessStatus.INIT, "process finished"),
-        (COMPLETED, ProcessStatus.RUNNING, "process finished"),
-        (COMPLETED, ProcessStatus.ERROR, "process finished"),
+        *((COMPLETED, it, "process finished") for it in list(ProcessStatus)[:3]),
         (Break(ERROR), ProcessStatus.INIT, "process broke"),
         (Break(ERROR), ProcessStatus.RUNNING, "process broke"),
         (Remove(), ProcessStatus.RUNNING, "process removed"),
         (Remove(error=ERROR), ProcessStatus.INIT, "process removed"),
+        (DONE, ProcessStatus.RUNNING, None),
+        (Fail(ERROR), ProcessStatus.RUNNING, None),
+        (Fail(ERROR), ProcessStatus.ERROR, None),
+        (RETRY, ProcessStatus.INIT, None),
     ],
 )
-def test_a_change_of_state_is_one_log_line(
+def test_a_change_of_state_is_one_log_line_and_no_change_is_none(
     caplog: pytest.LogCaptureFixture,
     settlement: Settlement,
     before: ProcessStatus,
-    event: str,
+    event: str | None,
 ) -> None:
-    [record] = told(caplog, settlement, process=make_process(status=before))
+    records = told(caplog, settlement, process=make_process(status=before))
 
     level = "WARNING" if event == "process broke" else "INFO"
-    assert (record.getMessage(), record.levelname) == (event, level)
-
-
-@pytest.mark.parametrize(
-    ("settlement", "before"),
-    [
-        (DONE, ProcessStatus.RUNNING),
-        (Fail(ERROR), ProcessStatus.RUNNING),
-        (Fail(ERROR), ProcessStatus.ERROR),
-        (RETRY, ProcessStatus.INIT),
-    ],
-)
-def test_a_step_that_changes_no_state_writes_none(
-    caplog: pytest.LogCaptureFixture, settlement: Settlement, before: ProcessStatus
-) -> None:
-    assert told(caplog, settlement, process=make_process(status=before)) == []
+    expected = [] if event is None else [(event, level)]
+    assert [(it.getMessage(), it.levelname) for it in records] == expected
 
 
 def test_a_line_has_ids_a_reason_and_the_trace_and_none_of_the_processors_words(
@@ -296,23 +254,13 @@ ONE, OTHER = make_key("one"), make_key("other")
 
 def test_jobs_are_taken_once_the_oldest_first() -> None:
     queue = UpkeepQueue()
+    queue.add()
+    assert not queue.changed.is_set()
     queue.add(OTHER)
     queue.add(ONE, OTHER)
     assert queue.changed.is_set()
 
-    taken = queue.take()
-
-    assert taken == (OTHER, ONE)
-    assert not queue.changed.is_set()
-    assert queue.take() == ()
-
-
-def test_adding_nothing_wakes_nobody() -> None:
-    queue = UpkeepQueue()
-
-    queue.add()
-
-    assert not queue.changed.is_set()
+    assert (queue.take(), queue.changed.is_set(), queue.take()) == ((OTHER, ONE), False, ())
 
 
 def test_jobs_that_do_not_fit_are_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from progressor.domain.processes.process import (
     Part,
     Process,
     ProcessKey,
-    process_key,
 )
 from progressor.domain.processes.task import (
     NodeOutcome,
@@ -39,7 +38,7 @@ from tests.support.runtime.stubs import stub
 from tests.support.runtime.virtual_time import settled
 from tests.support.telemetry.measured import counted
 
-ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
+ONE, OTHER = make_key("one"), make_key("other")
 
 
 class Upkeep:
@@ -79,23 +78,14 @@ async def test_a_reported_job_is_handled_at_once() -> None:
     }
 
 
-async def test_a_locked_or_incomplete_job_is_handled_again() -> None:
+async def test_a_locked_or_incomplete_job_is_handled_again_and_keeps_no_other_waiting() -> None:
     locked = errors.StorageLockedError("kept")
-    upkeep = Upkeep(locked, Maintained(is_whole=False), Maintained())
-    async with running(upkeep.scan.run):
-        upkeep.queue.add(ONE)
-        await asyncio.sleep(1)
-
-    assert upkeep.maintained == [ONE] * 3
-
-
-async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
-    upkeep = Upkeep(errors.StorageLockedError("kept"), Maintained())
+    upkeep = Upkeep(locked, Maintained(), Maintained(is_whole=False), Maintained())
     async with running(upkeep.scan.run):
         upkeep.queue.add(ONE, OTHER)
-        await settled()
+        await asyncio.sleep(1)
 
-        assert upkeep.maintained == [ONE, OTHER]
+    assert upkeep.maintained == [ONE, OTHER, ONE, ONE]
 
 
 async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
@@ -110,23 +100,16 @@ async def test_the_scan_picks_up_jobs_that_nobody_handled() -> None:
     assert upkeep.jobs.find_upkeep_due.await_args.kwargs["age"] == OVERDUE
 
 
-async def test_what_fails_at_its_deadline_is_counted() -> None:
-    upkeep = Upkeep(fail_overdue=(ONE, OTHER))
+async def test_what_fails_at_its_deadline_or_recovery_finds_is_counted() -> None:
+    found = (Found("join", ONE, None), Found("node", OTHER, 3))
+    upkeep = Upkeep(fail_overdue=(ONE, OTHER), recover=found)
 
     await upkeep.scan.scan()
 
     assert counted(upkeep.metrics.jobs_overdue) == {("orders",): 2}
     assert counted(upkeep.metrics.jobs_ended) == {("orders", "failed"): 2}
-    assert upkeep.observers.counts["job_overdue"] == 2
-
-
-async def test_what_recovery_finds_is_counted() -> None:
-    upkeep = Upkeep(recover=(Found("join", ONE, None), Found("node", OTHER, 3)))
-
-    await upkeep.scan.scan()
-
     assert counted(upkeep.metrics.jobs_recovered) == {("orders", "join"): 1, ("orders", "node"): 1}
-    assert upkeep.observers.counts["job_recovered"] == 2
+    assert upkeep.observers.counts == {"job_overdue": 2, "job_recovered": 2}
 
 
 async def test_running_jobs_are_reported_until_they_have_ended() -> None:
@@ -138,16 +121,8 @@ async def test_running_jobs_are_reported_until_they_have_ended() -> None:
 
     await upkeep.scan.count()
 
-    assert told == (
-        {("orders",): 2},
-        {
-            ("orders", "waiting"): 3,
-            ("orders", "ready"): 0,
-            ("orders", "running"): 5,
-            ("orders", "failed"): 1,
-            ("orders", "skipped"): 4,
-        },
-    )
+    nodes = {"waiting": 3, "ready": 0, "running": 5, "failed": 1, "skipped": 4}
+    assert told == ({("orders",): 2}, {("orders", state): it for state, it in nodes.items()})
     assert counted(upkeep.metrics.jobs_running) == counted(upkeep.metrics.job_nodes) == {}
 
 
@@ -268,43 +243,32 @@ class TestHanded:
         jobs.outcomes.assert_not_awaited()
 
 
+async def planned(task: RunningTask, *nodes: NodeSpec) -> tuple[Any, list[int]]:
+    """Return the outcome of a step that starts nodes, or its action, and their ordinals."""
+    action = StartNodes(nodes=nodes)
+    outcome, plan = await JobSteps(stub(Jobs)).plan(task, make_success(action), action)
+    if plan is None:
+        return outcome, []
+    assert isinstance(outcome, Succeeded)
+    return outcome.intent.action, [node.ordinal for node in plan.nodes]
+
+
 class TestPlan:
-    @staticmethod
-    async def planned(
-        task: RunningTask, *nodes: NodeSpec
-    ) -> tuple[Outcome, list[int], dict[int, tuple[int, ...]]]:
-        action = StartNodes(nodes=nodes)
-        outcome, plan = await JobSteps(stub(Jobs)).plan(task, make_success(action), action)
-        if plan is None:
-            return outcome, [], {}
-        return outcome, [node.ordinal for node in plan.nodes], dict(plan.appended)
-
     async def test_the_init_of_a_leader_has_none_before_it(self) -> None:
-        _, ordinals, _ = await self.planned(a_task(BY_ENGINE), A, B)
-
-        assert ordinals == [1, 2]
+        assert (await planned(a_task(BY_ENGINE), A, B))[1] == [1, 2]
 
     async def test_nodes_inherit_the_context_of_the_step(self) -> None:
-        task = a_task(None, caller_context={"tenant": "t"})
+        action, _ = await planned(a_task(None, caller_context={"tenant": "t"}), A)
 
-        outcome, *_ = await self.planned(task, A)
-
-        assert isinstance(outcome, Succeeded)
-        action = outcome.intent.action
-        assert isinstance(action, StartNodes)
         assert action.caller_context == {"tenant": "t"}
 
     async def test_the_nodes_of_a_scheduled_job_know_it(self) -> None:
         own = NodeSpec(name="a", options=JobOptions(target="there:1"))
 
-        outcome, *_ = await self.planned(a_task(SCHEDULED), own)
+        action, _ = await planned(a_task(SCHEDULED), own)
 
-        assert isinstance(outcome, Succeeded)
-        action = outcome.intent.action
-        assert isinstance(action, StartNodes)
-        assert [node.options for node in action.nodes] == [
-            JobOptions(target="there:1", scheduled=True)
-        ]
+        [node] = action.nodes
+        assert node.options == JobOptions(target="there:1", scheduled=True)
 
     @pytest.mark.parametrize("count", [1, MANY])
     async def test_what_is_no_graph_fails_the_step_for_good_and_names_the_field(
@@ -312,15 +276,11 @@ class TestPlan:
     ) -> None:
         nodes = [NodeSpec(name=f"n{number}", predecessors=("z",)) for number in range(count)]
 
-        outcome, ordinals, _ = await self.planned(a_task(None), *nodes)
+        outcome, _ = await planned(a_task(None), *nodes)
 
         assert isinstance(outcome, Failed)
         assert (outcome.code, outcome.reason, outcome.retryable) == (3, "INVALID_ANSWER", False)
         assert outcome.message.startswith("start_nodes.nodes[0].predecessors[0]: ")
-        assert ordinals == []
-
-
-LEADER, OTHER = make_key("leader"), make_key("other")
 
 
 class GrowingJobs:

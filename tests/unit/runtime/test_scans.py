@@ -13,7 +13,6 @@ from progressor.domain.processes.process import SLOT_COUNT
 from progressor.domain.views.replica import StepTally
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.measures import Measures
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.upkeep.scans import BATCHES_MAX, REPLICAS_AGE, REPLIES_AGE, SLOTS_PER_ROUND
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
@@ -87,17 +86,6 @@ async def test_a_bug_is_an_error_with_its_traceback_and_the_next_scan_comes(
     assert context.observers.counts == {"scan_failed": 1, "scanned": 2}
     assert counted(context.metrics.scans_failed) == {("due",): 1}
     assert caplog.records[0].exc_info is not None
-
-
-def test_everybody_is_told_of_a_point_with_its_facts() -> None:
-    observers = Observers()
-    heard: list[tuple[str, dict[str, object]]] = []
-    for _ in range(2):
-        observers.add(lambda point, facts: heard.append((point, facts)))
-
-    observers.tell("claimed", task_id=7)
-
-    assert heard == [("claimed", {"task_id": 7})] * 2
 
 
 def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlement() -> None:

@@ -49,6 +49,7 @@ from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
+from tests.support.builders import maker
 from tests.support.runtime.harness import make_context, make_dispatcher, running
 from tests.support.runtime.stubs import stub
 from tests.support.runtime.virtual_time import settled
@@ -67,33 +68,24 @@ KEY = schedule_key("clocks", "s")
 PROCESS = process_key("clocks", "p")
 
 
-def a_schedule(target: Target | None = None) -> Schedule:
-    timing = Timing(times=CronTimes("* * * * *", "UTC"), overlap_policy=OverlapPolicy.ALLOW)
-    return Schedule(
-        key=KEY,
-        spec=ScheduleSpec(timing=timing, target=target or StartTarget()),
-        paused=False, note="", revision=3, created_at=NOON, updated_at=NOON, upcoming=None,
-        started_count=0, skipped_count=0, missed_count=0, refused_count=0,
-    )  # fmt: skip
-
-
-def an_item(policy: OverlapPolicy = OverlapPolicy.CANCEL_PREVIOUS) -> Item:
-    return Item(
-        schedule=schedule_target(a_schedule()),
-        what=Upcoming(NOON, NOON),
-        cause=ScheduleRunCause.TIME,
-        policy=policy,
-        due=Upcoming(NOON, NOON),
-    )
-
-
-RUN = ScheduleRun(
-    instant=NOON,
-    cause=ScheduleRunCause.TRIGGER,
-    state=ScheduleRunState.RUNNING,
-    due_at=NOON,
-    recorded_at=NOON,
+a_schedule = maker(
+    Schedule, key=KEY, paused=False, note="", revision=3, created_at=NOON, updated_at=NOON,
+    upcoming=None, started_count=0, skipped_count=0, missed_count=0, refused_count=0,
+    spec=ScheduleSpec(timing=Timing(times=CronTimes("* * * * *", "UTC")), target=StartTarget()),
+)  # fmt: skip
+an_item = maker(
+    Item,
+    "policy",
+    schedule=schedule_target(a_schedule()),
+    what=Upcoming(NOON, NOON),
+    cause=ScheduleRunCause.TIME,
+    policy=OverlapPolicy.CANCEL_PREVIOUS,
+    due=Upcoming(NOON, NOON),
 )
+RUN = ScheduleRun(
+    instant=NOON, cause=ScheduleRunCause.TRIGGER, state=ScheduleRunState.RUNNING, due_at=NOON,
+    recorded_at=NOON,
+)  # fmt: skip
 
 
 class Scene:
@@ -211,21 +203,6 @@ async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) ->
         await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
 
-@pytest.mark.parametrize("verdict", ["started", "queued", "skipped", "refused", "missed"])
-async def test_what_became_of_a_run_is_counted(
-    scene: Scene, caplog: pytest.LogCaptureFixture, verdict: str
-) -> None:
-    scene.verdicts = [verdict]
-
-    await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
-
-    assert scene.metrics.schedule_runs.value(("clocks", verdict)) == 1
-    is_told = verdict in {"refused", "missed"}
-    assert [it.message for it in caplog.records] == ["schedule run refused"] * is_told
-    lateness = scene.metrics.schedule_lateness.snapshot().values
-    assert (("clocks",) in lateness) is (verdict == "started")
-
-
 TRIGGERED = "progressor.v1.ScheduleService"
 LATE_MS = 7.0
 
@@ -240,13 +217,19 @@ LATE_MS = 7.0
         ("missed", "MISSED"),
     ],
 )
-async def test_the_span_of_a_run_says_what_became_of_it(verdict: str, error: str | None) -> None:
+async def test_what_became_of_a_run_is_counted_and_is_in_its_span(
+    caplog: pytest.LogCaptureFixture, verdict: str, error: str | None
+) -> None:
     spans = Spans(chance=0.1)
     scene = Scene(spans.tracing)
     scene.verdicts = [verdict]
 
     await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
 
+    assert scene.metrics.schedule_runs.value(("clocks", verdict)) == 1
+    assert [it.message for it in caplog.records] == ["schedule run refused"] * (error is not None)
+    lateness = scene.metrics.schedule_lateness.snapshot().values
+    assert (("clocks",) in lateness) is (verdict == "started")
     span = spans.one(names.SCHEDULE_RUN)
     assert attributes_of(span) == {
         names.NAMESPACE: "clocks",
@@ -260,18 +243,10 @@ async def test_the_span_of_a_run_says_what_became_of_it(verdict: str, error: str
         "db.system.name": "postgresql",
         "db.stored_procedure.name": "run_schedules",
     } | ({} if error is None else {names.ERROR_TYPE: error})
-    assert is_error(span) is (error is not None)
-    assert parent_of(span) is None
-
-
-async def test_what_a_run_starts_goes_on_with_its_span() -> None:
-    spans = Spans(chance=0.1)
-    scene = Scene(spans.tracing)
-
-    await scene.schedule_runs.run([an_item(OverlapPolicy.SKIP)])
-
+    assert (is_error(span), parent_of(span)) == (error is not None, None)
+    # What the run starts goes on with its span.
     [item] = scene.ran
-    assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.SCHEDULE_RUN))
+    assert item.trace_context["traceparent"].split("-")[2] == id_of(span)
 
 
 async def test_the_ratio_decides_whether_a_run_is_traced() -> None:
@@ -340,40 +315,32 @@ CONSTRAINTS = Constraints(gates={"g": 1})
 def test_a_schedule_is_run_as_its_columns_say(
     target: Target, expected: tuple[str, str, str]
 ) -> None:
-    found: ScheduleTarget = schedule_target(a_schedule(target))
+    timing = Timing(times=CronTimes("* * * * *", "UTC"))
+    spec = ScheduleSpec(timing=timing, target=target)
+
+    found: ScheduleTarget = schedule_target(a_schedule(spec=spec))
 
     assert (found.target, found.target_id, found.kind) == expected
 
 
 def target(name: str = "s", **fields: Any) -> ScheduleTarget:
-    chosen: dict[str, Any] = {
-        "key": schedule_key("clocks", name),
-        "revision": 1,
-        "target": "start",
-        "target_id": "{instant}",
-        "is_gated": False,
-        **fields,
-    }
-    return ScheduleTarget(**chosen)
+    defaults: dict[str, Any] = {
+        "revision": 1, "target": "start", "target_id": "{instant}", "is_gated": False,
+    }  # fmt: skip
+    return ScheduleTarget(key=schedule_key("clocks", name), **defaults | fields)
 
 
 def due(name: str = "s", *, zone: str = "UTC", **fields: Any) -> DueSchedule:
-    return DueSchedule(
-        schedule=target(name, **fields),
-        timing=Timing(times=CronTimes("* * * * *", zone)),
-        upcoming=Upcoming(NOON, NOON),
-        now=NOON,
-    )
+    timing = Timing(times=CronTimes("* * * * *", zone))
+    upcoming = Upcoming(NOON, NOON)
+    return DueSchedule(schedule=target(name, **fields), timing=timing, upcoming=upcoming, now=NOON)
 
 
 def queued(name: str, *, is_ready: bool) -> QueuedRun:
     return QueuedRun(
-        schedule=target(name),
-        upcoming=Upcoming(NOON, NOON),
-        cause=ScheduleRunCause.TIME,
-        overlap_policy=OverlapPolicy.QUEUE_ONE,
-        is_ready=is_ready,
-    )
+        schedule=target(name), upcoming=Upcoming(NOON, NOON), cause=ScheduleRunCause.TIME,
+        overlap_policy=OverlapPolicy.QUEUE_ONE, is_ready=is_ready,
+    )  # fmt: skip
 
 
 def _next(answers: list[Any]) -> Any:
@@ -426,16 +393,12 @@ def harness() -> Scanning:
 
 
 async def test_schedules_that_start_the_same_kind_run_together(harness: Scanning) -> None:
-    harness.due = [
-        [
-            due("a"),
-            due("b", target="call", target_id="p"),
-            due("c"),
-            due("d", target="job"),
-            due("e", is_gated=True),
-            due("f", target="notify", target_id="p", is_gated=True),
-        ]
-    ]
+    called: dict[str, Any] = {"target": "call", "target_id": "p"}
+    gated: dict[str, Any] = {"is_gated": True}
+    harness.due = [[
+        due("a"), due("b", **called), due("c"), due("d", target="job"), due("e", **gated),
+        due("f", **called | gated),
+    ]]  # fmt: skip
 
     assert await harness.scan.run_due() == 6
     assert harness.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]

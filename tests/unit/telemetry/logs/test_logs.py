@@ -15,7 +15,7 @@ from progressor.telemetry.logs.repetition import (
     WINDOWS_MAX,
     Repetition,
 )
-from progressor.telemetry.logs.setup import LogOutput, in_a_thread, set_up_logs
+from progressor.telemetry.logs.setup import LogOutput, set_up_logs
 from tests.support.runtime.timers import ManualTimers
 
 
@@ -77,22 +77,6 @@ def test_no_record_controls_the_terminal_or_forges_a_line(
     assert "ValueError" in said
     assert not {it for it in said if not it.isprintable() and it != "\n"}
     assert not [line for line in said.splitlines() if line.startswith("FORGED")]
-
-
-def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    set_up_logs(level="info", log_format="auto", stream=stream)
-
-    root_logger.info("step settled", extra={"process_id": "order-1"})
-    root_logger.debug("unheard")
-
-    (line,) = stream.getvalue().splitlines()
-    record = json.loads(line)
-    assert (record["event"], record["process_id"], record["level"]) == (
-        "step settled",
-        "order-1",
-        "info",
-    )
 
 
 def test_a_line_names_its_replica_unless_it_speaks_of_another(
@@ -218,14 +202,3 @@ def test_many_threads_at_once_lose_nothing(log: Log) -> None:
     log.target.close()
 
     assert log.said == [*["away"] * REPEATED_MAX, f"away repeated={8 * 200 - REPEATED_MAX}"]
-
-
-def test_a_thread_that_was_put_off_can_be_called_off() -> None:
-    called: list[bool] = []
-    timer = in_a_thread(3600, lambda: called.append(True))
-    timer.cancel()
-    assert isinstance(timer, threading.Thread)
-    timer.join(5)
-
-    assert called == []
-    assert not timer.is_alive()

@@ -12,7 +12,6 @@ from progressor.telemetry.instruments import (
     Metric,
     MetricKind,
 )
-from progressor.telemetry.metrics.registry import METRICS, Metrics
 from tests.support.telemetry.measured import counted, recorded
 
 BOUNDS = (1.0, 10.0)
@@ -59,13 +58,6 @@ def test_a_gauge_asks_all_its_sources_each_time() -> None:
     assert counted(gauge) == {("client",): 2, ("processor",): 7}
 
 
-def test_what_exceeds_the_label_sets_of_a_gauge_is_left_out() -> None:
-    gauge = Gauge(metric(MetricKind.GAUGE, "id"))
-    gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
-
-    assert len(counted(gauge)) == LABEL_SETS_MAX
-
-
 def test_a_metric_may_have_a_bound_of_its_own() -> None:
     wide = dataclasses.replace(metric(MetricKind.GAUGE, "id"), sets_max=LABEL_SETS_MAX + 7)
     gauge, counter = Gauge(wide), Counter(dataclasses.replace(wide, kind=MetricKind.COUNTER))
@@ -79,19 +71,3 @@ def test_a_metric_may_have_a_bound_of_its_own() -> None:
 
 def test_a_histogram_without_labels_is_there_before_its_first_value() -> None:
     assert recorded(Histogram(metric(MetricKind.HISTOGRAM))) == {(): (0, 0)}
-
-
-def test_label_sets_beyond_the_bound_of_a_histogram_are_one() -> None:
-    histogram = Histogram(metric(MetricKind.HISTOGRAM, "id"))
-    for number in range(LABEL_SETS_MAX + 3):
-        histogram.record(1, (str(number),))
-
-    found = recorded(histogram)
-    assert (len(found), found[OVERFLOW,]) == (LABEL_SETS_MAX + 1, (3, 3))
-
-
-def test_every_metric_is_an_instrument_and_the_other_way_round() -> None:
-    metrics = Metrics()
-
-    assert [family.metric for family in metrics.families()] == list(METRICS.values())
-    assert vars(metrics).keys() == METRICS.keys()

@@ -147,17 +147,6 @@ async def test_a_step_that_removes_its_process_is_a_removal() -> None:
 
 
 @in_virtual_time
-async def test_a_settlement_that_was_fenced_is_no_settlement() -> None:
-    harness = Harness()
-    harness.settlements.script.append(LeaseLost())
-
-    await harness.run_step()
-
-    assert counted(harness.metrics.fenced) == {("orders", "call"): 1}
-    assert counted(harness.metrics.settled) == {}
-
-
-@in_virtual_time
 async def test_a_step_without_a_namespace_is_abandoned() -> None:
     harness = Harness()
     harness.namespaces.by_name.clear()
@@ -198,76 +187,44 @@ def test_what_settlements_write_is_summed_by_namespace_and_kind() -> None:
     }
 
 
-@in_virtual_time
-async def test_places_taken_and_free_are_told_by_namespace() -> None:
-    harness = Harness()
-    [namespace] = harness.namespaces.known()
-
-    harness.slots.reserve_up_to(namespace, 3)
-
-    assert harness.slots.usage() == [("orders", 3, namespace.worker_count_max - 3)]
-
-
 LEADER = process_key("rollouts", "job")
 FOLLOWS = Part(leader=LEADER, node=3)
 LEADS = Part(led_by=Leadership.PROCESSOR)
 
-COMPLETED = Finish(make_success(Complete(result=b"")).intent)
-GONE_ON = Finish(make_success(KeepTimer()).intent)
-BROKEN = Break(make_error())
-AGAIN = Retry(delay=seconds(1), attempt_count=1, error=None)
-REFUSED = Fail(make_error())
-
 
 @pytest.mark.parametrize(
-    ("settlement", "state"),
+    ("settlement", "node", "job"),
     [
-        (COMPLETED, "done"),
-        (Remove(), "done"),
-        (BROKEN, "failed"),
-        (Remove(error=make_error()), "failed"),
-        (GONE_ON, None),
-        (AGAIN, None),
-        (REFUSED, None),
+        (Finish(make_success(Complete(result=b"")).intent), "done", "done"),
+        (Remove(), "done", None),
+        (Break(make_error()), "failed", "failed"),
+        (Remove(error=make_error()), "failed", None),
+        (Finish(make_success(KeepTimer()).intent), None, None),
+        (Retry(delay=seconds(1), attempt_count=1, error=None), None, None),
+        (Fail(make_error()), None, None),
     ],
 )
-def test_a_node_ends_with_the_step_that_ends_its_process(
-    settlement: Settlement, state: str | None
+def test_a_node_or_a_job_ends_with_the_step_that_ends_its_process(
+    settlement: Settlement, node: str | None, job: str | None
 ) -> None:
     metrics = Metrics()
 
     count_ends(metrics, make_key(), FOLLOWS, TaskType.CALL, settlement)
-
-    expected = {} if state is None else {("rollouts", state): 1}
-    assert counted(metrics.job_nodes_ended) == expected
-    assert counted(metrics.jobs_ended) == {}
-
-
-@pytest.mark.parametrize(
-    ("settlement", "state"),
-    [(COMPLETED, "done"), (BROKEN, "failed"), (Remove(), None), (GONE_ON, None), (AGAIN, None)],
-)
-def test_a_job_ends_with_its_leader_and_one_that_is_removed_has_not_ended(
-    settlement: Settlement, state: str | None
-) -> None:
-    metrics = Metrics()
-
+    nodes = counted(metrics.job_nodes_ended), counted(metrics.jobs_ended)
     count_ends(metrics, make_key(), LEADS, TaskType.JOIN, settlement)
 
-    assert counted(metrics.jobs_ended) == ({} if state is None else {("orders", state): 1})
-    assert counted(metrics.job_nodes_ended) == {}
-
-
-def task_of(part: Part | None) -> RunningTask:
-    return make_task(process=make_process(part=part))
+    assert nodes == ({("rollouts", node): 1} if node else {}, {})
+    assert counted(metrics.job_nodes_ended) == nodes[0]
+    assert counted(metrics.jobs_ended) == ({("orders", job): 1} if job else {})
 
 
 @in_virtual_time
-async def test_a_settlement_that_was_fenced_ends_nothing() -> None:
+async def test_a_settlement_that_was_fenced_is_none_and_ends_nothing() -> None:
     harness = Harness()
     harness.processor.script.append(make_success(Complete(result=b"")))
     harness.settlements.script.append(LeaseLost())
 
-    await harness.run_step(task_of(FOLLOWS))
+    await harness.run_step(make_task(process=make_process(part=FOLLOWS)))
 
-    assert counted(harness.metrics.job_nodes_ended) == {}
+    assert counted(harness.metrics.fenced) == {("orders", "call"): 1}
+    assert counted(harness.metrics.settled) == counted(harness.metrics.job_nodes_ended) == {}
