@@ -109,35 +109,22 @@ async def test_a_backlog_is_worked_off_to_the_last() -> None:
         assert harness.slots.reserve(ONE_SLOT)
 
 
-async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
+async def test_neither_a_crowd_of_timers_nor_one_of_calls_keeps_the_others_waiting() -> None:
     harness = Harness(ONE_SLOT)
-    crowd, calls = range(1, 101), (1001, 1002, 1003)
-    harness.make_due(*crowd)
+    harness.make_due(*range(1, 101))
     harness.fill_the_slot()
     async with harness.running(harness.backlog.run):
         harness.slots.give_back("orders")
         await settled()
-        harness.make_due(*calls, task_type=TaskType.CALL)
+        harness.make_due(*range(1001, 1101), task_type=TaskType.CALL)
         for _ in range(6):
             harness.end(harness.begun_ids[-1])
             await settled()
 
-        assert harness.begun_ids[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
-
-
-async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
-    harness = Harness(ONE_SLOT)
-    harness.make_due(1, 2)
-    harness.make_due(*range(1001, 1101), task_type=TaskType.CALL)
-    harness.fill_the_slot()
-    async with harness.running(harness.backlog.run):
-        harness.slots.give_back("orders")
-        await settled()
-        for _ in range(3):
-            harness.end(harness.begun_ids[-1])
-            await settled()
-
-        assert {1, 2} < set(harness.begun_ids)
+        # A new call waits for one timer at most, and a timer for one call.
+        assert harness.begun_ids[1:] in (
+            [1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003],
+        )  # fmt: skip
 
 
 async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> None:
@@ -192,7 +179,7 @@ async def test_the_backlog_of_a_namespace_that_is_gone_is_forgotten(harness: Har
     assert not harness.slots.has_backlog("void")
 
 
-async def test_an_outage_puts_the_backlog_off_and_keeps_no_place() -> None:
+async def test_an_outage_puts_the_backlog_off_and_keeps_no_slot() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1)
     harness.claims.outage.remaining = 1
@@ -256,27 +243,21 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) 
     ]
 
 
-async def test_a_crowd_of_timers_is_read_page_by_page(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    ("count", "page_count"), [(25, 3), (10 * PAGES_MAX + 10, PAGES_MAX)], ids=["all", "bounded"]
+)
+async def test_a_crowd_of_timers_is_read_page_by_page_and_only_so_many_in_a_scan(
+    harness: Harness, count: int, page_count: int
+) -> None:
     harness.claims.upcoming = [
-        make_due(task_id, due_at=START + seconds(task_id / 100)) for task_id in range(1, 26)
+        make_due(task_id, due_at=START + seconds(task_id / 1000)) for task_id in range(count)
     ]
     async with harness.running():
         await harness.due.scan()
-        await asyncio.sleep(1)
+        await asyncio.sleep(count / 1000)
 
-    assert harness.claims.asked.count("find_upcoming") == 3
-    assert len(harness.due_queue.take_due(100)) == 25
-
-
-async def test_one_scan_reads_only_so_many_pages(harness: Harness) -> None:
-    harness.claims.upcoming = [
-        make_due(task_id, due_at=START + seconds(task_id / 1000))
-        for task_id in range(1, 10 * PAGES_MAX + 11)
-    ]
-
-    await harness.due.scan()
-
-    assert harness.claims.asked.count("find_upcoming") == PAGES_MAX
+    assert harness.claims.asked.count("find_upcoming") == page_count
+    assert len(harness.due_queue.take_due(count)) == min(count, 10 * page_count)
 
 
 async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces(harness: Harness) -> None:

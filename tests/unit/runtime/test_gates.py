@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime as dt
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
@@ -134,24 +135,15 @@ async def test_gates_take_turns_until_nobody_has_to_go() -> None:
         queue.add(Effects(lowered=(A,)))
         await asyncio.sleep(10)
         assert [gate for _, gate in gates.at] == ["a", "b", "a", "a"]
+        # It rests longer than it works.
+        pauses = [after - at for (at, _), (after, _) in itertools.pairwise(gates.at)]
+        assert pauses == pytest.approx([(1 + REST) * TAKES] * 3)
 
         gates.rounds["b"] = 1
         queue.add(Effects(lowered=(B,)))
         await asyncio.sleep(1)
 
-    assert gates.at[-1][1] == "b"
-    assert len(gates.at) == 5
-
-
-async def test_it_rests_longer_than_it_works() -> None:
-    gates = RoundsOfGates(a=3)
-    async with lowering(gates) as queue:
-        queue.add(Effects(lowered=(A,)))
-        await asyncio.sleep(1)
-
-    first, second, third = [at for at, _ in gates.at]
-    assert second - first == pytest.approx((1 + REST) * TAKES)
-    assert third - second == pytest.approx((1 + REST) * TAKES)
+    assert [gate for _, gate in gates.at[4:]] == ["b"]
 
 
 @pytest.mark.parametrize("what", ["fails", "locked"])
@@ -162,7 +154,7 @@ async def test_when_no_task_could_give_way_it_is_tried_again_later(what: str) ->
         queue.add(Effects(lowered=(A,)))
         await asyncio.sleep(10)
 
-    pauses = [after - at for (at, _), (after, _) in zip(gates.at, gates.at[1:], strict=False)]
+    pauses = [after - at for (at, _), (after, _) in itertools.pairwise(gates.at)]
     assert len(pauses) == 3
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1]
@@ -242,20 +234,22 @@ async def test_what_is_found_twice_in_a_row_is_looked_at_again() -> None:
     assert scans.found_count == 1
 
 
-async def test_it_stays_for_a_second_look_and_goes_on() -> None:
+@pytest.mark.parametrize(
+    ("found", "looked_after"),
+    [
+        ([set(), {X}, {X}, set()], [BEFORE_ALL, UNTIL, UNTIL, BEFORE_ALL]),
+        # Once, however much is found anew.
+        ([{X}, {Y}, {X}], [BEFORE_ALL, BEFORE_ALL, UNTIL]),
+    ],
+)
+async def test_it_stays_for_a_second_look_and_goes_on(
+    found: list[set[Again]], looked_after: list[IdleUntil]
+) -> None:
     scans = Scans()
 
-    await scans.over(set(), {X}, {X}, set())
+    await scans.over(*found)
 
-    assert scans.gates.looked_after == [BEFORE_ALL, UNTIL, UNTIL, BEFORE_ALL]
-
-
-async def test_it_stays_once_however_much_is_found_anew() -> None:
-    scans = Scans()
-
-    await scans.over({X}, {Y}, {X})
-
-    assert scans.gates.looked_after == [BEFORE_ALL, BEFORE_ALL, UNTIL]
+    assert scans.gates.looked_after == looked_after
 
 
 async def test_holders_of_a_lowered_gate_that_nobody_is_at_are_sent_back() -> None:

@@ -46,22 +46,20 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered(harness: Harn
     assert harness.begun_ids == [7]
 
 
-async def test_a_place_that_is_not_needed_is_given_back(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    ("admission", "has_backlog"),
+    [(WAITING, False), (Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True), True)],
+    ids=["waits", "due without a worker"],
+)
+async def test_a_slot_that_is_not_needed_is_given_back(
+    harness: Harness, admission: Admission, has_backlog: bool
+) -> None:
     await harness.ask()
 
-    harness.admissions.answer(WAITING)
+    harness.admissions.answer(admission)
     await settled()
 
-    assert harness.slots.busy_total == 0
-
-
-async def test_what_is_due_without_a_worker_makes_a_backlog(harness: Harness) -> None:
-    await harness.ask()
-
-    harness.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
-    await settled()
-
-    assert harness.slots.has_backlog("orders")
+    assert (harness.slots.busy_total, harness.slots.has_backlog("orders")) == (0, has_backlog)
 
 
 async def test_a_repeated_request_joins_the_earlier_task(harness: Harness) -> None:
@@ -165,26 +163,24 @@ async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> 
     assert harness.slots.busy_total == 0
 
 
-async def test_more_callers_than_may_wait_are_refused() -> None:
-    harness = Harness(make_namespace(waiting_callers_max=1))
-    await harness.ask()
-
-    with pytest.raises(errors.OverloadedError) as caught:
-        await harness.requests.ask(make_request(), timeout=None)
-
-    assert caught.value.retry_after > seconds(0)
-    assert len(harness.admissions.entries) == 1
-
-
-async def test_a_caller_who_has_gone_makes_room_for_another() -> None:
+async def test_more_callers_than_may_wait_are_refused_until_one_has_gone() -> None:
     harness = Harness(make_namespace(waiting_callers_max=1))
     gone = await harness.ask()
+
+    for call in (
+        harness.requests.ask(make_request(), timeout=None),
+        harness.requests.await_task(KEY, 7, timeout=None),
+    ):
+        with pytest.raises(errors.OverloadedError) as caught:
+            await call
+        assert caught.value.retry_after > seconds(0)
     gone.cancel()
     await settled()
+    await begun(harness.requests.await_task(KEY, 7, timeout=None))
 
-    await harness.ask()
-
-    assert len(harness.admissions.entries) == 2
+    assert len(harness.admissions.entries) == 1
+    with pytest.raises(errors.OverloadedError):
+        await harness.requests.ask(make_request(), timeout=None)
 
 
 async def test_a_caller_who_goes_before_the_admission_takes_nothing_back(harness: Harness) -> None:
@@ -201,48 +197,37 @@ async def test_a_caller_who_goes_before_the_admission_takes_nothing_back(harness
 
 
 @pytest.mark.parametrize(
-    "admission", [WAITING, Admission(verdict=Verdict.PROCESS_FINISHED)], ids=["admitted", "refused"]
-)
-async def test_the_effects_of_a_batch_are_applied_although_the_caller_has_gone(
-    admission: Admission,
-) -> None:
-    # One request of a batch carries the effects of all.
-    harness = Harness()
-    answer = await harness.ask()
-    answer.cancel()
-    await settled()
-
-    harness.admissions.answer(admission, Effects(due=((KEY, 9),)))
-    await settled()
-
-    assert harness.due_queue.changed.is_set()
-
-
-@pytest.mark.parametrize(
     "admission",
     [
+        WAITING,
         Admission(verdict=Verdict.PROCESS_FINISHED),
         Admission(verdict=Verdict.DUPLICATE, task_id=7, ended=make_result()),
         away(),
     ],
-    ids=["refused", "ended", "away"],
+    ids=["admitted", "refused", "ended", "away"],
 )
-async def test_the_outcome_for_a_caller_that_has_gone_is_ignored(
+async def test_of_an_admission_whose_caller_has_gone_only_the_effects_are_applied(
     harness: Harness, admission: Admission | Exception
 ) -> None:
     answer = await harness.ask()
     answer.cancel()
     await settled()
 
-    harness.admissions.answer(admission)
+    # One request of a batch has the effects of all.
+    harness.admissions.answer(admission, Effects(due=((KEY, 9),)))
     await settled()
 
     assert harness.slots.busy_total == 0
+    assert harness.due_queue.changed.is_set() is isinstance(admission, Admission)
 
 
-async def test_a_deadline_names_the_task_that_goes_on(harness: Harness) -> None:
-    answer = await harness.ask(timeout=3)
-    harness.admissions.answer(WAITING)
+@pytest.mark.parametrize("is_known", [False, True], ids=["request", "known task"])
+async def test_a_deadline_names_the_task_that_goes_on(harness: Harness, is_known: bool) -> None:
+    if is_known:
+        answer = await begun(harness.requests.await_task(KEY, "key", timeout=3))
+    else:
+        answer = await harness.ask(timeout=3)
+        harness.admissions.answer(WAITING)
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
         await answer
@@ -276,22 +261,6 @@ async def test_a_task_that_has_not_ended_is_waited_for(harness: Harness) -> None
 
     assert (await answer).deduplicated
     assert harness.replies.waiting_count == 0
-
-
-async def test_waiting_for_a_task_ends_with_the_deadline(harness: Harness) -> None:
-    with pytest.raises(errors.DeadlineExceededError) as caught:
-        await harness.requests.await_task(KEY, "key", timeout=3)
-
-    assert caught.value.task_id == 7
-    assert harness.replies.waiting_count == 0
-
-
-async def test_those_who_wait_for_known_tasks_count_as_callers() -> None:
-    harness = Harness(make_namespace(waiting_callers_max=1))
-    await begun(harness.requests.await_task(KEY, 7, timeout=None))
-
-    with pytest.raises(errors.OverloadedError):
-        await harness.requests.await_task(KEY, 7, timeout=None)
 
 
 def ended(*task_ids: int, removed: bool) -> Effects:
@@ -337,24 +306,22 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once(harness: Harness) -> 
 
 
 @pytest.mark.parametrize(
-    ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
+    ("verdict", "effects", "due_in"),
+    [
+        (Verdict.ACCEPTED, NO_EFFECTS, None),
+        (Verdict.ACCEPTED, Effects(upcoming=(Later(KEY, 7, 2.0),)), pytest.approx(2, abs=0.01)),
+        (Verdict.DUPLICATE, NO_EFFECTS, None),
+    ],
 )
-async def test_an_import_gives_a_receipt(
-    harness: Harness, verdict: Verdict, deduplicated: bool
+async def test_an_import_gives_a_receipt_and_its_timer_is_put_in_the_due_queue(
+    harness: Harness, verdict: Verdict, effects: Effects, due_in: float | None
 ) -> None:
-    harness.processes.put.return_value = Put(verdict=verdict, task_id=1), NO_EFFECTS
+    harness.processes.put.return_value = Put(verdict=verdict, task_id=1), effects
 
-    assert await harness.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
-    assert harness.due_queue.wait_seconds() is None
+    receipt = await harness.requests.put(IMPORT)
 
-
-async def test_the_timer_of_an_import_is_put_in_the_due_queue(harness: Harness) -> None:
-    put = Put(verdict=Verdict.ACCEPTED, task_id=1)
-    harness.processes.put.return_value = put, Effects(upcoming=(Later(KEY, 7, 2.0),))
-
-    await harness.requests.put(IMPORT)
-
-    assert harness.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
+    assert receipt == Receipt(task_id=1, deduplicated=verdict is Verdict.DUPLICATE)
+    assert harness.due_queue.wait_seconds() == due_in
 
 
 async def test_an_import_of_an_existing_process_is_refused(harness: Harness) -> None:

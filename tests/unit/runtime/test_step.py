@@ -8,9 +8,9 @@ import pytest
 from progressor import errors
 from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.domain.processes.intent import RemoveProcess
+from progressor.domain.processes.intent import RemoveProcess, Succeeded
 from progressor.domain.processes.namespace import HistoryMode
-from progressor.domain.processes.process import Leadership, Part
+from progressor.domain.processes.process import Leadership, Part, Process
 from progressor.domain.processes.settlement import Break, Finish, Retry
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.core.leases import Ending
@@ -37,8 +37,7 @@ def task_with_history(last: int, **fields: Any) -> RunningTask:
     return make_task(process=make_process(last_event_id=last), **fields)
 
 
-async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
-    harness = Harness()
+async def test_an_answer_is_settled_under_the_lease_of_the_task(harness: Harness) -> None:
     task = make_task(trace_context={"traceparent": "t"})
 
     await harness.run_step(task)
@@ -58,8 +57,7 @@ async def test_an_answer_is_settled_under_the_lease_of_the_task() -> None:
     )
 
 
-async def test_a_fenced_step_notifies_nobody() -> None:
-    harness = Harness()
+async def test_a_fenced_step_notifies_nobody(harness: Harness) -> None:
     harness.settlements.script.append(LeaseLost())
     waiter = harness.expect()
 
@@ -69,8 +67,7 @@ async def test_a_fenced_step_notifies_nobody() -> None:
     assert harness.points == {"claimed": 1, "answered": 1, "fenced": 1}
 
 
-async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
-    harness = Harness()
+async def test_the_lease_of_the_next_task_replaces_the_last_one(harness: Harness) -> None:
     harness.settlements.script.append(make_written(next=make_task(task_id=8, token=80)))
     harness.processor.script.extend([make_success(), None])
     running = asyncio.ensure_future(harness.run_step())
@@ -96,8 +93,7 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     )
 
 
-async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
-    harness = Harness()
+async def test_a_released_step_hands_its_task_to_others_at_once(harness: Harness) -> None:
     harness.processor.script.append(None)
     running = asyncio.ensure_future(harness.run_step(make_task(attempt=2)))
     await harness.processor.hanging.wait()
@@ -109,8 +105,7 @@ async def test_a_released_step_hands_its_task_to_others_at_once() -> None:
     assert entry.settlement == Retry(delay=seconds(0), attempt_count=1, error=None)
 
 
-async def test_a_task_that_follows_a_release_is_released_without_asking() -> None:
-    harness = Harness()
+async def test_a_task_that_follows_a_release_is_released_without_asking(harness: Harness) -> None:
     harness.settlements.held = []
     running = asyncio.ensure_future(harness.run_step())
     await settled()
@@ -125,8 +120,7 @@ async def test_a_task_that_follows_a_release_is_released_without_asking() -> Non
     assert isinstance(harness.settlements.entries[1].settlement, Retry)
 
 
-async def test_a_settlement_in_line_outlives_its_worker() -> None:
-    harness = Harness()
+async def test_a_settlement_in_line_outlives_its_worker(harness: Harness) -> None:
     harness.settlements.held = []
     running = asyncio.ensure_future(harness.run_step())
     await settled()
@@ -138,8 +132,7 @@ async def test_a_settlement_in_line_outlives_its_worker() -> None:
     assert harness.leases.tokens() == []
 
 
-async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
-    harness = Harness()
+async def test_a_step_waits_for_postgresql_to_tell_its_namespace(harness: Harness) -> None:
     harness.namespaces.outage.remaining = 3
 
     await harness.run_step()
@@ -148,8 +141,7 @@ async def test_a_step_waits_for_postgresql_to_tell_its_namespace() -> None:
     assert len(harness.settlements.entries) == 1
 
 
-async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
-    harness = Harness()
+async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour(harness: Harness) -> None:
     harness.namespaces.by_name.clear()
 
     await harness.run_step()
@@ -158,8 +150,7 @@ async def test_a_step_whose_namespace_is_gone_hurts_no_neighbour() -> None:
     assert harness.leases.tokens() == []
 
 
-async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
-    harness = Harness()
+async def test_an_answer_that_postgresql_refuses_fails_its_own_step(harness: Harness) -> None:
     harness.settlements.script.append(errors.StorageRefusedError("a value out of range"))
     waiter = harness.expect()
 
@@ -172,8 +163,7 @@ async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     assert waiter.result().error == instead.settlement.error
 
 
-async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None:
-    harness = Harness()
+async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step(harness: Harness) -> None:
     action = StartNodes(nodes=(NodeSpec(name="a"),))
     harness.processor.script.append(make_success(action=action))
     leader = make_process(part=Part(led_by=Leadership.PROCESSOR))
@@ -185,11 +175,20 @@ async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None
     assert (entry.settlement.error.reason, entry.plan) == ("JOB_UNREADABLE", None)
 
 
-async def test_a_settlement_that_was_found_again_later_hurts_nobody() -> None:
-    # The answer to the first try was lost, and others have recorded events since.
-    harness = Harness()
-    harness.processor.script.append(make_success(events=make_new_events(2)))
-    harness.settlements.script.append(make_written(process=make_process(last_event_id=3)))
+@pytest.mark.parametrize(
+    ("outcome", "process"),
+    [
+        # The answer to the first try was lost, and others have recorded events since.
+        (make_success(events=make_new_events(2)), make_process(last_event_id=3)),
+        (make_success(RemoveProcess()), None),
+    ],
+    ids=["found again later", "removed"],
+)
+async def test_a_settlement_after_which_nothing_is_remembered_hurts_nobody(
+    harness: Harness, outcome: Succeeded, process: Process | None
+) -> None:
+    harness.processor.script.append(outcome)
+    harness.settlements.script.append(make_written(process=process))
 
     await harness.run_step()
 
@@ -207,26 +206,35 @@ async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombi
     assert harness.leases.tokens() == []
 
 
-async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
-    harness = Harness()
-    harness.histories.outage.remaining = 1
+@pytest.mark.parametrize(
+    ("histories", "reason"),
+    [
+        # Handed on, and the attempt is not counted.
+        ({"outages": 1}, None),
+        # The process went while its history was read.
+        ({"events": ()}, "HISTORY_INCOMPLETE"),
+        ({"cut": True}, "HISTORY_TOO_LARGE"),
+        ({"refuses": True}, "HISTORY_UNREADABLE"),
+    ],
+    ids=["away", "gone", "too large", "unreadable"],
+)
+async def test_no_processor_is_asked_without_the_history(
+    harness: Harness, histories: dict[str, Any], reason: str | None
+) -> None:
+    harness.histories.outage.remaining = histories.get("outages", 0)
+    for name, value in histories.items():
+        setattr(harness.histories, name, value)
 
     await harness.run_step(task_with_history(3))
 
-    (entry,) = harness.settlements.entries
-    assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
     assert harness.processor.asked == []
-
-
-async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
-    harness = Harness()
-    harness.histories.cut = True
-
-    await harness.run_step(task_with_history(3))
-
     (entry,) = harness.settlements.entries
-    assert isinstance(entry.settlement, Break)
-    assert entry.settlement.error.reason == "HISTORY_TOO_LARGE"
+    if reason is None:
+        assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
+    else:
+        assert isinstance(entry.settlement, Retry if reason == "HISTORY_INCOMPLETE" else Break)
+        assert entry.settlement.error is not None
+        assert entry.settlement.error.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -263,8 +271,7 @@ async def test_a_range_means_the_same_read_and_remembered(
     assert not (remembered and harness.histories.reads)
 
 
-async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
-    harness = Harness()
+async def test_a_history_that_was_read_whole_is_not_read_again(harness: Harness) -> None:
     harness.histories.events = make_history(3)
 
     await harness.run_step(task_with_history(3))
@@ -272,17 +279,6 @@ async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
 
     assert len(harness.histories.reads) == 1
     assert harness.history_sent() == (1, 2, 3)
-
-
-async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
-    harness = Harness()
-    harness.histories.events = ()
-
-    await harness.run_step(task_with_history(3))
-
-    assert harness.processor.asked == []
-    (entry,) = harness.settlements.entries
-    assert isinstance(entry.settlement, Retry)
 
 
 LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
@@ -299,8 +295,7 @@ async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRa
     assert len(harness.histories.reads) == 2
 
 
-async def test_the_last_events_of_a_long_history_are_read_once() -> None:
-    harness = Harness()
+async def test_the_last_events_of_a_long_history_are_read_once(harness: Harness) -> None:
     harness.histories.events = make_history(1000)
     after = make_process(last_event_id=1001)
     harness.processor.script.append(make_success(events=make_new_events(1)))
@@ -313,8 +308,7 @@ async def test_the_last_events_of_a_long_history_are_read_once() -> None:
     assert harness.history_sent() == (1001, 1000)
 
 
-async def test_what_a_step_records_is_known_to_the_next() -> None:
-    harness = Harness()
+async def test_what_a_step_records_is_known_to_the_next(harness: Harness) -> None:
     harness.processor.script.append(make_success(events=make_new_events(2)))
     after = make_process(last_event_id=2)
     harness.settlements.script.append(make_written(process=after, next=make_task(process=after)))
@@ -326,16 +320,6 @@ async def test_what_a_step_records_is_known_to_the_next() -> None:
     assert harness.histories.reads == []
 
 
-async def test_a_removed_process_is_not_remembered() -> None:
-    harness = Harness()
-    harness.processor.script.append(make_success(RemoveProcess()))
-    harness.settlements.script.append(make_written(process=None))
-
-    await harness.run_step()
-
-    assert harness.points["settled"] == 1
-
-
 async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     harness = Harness(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
     harness.histories.events = make_history(5)
@@ -343,18 +327,6 @@ async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
     await harness.run_step(task_with_history(5))
 
     assert harness.history_sent() == (4, 5)
-
-
-async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
-    harness = Harness()
-    harness.histories.refuses = True
-
-    await harness.run_step(task_with_history(3))
-
-    (entry,) = harness.settlements.entries
-    assert isinstance(entry.settlement, Break)
-    assert entry.settlement.error.reason == "HISTORY_UNREADABLE"
-    assert harness.processor.asked == []
 
 
 EVENT_BYTES = 400

@@ -64,9 +64,12 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(
     )
 
 
-async def test_the_caller_of_a_zombie_that_is_given_up_is_told(harness: Harness) -> None:
+async def test_the_caller_of_a_zombie_that_is_given_up_is_told_and_its_node_ends(
+    harness: Harness,
+) -> None:
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
-    harness.replicas.zombies = (make_zombie(),)
+    leader = dataclasses.replace(make_key(), namespace="rollouts")
+    harness.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
     waiter = harness.expect()
 
     await harness.zombies.scan()
@@ -75,17 +78,8 @@ async def test_the_caller_of_a_zombie_that_is_given_up_is_told(harness: Harness)
     assert harness.observers.counts == {"zombie_collected": 1}
     assert counted(harness.metrics.zombies_collected) == {("orders", "silent", "fail", "break"): 1}
     assert counted(harness.metrics.settled) == {("orders", "call", "break"): 1}
-    assert recorded(harness.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
-
-
-async def test_a_zombie_that_is_given_up_ends_its_node(harness: Harness) -> None:
-    harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
-    leader = dataclasses.replace(make_key(), namespace="rollouts")
-    harness.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
-
-    await harness.zombies.scan()
-
     assert counted(harness.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
+    assert recorded(harness.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
 
 
 async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over(harness: Harness) -> None:
@@ -210,18 +204,6 @@ async def test_a_settlement_has_its_effects_although_its_scan_was_cancelled(
     assert harness.due_queue.changed.is_set()
 
 
-async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    harness = Harness()
-    harness.replicas.zombies = (make_zombie(task_id=7, attempt=2, replica_id=3),)
-
-    await harness.zombies.scan()
-
-    (told,) = (vars(it) for it in caplog.records if it.getMessage() == "lost lease collected")
-    names = ("task_id", "attempt", "cause", "settlement", "lost_replica_id")
-    assert [told[name] for name in names] == [7, 2, "silent", "retry", 3]
-
-
 async def test_one_that_cannot_be_settled_does_not_hold_up_the_others(harness: Harness) -> None:
     harness.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
     harness.settlements.script.append(errors.StorageRefusedError("its page is broken"))
@@ -232,18 +214,21 @@ async def test_one_that_cannot_be_settled_does_not_hold_up_the_others(harness: H
     assert harness.observers.counts == {"zombie_collected": 1}
 
 
-async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
-    spans, harness = Spans(), Harness()
+async def test_the_log_and_a_span_of_its_trace_name_what_was_collected(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    spans = Spans()
     harness.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
 
     await traced(harness.zombies, spans.tracing).scan()
 
+    facts = {"attempt": 2, "cause": "silent", "lost_replica_id": 3, "settlement": "retry"}
+    (told,) = (vars(it) for it in caplog.records if it.getMessage() == "lost lease collected")
+    assert told.items() >= ({"task_id": 7} | facts).items()
     span = spans.one("progressor.collect")
     assert parent_of(span) == SPAN_ID
-    assert attributes_of(span)["progressor.attempt"] == 2
-    assert attributes_of(span)["progressor.cause"] == "silent"
-    assert attributes_of(span)["progressor.lost_replica_id"] == 3
-    assert attributes_of(span)["progressor.settlement"] == "retry"
+    assert attributes_of(span).items() >= {f"progressor.{it}": facts[it] for it in facts}.items()
 
 
 async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> None:
