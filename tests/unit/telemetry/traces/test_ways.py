@@ -1,14 +1,16 @@
 """Traces of a request, its admission and its steps through the engine."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.calls.interceptors import Interceptor, Served
+from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.ports import CallContext
 from progressor.api.calls.status import RichStatus
-from progressor.api.calls.traces import trace_context_of
 from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
@@ -46,41 +48,21 @@ SCHEDULE_SERVICE = schedules_pb.DESCRIPTOR.services_by_name["ScheduleService"]
 STORAGE_WORDS = "host=db"
 
 
-class Context:
-    """A call as gRPC, or a session, would show it."""
-
-    def __init__(self, caller: dict[str, str]) -> None:
-        """Take the caller's context."""
-        self._trace = tuple(caller.items())
-
-    def time_remaining(self) -> float | None:
-        """Return that the call has no deadline."""
-        return None
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what was given."""
-        return self._trace
+CONTEXT: Any = SimpleNamespace(
+    time_remaining=lambda: None, invocation_metadata=lambda: tuple(TRACED.items())
+)
 
 
-class Method:
-    """A method that notes the context it was served with, and ends as told."""
+async def served(
+    tracing: Tracing, end: Exception, request: Message, called: MethodDescriptor
+) -> object:
+    """Serve a request of a traced caller by a method that ends like this."""
 
-    def __init__(self, end: Message | Exception) -> None:
-        """Take the end."""
-        self._end = end
-        self.contexts: list[dict[str, str]] = []
+    async def method(_request: Message, _context: CallContext) -> Message:
+        raise end
 
-    async def __call__(self, _request: Message, context: CallContext) -> Message:
-        """Serve."""
-        self.contexts.append(dict(trace_context_of(context)))
-        if isinstance(self._end, Exception):
-            raise self._end
-        return self._end
-
-
-def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = None) -> Served:
-    gate = Interceptor(clock=SystemClock(), tracing=tracing)
-    return gate.served(called or PROCESS_SERVICE.methods_by_name["Call"], method)
+    serve = Interceptor(clock=SystemClock(), tracing=tracing).served(called, method)
+    return await serve(request, CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +82,9 @@ def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = N
 async def test_a_request_says_what_it_is_about(
     service: ServiceDescriptor, method: str, request_: Message, subject: dict[str, object]
 ) -> None:
-    spans, refused = Spans(), Method(errors.StorageUnavailableError(STORAGE_WORDS))
-    serve = served(spans.tracing, refused, service.methods_by_name[method])
+    spans, refused = Spans(), errors.StorageUnavailableError(STORAGE_WORDS)
 
-    await serve(request_, Context(dict(TRACED)))
+    await served(spans.tracing, refused, request_, service.methods_by_name[method])
 
     [span] = spans.ended()
     assert subject.items() <= attributes_of(span).items()
@@ -123,7 +104,8 @@ async def test_the_end_of_a_request_is_told_with_its_reason(
 ) -> None:
     spans = Spans()
 
-    end = await served(spans.tracing, Method(error))(pb.CallRequest(), Context(dict(TRACED)))
+    call = PROCESS_SERVICE.methods_by_name["Call"]
+    end = await served(spans.tracing, error, pb.CallRequest(), call)
 
     assert isinstance(end, RichStatus)
     span = spans.one(SERVER)
@@ -171,40 +153,23 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
 async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> None:
     spans = Spans()
     harness = Harness(tracing=spans.tracing)
-    following = make_task(task_id=8, trace_context={})
-    last = make_task(task_id=9, trace_context=TRACED)
-    process = make_process()
-    harness.settlements.script.append(make_written(process=process, next=following))
-    harness.settlements.script.append(make_written(process=process, next=last))
-
-    await harness.run_step(make_task(trace_context=TRACED))
-
-    told = [span for span in spans.ended() if span.name == "progressor.step"]
-    assert [attributes_of(span)["progressor.task_id"] for span in told] == [7, 9]
-    first, second, third = harness.settlements.entries
-    assert first.on_sent is not None
-    assert second.on_sent is None
-    assert third.on_sent is not None
-    assert second.trace_context == {}
-
-
-@in_virtual_time
-async def test_a_task_that_a_worker_goes_on_with_names_the_one_that_it_waited_behind() -> None:
-    spans = Spans()
-    harness = Harness(tracing=spans.tracing)
-    other = make_process(key=make_key(process_id="another"))
-    elsewhere = make_task(task_id=9, trace_context=TRACED, process=other)
+    process, other = make_process(), make_process(key=make_key(process_id="another"))
+    untraced = make_task(task_id=8, trace_context={})
+    following = make_task(task_id=9, trace_context=TRACED)
+    elsewhere = make_task(task_id=10, trace_context=TRACED, process=other)
     harness.settlements.script.extend(
-        [
-            make_written(process=make_process(), next=make_task(task_id=8, trace_context=TRACED)),
-            make_written(process=other, next=elsewhere),
-        ]
+        make_written(process=process, next=it) for it in (untraced, following, elsewhere)
     )
 
     await harness.run_step(make_task(trace_context=TRACED))
 
-    told = [span for span in spans.ended() if span.name == "progressor.step"]
-    assert [attributes_of(it).get("progressor.behind_task_id") for it in told] == [None, 7, None]
+    told = [attributes_of(it) for it in spans.ended() if it.name == "progressor.step"]
+    assert [it["progressor.task_id"] for it in told] == [7, 9, 10]
+    # The task of another process did not wait behind the one before it.
+    assert [it.get("progressor.behind_task_id") for it in told] == [None, 8, None]
+    entries = harness.settlements.entries
+    assert [it.on_sent is None for it in entries] == [False, True, False, False]
+    assert entries[1].trace_context == {}
 
 
 @pytest.mark.parametrize(
