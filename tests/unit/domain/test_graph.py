@@ -74,12 +74,7 @@ def refusal(*nodes: NodeSpec, known: dict[str, int] | None = None) -> tuple[str,
 def test_a_diamond_is_planned_with_its_edges_both_ways() -> None:
     planned = plan(node("d", "b", "c"), node("a"), node("b", "a"), node("c", "a"))
 
-    assert [(it.ordinal, it.spec.name) for it in planned.nodes] == [
-        (1, "d"),
-        (2, "a"),
-        (3, "b"),
-        (4, "c"),
-    ]
+    assert [(it.ordinal, it.spec.name) for it in planned.nodes] == [*enumerate("dabc", 1)]
     assert [it.predecessors for it in planned.nodes] == [(3, 4), (), (2,), (2,)]
     assert [it.successors for it in planned.nodes] == [(), (3, 4), (1,), (1,)]
     assert planned.appended == {}
@@ -93,10 +88,6 @@ def test_followers_are_named_after_the_leader_unless_they_have_names_of_their_ow
         process_key("orders", "x"),
         process_key("stock", "job-1/c"),
     ]
-
-
-def test_a_graph_without_nodes_is_refused() -> None:
-    assert refusal() == ("nodes", "must not be empty")
 
 
 def test_the_nodes_of_a_step_and_of_a_job_are_bounded() -> None:
@@ -124,47 +115,60 @@ def test_the_edges_of_a_step_are_bounded() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "description"),
-    [
-        ("", "must not be empty"),
-        ("a\n", "must not contain control characters"),
-        ("a\x85", "must not contain control characters"),
-        ("x" * 129, "must be at most 128 bytes, got 129"),
-        ("é" * 65, "must be at most 128 bytes, got 130"),
-    ],
-)
-def test_an_invalid_node_name_is_refused(name: str, description: str) -> None:
-    assert refusal(node("ok"), node(name)) == ("nodes[1].name", description)
+FOREIGN = "z" * 1_000
+LONG_CYCLE = [node(f"n{i}", f"n{(i - 1) % 10_000}") for i in range(10_000)]
+REFUSED: dict[str, tuple[list[NodeSpec], str, str]] = {
+    "no nodes": ([], "", "must not be empty"),
+    "no name": ([node("a"), node("")], "[1].name", "must not be empty"),
+    "line end": ([node("a\n")], "[0].name", "must not contain control characters"),
+    "C1 control": ([node("a\x85")], "[0].name", "must not contain control characters"),
+    "long name": ([node("x" * 129)], "[0].name", "must be at most 128 bytes, got 129"),
+    "long in bytes": ([node("é" * 65)], "[0].name", "must be at most 128 bytes, got 130"),
+    "name twice": (
+        [node("a"), node("b"), node("a")], "[2].name", "'a' is the name of nodes[0] too",
+    ),
+    "name of the job": (
+        [node("b"), node("old")], "[1].name", "'old' is a node of the job already",
+    ),
+    "process twice": (
+        [node("a"), node("b", process_id="job-1/a")], "[1].process_id",
+        "'job-1/a' is the process of nodes[0] too",
+    ),
+    "leader": ([node("a", process_id="job-1")], "[0].process_id", "'job-1' is the leader itself"),
+    "long id": (
+        [node("a", process_id="x" * 257)], "[0].process_id", "must be at most 256 bytes, got 257",
+    ),
+    "control in id": (
+        [node("a", process_id="x\0")], "[0].process_id", "must not contain control characters",
+    ),
+    "unknown": (
+        [node("a"), node("b", "a", "z")], "[1].predecessors[1]", "'z' is not a node of the job",
+    ),
+    "unknown and long": (
+        [node("b", FOREIGN)], "[0].predecessors[0]",
+        f"{FOREIGN[:128] + '…'!r} is not a node of the job",
+    ),
+    "doubled": ([node("a"), node("b", "a", "a")], "[1].predecessors[1]", "'a' is listed twice"),
+    "of itself": ([node("a", "a")], "[0].predecessors[0]", "closes a cycle: a -> a"),
+    "cycle of two": (
+        [node("a", "b"), node("b", "a")], "[0].predecessors[0]", "closes a cycle: a -> b -> a",
+    ),
+    "cycle in a graph": (
+        [node("x", "k", "a"), node("k"), node("a", "k", "c"), node("b", "a"), node("c", "b")],
+        "[2].predecessors[1]", "closes a cycle: a -> b -> c -> a",
+    ),
+    "long cycle": (
+        LONG_CYCLE, "[0].predecessors[0]",
+        "closes a cycle: n0 -> n1 -> n2 -> n3 -> n4 -> n5 -> n6 -> (9992 more) -> n9999 -> n0",
+    ),
+}  # fmt: skip
 
 
-def test_a_duplicate_node_name_is_refused() -> None:
-    assert refusal(node("a"), node("b"), node("a")) == (
-        "nodes[2].name",
-        "'a' is the name of nodes[0] too",
-    )
-    assert refusal(node("b"), node("a"), known={"a": 1}) == (
-        "nodes[1].name",
-        "'a' is a node of the job already",
-    )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "field", "description"),
-    [
-        ([node("a"), node("b", process_id="job-1/a")], 1, "'job-1/a' is the process of nodes[0]"),
-        ([node("a", process_id="job-1")], 0, "'job-1' is the leader itself"),
-        ([node("a", process_id="x" * 257)], 0, "must be at most 256 bytes, got 257"),
-        ([node("a", process_id="x\0")], 0, "must not contain control characters"),
-    ],
-)
-def test_a_follower_that_cannot_be_is_refused(
-    nodes: list[NodeSpec], field: int, description: str
+@pytest.mark.parametrize(("nodes", "field", "description"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_graph_is_refused_by_its_place(
+    nodes: list[NodeSpec], field: str, description: str
 ) -> None:
-    told = refusal(*nodes)
-
-    assert told[0] == f"nodes[{field}].process_id"
-    assert told[1].startswith(description)
+    assert refusal(*nodes, known={"old": 1}) == (f"nodes{field}", description)
 
 
 def test_a_name_that_makes_too_long_an_id_is_refused_by_its_name() -> None:
@@ -173,44 +177,6 @@ def test_a_name_that_makes_too_long_an_id_is_refused_by_its_name() -> None:
     with pytest.raises(GraphError) as caught:
         plan_nodes(leader, StartNodes(nodes=(node("a"),)), {})
     assert caught.value.field == "nodes[0].name"
-
-
-def test_an_unknown_or_doubled_predecessor_is_named_by_its_place() -> None:
-    assert refusal(node("a"), node("b", "a", "z")) == (
-        "nodes[1].predecessors[1]",
-        "'z' is not a node of the job",
-    )
-    assert refusal(node("a"), node("b", "a", "a")) == (
-        "nodes[1].predecessors[1]",
-        "'a' is listed twice",
-    )
-    field, description = refusal(node("b", "z" * 1_000))
-    assert (field, len(description)) == ("nodes[0].predecessors[0]", 156)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "field", "cycle"),
-    [
-        ([node("a", "a")], "nodes[0].predecessors[0]", "a -> a"),
-        ([node("a", "b"), node("b", "a")], "nodes[0].predecessors[0]", "a -> b -> a"),
-        (
-            [node("x", "k", "a"), node("k"), node("a", "k", "c"), node("b", "a"), node("c", "b")],
-            "nodes[2].predecessors[1]",
-            "a -> b -> c -> a",
-        ),
-    ],
-)
-def test_a_cycle_is_reported_by_its_nodes(nodes: list[NodeSpec], field: str, cycle: str) -> None:
-    assert refusal(*nodes) == (field, f"closes a cycle: {cycle}")
-
-
-def test_a_long_cycle_is_shortened() -> None:
-    nodes = [node(f"n{i}", f"n{(i - 1) % 10_000}") for i in range(10_000)]
-
-    assert refusal(*nodes) == (
-        "nodes[0].predecessors[0]",
-        "closes a cycle: n0 -> n1 -> n2 -> n3 -> n4 -> n5 -> n6 -> (9992 more) -> n9999 -> n0",
-    )
 
 
 def test_namespaces_are_told_once_in_the_order_of_the_nodes() -> None:

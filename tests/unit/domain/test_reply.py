@@ -40,22 +40,23 @@ def test_a_reject_is_reported_in_the_processors_words() -> None:
     assert error.metadata == {"door": "north"}
 
 
-def test_a_task_cancelled_because_the_process_broke_names_what_broke_it() -> None:
+@pytest.mark.parametrize(
+    ("metadata", "broken_by"),
+    [
+        ({"broken_by": "5", "failure_code": "13", "failure_reason": "GONE"}, (5, 13, "GONE")),
+        ({}, (None, None, None)),
+    ],
+    ids=["known", "unknown"],
+)
+def test_a_task_cancelled_because_the_process_broke_names_what_broke_it(
+    metadata: dict[str, str], broken_by: tuple[int | None, ...]
+) -> None:
     error = cancelled_with(
-        errors.ProcessFailedError,
-        reason=reply.PROCESS_FAILED,
-        metadata={"broken_by": "5", "failure_code": "13", "failure_reason": "NO_STOCK"},
+        errors.ProcessFailedError, reason=reply.PROCESS_FAILED, metadata=metadata
     )
 
     assert (error.own, error.detail, error.task_id) == (False, "it broke", 7)
-    assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 13, "NO_STOCK")
-
-
-def test_a_task_cancelled_by_a_failure_of_unknown_origin_names_none() -> None:
-    error = cancelled_with(errors.ProcessFailedError, reason=reply.PROCESS_FAILED)
-
-    assert (error.own, error.task_id) == (False, 7)
-    assert (error.broken_by, error.failure_code, error.failure_reason) == (None, None, None)
+    assert (error.broken_by, error.failure_code, error.failure_reason) == broken_by
 
 
 @pytest.mark.parametrize(
