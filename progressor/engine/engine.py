@@ -124,7 +124,6 @@ class Engine:
             raise
 
     async def run(self) -> None:
-        """Run until `stop`, then drain."""
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch_health(), name="health")
             try:
@@ -185,7 +184,6 @@ class Engine:
         return wiring
 
     async def _create_namespaces(self, wiring: Wiring) -> None:
-        """Create the configured namespaces that are absent; log those that differ."""
         for namespace in self._config.namespaces:
             try:
                 await wiring.namespaces.create(namespace)

@@ -330,7 +330,6 @@ class Wiring:
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait for the running steps, write the pending settlements, and close the channels."""
         await self.slots.idle()
         self._slots_stop.set()
         self._admissions.close()

@@ -39,8 +39,6 @@ _NOT_AT_ALL = dt.timedelta()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Claimer:
-    """Reserves slots, claims due tasks for them, and starts what was claimed."""
-
     claims: Claims
     namespaces: Namespaces
     slots: Slots
@@ -65,7 +63,7 @@ class Claimer:
     async def claim(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
     ) -> Sequence[Claimed]:
-        """Claim and start what is due for the reserved slots, and return the slots that are left.
+        """Claim and start what is due for the reserved slots, and give back those that are left.
 
         If the claim fails or is cancelled, all slots are returned.
         """
@@ -122,8 +120,6 @@ class Claimer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """Works through the due queue."""
-
     claimer: Claimer
     pool: Pool
     effects: EffectDispatcher
@@ -253,7 +249,6 @@ class DueScan:
                 _log.warning("due tasks not taken over", extra={"why": str(error)})
 
     async def scan(self) -> None:
-        """Read the namespaces, look ahead, and claim what is overdue."""
         await self.claimer.namespaces.refresh()
         if self.claimer.slots.draining:
             return

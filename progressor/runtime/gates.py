@@ -49,8 +49,6 @@ class GateCapacities:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateWakeUps:
-    """Works through the gate queue."""
-
     gates: Gates
     effects: EffectDispatcher
     context: Context
@@ -88,7 +86,6 @@ class GateWakeUps:
                     queue.delay(name)
 
     async def _promote(self, namespaces: Sequence[str]) -> None:
-        """Look at the tasks of some namespaces whose instant has come, except locked ones."""
         if not namespaces:
             return
         try:

@@ -127,7 +127,6 @@ class JobScan:
     _counted: dict[str, RunningJobs] = dataclasses.field(default_factory=dict)
 
     async def run(self) -> None:
-        """Do the upkeep that effects report; ends only by cancellation."""
         queue = self.control.effects.upkeep_queue
         backoff = self.context.backoff(*_BACKOFF_SECONDS)
         while True:
@@ -166,7 +165,6 @@ class JobScan:
             _log.warning("job recovered", extra=facts | {"kind": found.kind, "node": found.node})
 
     async def count(self) -> None:
-        """Count jobs that run, and their nodes, over all replicas."""
         counts = {each.namespace: each for each in await self.control.jobs.count_running()}
         self._counted.clear()
         self._counted.update(counts)

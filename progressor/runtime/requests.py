@@ -125,7 +125,6 @@ class Requests:
             self.replies.forget(task_id, waiting.result)
 
     async def simple_repair(self, key: ProcessKey) -> int | None:
-        """Bring a broken process back; return the timer that runs again, if any."""
         await self.namespaces.lookup(key.namespace)
         repaired, effects = await self.processes.simple_repair(key)
         self.effects.apply(effects)

@@ -278,7 +278,6 @@ class ScheduleScan:
         return len(due)
 
     async def scan(self) -> None:
-        """Start queued runs of schedules whose earlier runs have ended."""
         after = self._cursor.pop().schedule.key if self._cursor else FIRST
         found = await self.schedule_runs.runs.find_queued(after=after, limit=QUEUED_MAX)
         if len(found) == QUEUED_MAX:

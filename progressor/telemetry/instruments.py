@@ -135,7 +135,6 @@ class Gauge:
         self._sources: list[Read] = []
 
     def read_from(self, source: Read) -> None:
-        """Also export the values of `source` from now on."""
         self._sources.append(source)
 
     def snapshot(self) -> Family:

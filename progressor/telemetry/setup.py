@@ -21,8 +21,6 @@ _EXPORT_SECONDS = 5
 
 
 class ReplicaTelemetry:
-    """The traces and metrics of a replica, exported between `open` and `close`."""
-
     def __init__(
         self,
         settings: Telemetry,

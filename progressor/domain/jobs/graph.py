@@ -100,7 +100,6 @@ def plan_nodes(leader: ProcessKey, action: StartNodes, known: Mapping[str, int])
 
 
 def namespaces_of(leader: ProcessKey, action: StartNodes) -> tuple[str, ...]:
-    """Return the names of the nodes' namespaces, each once, in the order of the nodes."""
     return tuple(dict.fromkeys(spec.namespace or leader.namespace for spec in action.nodes))
 
 

@@ -80,8 +80,6 @@ class Intent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The processor carried out the step."""
-
     intent: Intent
 
 

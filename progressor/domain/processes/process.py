@@ -40,8 +40,6 @@ def process_key(namespace: str, process_id: str) -> ProcessKey:
 
 
 class Leadership(enum.StrEnum):
-    """Who runs the tasks of a leader."""
-
     ENGINE = "engine"
     PROCESSOR = "processor"
 

@@ -126,8 +126,6 @@ Times = CronTimes | IntervalTimes
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StartTarget:
-    """Starts a process at each run; ``template`` makes its id."""
-
     template: str = TEMPLATE_DEFAULT
     args: bytes = b""
     caller_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -222,8 +220,6 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRun:
-    """A run as it stands; ``process_id`` and ``task_id`` of what it started or called."""
-
     instant: dt.datetime
     cause: ScheduleRunCause
     state: ScheduleRunState
@@ -303,7 +299,6 @@ class Calendar:
         return found
 
     def plan(self, due: Upcoming, now: dt.datetime) -> Plan:
-        """Return what is to be done at `now` with what is due."""
         oldest = now - self._timing.catch_up_window
         if due.due_at >= oldest:
             return Plan(what=due, then=self.upcoming(due.instant))

@@ -23,16 +23,12 @@ class Timer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LedJob:
-    """The job that a process leads: how many nodes it has, and how many have not ended."""
-
     unfinished_count: int
     node_count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FollowedJob:
-    """The job in which a process follows, by its leader, and the name of its node."""
-
     namespace: str
     job_id: str
     node: str
@@ -40,8 +36,6 @@ class FollowedJob:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobRole:
-    """A process's part in jobs: it leads one, follows in one, or both."""
-
     led: LedJob | None
     followed: FollowedJob | None
 

@@ -34,8 +34,6 @@ class StepTally:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepSize:
-    """The size of a step, and the limit of its processor."""
-
     process_id: str
     size_bytes: int
     limit_bytes: int
@@ -114,7 +112,6 @@ class Facts:
         return ReplicaState.DRAINING if replica.draining else ReplicaState.SERVING
 
     def serving(self) -> tuple[ReplicaFacts, ...]:
-        """Return the replicas that claim due tasks: alive and not draining."""
         return tuple(
             it for it in self.replicas.values() if self.state_of(it) is ReplicaState.SERVING
         )

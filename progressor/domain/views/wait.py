@@ -11,8 +11,6 @@ from progressor.domain.processes.task import TIMER_TYPES, TaskError, TaskStatus,
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The replica that runs a task, since when, and when its step times out."""
-
     replica_id: int
     leased_at: dt.datetime
     expires_at: dt.datetime
@@ -98,7 +96,6 @@ class UnfinishedTask:
 
     @property
     def is_timer(self) -> bool:
-        """Whether it is a timer, which every other task precedes."""
         return self.task_type in TIMER_TYPES
 
     @property
@@ -161,8 +158,6 @@ class Overrun:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimerNotDue:
-    """It is a timer, until then."""
-
     NAME: ClassVar = "timer"
 
     until: dt.datetime
@@ -170,8 +165,6 @@ class TimerNotDue:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunAtNotDue:
-    """Its constraints name this instant."""
-
     NAME: ClassVar = "run_at"
 
     until: dt.datetime
@@ -213,8 +206,6 @@ class BehindVersion:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GatesFull:
-    """Gates that it must hold are full; one at least."""
-
     NAME: ClassVar = "gate"
 
     gates: tuple[GateWait, ...]
@@ -238,8 +229,6 @@ class NoFreeWorker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoReplica:
-    """It has been due ``since`` then, but all replicas are draining or silent."""
-
     NAME: ClassVar = "no_replica"
 
     since: dt.datetime

@@ -93,7 +93,6 @@ class Slots:
             self._idle.set()
 
     def start(self, task: RunningTask) -> None:
-        """Run a leased task in the slot that was reserved for it."""
         assert self._group is not None, "a task was leased while no workers run"
         assert self._namespaces[task.key.namespace].busy > 0, "a task was leased without a slot"
         # Without a context of its own, everything that follows on the process would be logged
@@ -110,7 +109,6 @@ class Slots:
             self.room_made.set()
 
     def backlogs(self) -> dict[str, int]:
-        """Return the namespaces with a backlog and free slots, with their marks."""
         return {
             name: own.marked
             for name, own in self._namespaces.items()

@@ -68,7 +68,6 @@ class DueQueue:
         return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
     def take_due(self, limit: int) -> list[Due]:
-        """Take at most `limit` tasks that are due, the longest overdue first."""
         now = self._clock.monotonic()
         taken: list[Due] = []
         while self._heap and self._heap[0][0] <= now and len(taken) < limit:
@@ -158,7 +157,6 @@ class UpkeepQueue:
             self.changed.set()
 
     def take(self) -> tuple[ProcessKey, ...]:
-        """Take all leaders, the oldest first."""
         taken = tuple(self._leaders)
         self._leaders.clear()
         self.changed.clear()

@@ -75,7 +75,6 @@ class Replies:
         return len(self._expected)
 
     def expect(self, task_id: int, key: ProcessKey, waiter: Waiter) -> None:
-        """Resolve `waiter` once the task has ended."""
         expected = self._expected.get(task_id)
         if expected is None:
             expected = _Expected(key, [], self._clock.monotonic())

@@ -184,7 +184,6 @@ class Steps:
     async def _plan(
         self, task: RunningTask, outcome: Succeeded, action: StartNodes
     ) -> tuple[Outcome, NodePlan | None]:
-        """Return what a step adds to a job; waits for PostgreSQL, since the processor has acted."""
         while True:
             try:
                 return await self.job_steps.plan(task, outcome, action)

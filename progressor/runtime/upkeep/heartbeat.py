@@ -90,7 +90,6 @@ class Heartbeat:
         self._thread.start()
 
     def drain(self) -> None:
-        """Say with the next beats that this replica drains."""
         self._draining.set()
 
     def stop(self) -> None:

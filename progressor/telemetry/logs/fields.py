@@ -19,5 +19,4 @@ def of_trace(context: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_process(key: ProcessKey, context: Mapping[str, str]) -> dict[str, object]:
-    """Return the process that a line is about, and the trace id of a context."""
     return {"namespace": key.namespace, "process_id": key.process_id, **of_trace(context)}

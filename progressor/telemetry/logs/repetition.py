@@ -53,7 +53,6 @@ class Repetition:
         self._windows: dict[_Key, _Window] = {}
 
     def take(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """Return what to log now: records of windows that have ended, and `record` if allowed."""
         with self._lock:
             now = self._monotonic()
             released = self._close(now)

@@ -129,7 +129,6 @@ class LogOutput(logging.StreamHandler[TextIO]):
 
 
 def in_a_thread(seconds: float, function: Callable[[], None]) -> Cancellable:
-    """Call `function` after so many seconds, from a daemon thread."""
     timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.name = "log"

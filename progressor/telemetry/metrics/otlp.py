@@ -51,8 +51,6 @@ _POINTS_MAX = 5_000
 
 
 class Push:
-    """Pushes all metrics each interval between `start` and `stop`, and once more at the end."""
-
     def __init__(
         self,
         metrics: Metrics,

@@ -42,8 +42,6 @@ _UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
 
 
 class MetricsEndpoint:
-    """Answers ``GET /metrics`` between `open` and `close`."""
-
     def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
         self._bind, self._clock = bind, clock or SystemClock()
         self._registry = CollectorRegistry(support_collectors_without_names=True)

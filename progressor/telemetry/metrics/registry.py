@@ -56,8 +56,6 @@ def _duration(name: str, meaning: str, *labels: str) -> Any:  # noqa: ANN401  # 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Metrics:
-    """The instruments of one replica, passed to the constructors of components that count."""
-
     # fmt: off
     calls_scanning: Histogram = _duration(
         "progressor_calls_scanning_duration_ms",

@@ -39,7 +39,6 @@ class TraceProgress:
 
     @classmethod
     def before(cls, task: RunningTask) -> Self:
-        """Return the progress of the trace stored with a task when this attempt begins."""
         retried = task.attempt - 1
         state = task.trace_context.get("tracestate")
         found = None if state is None else _MEMBER.search(state)

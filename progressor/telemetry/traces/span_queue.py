@@ -31,8 +31,6 @@ _log = logging.getLogger(__name__)
 
 
 class SpanQueue(SpanProcessor):
-    """The queue, from the first ended span to `shutdown`."""
-
     def __init__(self, exporter: SpanExporter, *, last_seconds: float) -> None:
         """Take the exporter, and the timeout of the last push, and again of its cancellation."""
         self._exporter = exporter

@@ -122,18 +122,15 @@ class Span:
         return carrier
 
     def with_context(self, task: RunningTask) -> RunningTask:
-        """Return the task for the processor, with this span's context."""
         return dataclasses.replace(task, trace_context=self.context(task.trace_context))
 
     def set(self, attributes: Mapping[str, AttributeValue]) -> None:
         self._span.set_attributes(attributes)
 
     def call(self) -> "Span":
-        """Begin the span of the request to the processor."""
         return self._child(_PROCESS, trace.SpanKind.CLIENT, rpc(_PROCESS), is_rpc=True)
 
     def settle(self) -> "Span":
-        """Begin the span of the settlement."""
         return self._child(names.SETTLE, trace.SpanKind.CLIENT, SETTLE_TASKS)
 
     def answered(self, outcome: Outcome) -> None:
@@ -261,7 +258,6 @@ def record_server(context: TraceContext, target: str) -> None:
 
 
 def rpc(method: str) -> dict[str, AttributeValue]:
-    """Return the attributes of an RPC by the full name of its method."""
     return {names.RPC_SYSTEM: "grpc", names.RPC_METHOD: method}
 
 
