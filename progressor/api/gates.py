@@ -47,7 +47,6 @@ view_to_wire = Shape(
 
 
 def page_to_wire(gates: tuple[Gate, ...], *, page_size: int) -> pb.ListGatesResponse:
-    """Return a page of at most `page_size`; one more item means that a next page exists."""
     page, token = page_tokens.GATES.page(gates, page_size, lambda gate: gate.gate)
     return pb.ListGatesResponse(gates=map(gate_to_wire, page), next_page_token=token)
 

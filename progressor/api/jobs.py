@@ -179,10 +179,7 @@ get_to_wire = Shape(JobPage, pb.GetJobResponse, job=_JOB, nodes=_NODE).message
 
 
 def submit_from_wire(message: pb.SubmitJobRequest, *, now: dt.datetime) -> Submission:
-    """Return a SubmitJob.
-
-    A deadline that has passed is refused, unless a key says that the request may be a repetition.
-    """
+    """Return a SubmitJob; a deadline that has passed is accepted of what may be a repetition."""
     submission = _SUBMISSION.read(message, context=None if message.idempotency_key else now)
     try:
         plan_nodes(submission.key, submission.action, {})
@@ -194,12 +191,7 @@ def submit_from_wire(message: pb.SubmitJobRequest, *, now: dt.datetime) -> Submi
 def request_of(
     submission: Submission, namespaces: Mapping[str, Namespace], trace_context: Mapping[str, str]
 ) -> Request:
-    """Return the request for the init of a job's leader.
-
-    Args:
-        submission: Of the job.
-        namespaces: Those of its nodes that exist, by name.
-        trace_context: Of the submission.
+    """Return the request for the init of a job's leader; `namespaces` are those that exist.
 
     Raises:
         InvalidRequestError: A node cannot run where it is to, or all is too large.
@@ -225,12 +217,10 @@ def request_of(
 
 
 def retry_from_wire(message: pb.RetryJobRequest, *, now: dt.datetime) -> Retrial:
-    """Return a RetryJob; a deadline that has passed is refused."""
     return _RETRIAL.read(message, context=now)
 
 
 def list_to_wire(jobs: tuple[Job, ...], *, page_size: int) -> pb.ListJobsResponse:
-    """Return a page of at most `page_size`; one more says that there is a next."""
     page, token = page_tokens.JOBS.page(
         jobs, page_size, lambda job: (job.created_at, job.key.process_id)
     )

@@ -1,7 +1,6 @@
 """NamespaceService, with the limits documented in namespace_service.proto.
 
-A namespace is read field by field into changes of a `Namespace`: creating one is all changes
-applied to the defaults, and an update is those that its mask names applied to what is stored.
+A namespace is read as changes of fields: applied to the defaults, or to what is stored.
 """
 
 import dataclasses
@@ -164,7 +163,6 @@ def namespace_to_wire(namespace: Namespace) -> pb.Namespace:
 
 
 def page_to_wire(namespaces: tuple[Namespace, ...], *, page_size: int) -> pb.ListNamespacesResponse:
-    """Return a page of at most `page_size`; one more says that there is a next."""
     page, token = page_tokens.NAMESPACES.page(namespaces, page_size, lambda it: it.name)
     return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, page), next_page_token=token)
 

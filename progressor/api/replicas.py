@@ -68,7 +68,6 @@ def log_level_to_wire(level: Level) -> pb.LogLevel.ValueType:
 
 
 def page_to_wire(replicas: tuple[ReplicaView, ...], *, page_size: int) -> pb.ListReplicasResponse:
-    """Return a page of at most `page_size`; one replica more means that there is a next page."""
     page, token = page_tokens.REPLICAS.page(replicas, page_size, lambda it: it.replica_id)
     return pb.ListReplicasResponse(replicas=map(replica_to_wire, page), next_page_token=token)
 

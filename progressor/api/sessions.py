@@ -1,20 +1,13 @@
 """Sessions: many requests on one stream, answered in any order, by the same servicers.
 
-What holds:
-
-- Each call is served by the method that serves its RPC, in a task of its own, between the same
-  gates; it ends with the same response or, field for field, with the same status.
-- Each call is answered once, as soon as its answer is there, unless its caller has cancelled it or
-  the session broke. Neither ever ends the task in the engine that it waits for.
-- A call that cannot be read, that breaks, or that is one too many ends alone. Only a frame that is
-  none ends the session, and what waits in it is let go as if its callers had hung up.
-- No client makes us keep more than `calls_max` calls and as many answers: what exceeds them is
-  refused, and where answers are not taken away, nothing more is read.
-- Nor more bytes than it takes: with READ_AHEAD_BYTES of answers waiting nothing more is read, and a
-  client that has taken none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
-- While draining, the session says so once and refuses what is new, except Get. It ends by itself
-  once its client has closed its side and all is answered; one whose client does not care is ended
-  when the drain is over, with all answers sent.
+- Each call is served by the method of its RPC, in a task of its own, and answered once, unless its
+  caller has cancelled it or the session broke; neither ends the task in the engine.
+- A call that cannot be read, that breaks, or that is one too many ends alone. Only a frame that
+  cannot be read ends the session.
+- What exceeds `calls_max` calls is refused. Where as many answers or READ_AHEAD_BYTES wait, nothing
+  more is read; a client that takes none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
+- While draining, the session says so once and refuses what is new, except Get. It ends when its
+  client has closed its side and all is answered, or when the drain is over.
 """
 
 import asyncio

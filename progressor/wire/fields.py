@@ -1,8 +1,7 @@
 """Instants, durations, JSON objects and ids between protobuf and Python, and their limits.
 
-An invalid value raises `errors.InvalidRequestError`, which names the field by the path that the
-caller gave. A value that was accepted here can be stored by PostgreSQL, read back by Python and
-sent again. Imports no `domain`, so that a client of the engine does not load it.
+An invalid value raises `errors.InvalidRequestError` with the path that the caller gave. Imports no
+`domain`, so that a client of the engine does not load it.
 """
 
 import datetime as dt
@@ -73,7 +72,6 @@ def duration_text(value: dt.timedelta) -> str:
 
 
 def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:
-    """Raise `errors.InvalidRequestError` for a payload that is too large."""
     if len(payload) > payload_bytes_max:
         refuse(field, too_large(len(payload), payload_bytes_max))
 
@@ -90,11 +88,7 @@ def id_faults(value: str) -> Iterator[str]:
 
 
 def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetime:
-    """Return the instant, aware, UTC, in whole microseconds (the rest is cut off).
-
-    Raises:
-        InvalidRequestError: Malformed, or not between 0001-01-02 and 9999-12-30.
-    """
+    """Return the instant, UTC, in whole microseconds; between 0001-01-02 and 9999-12-30."""
     seconds, nanos = ts.seconds, ts.nanos
     if not 0 <= nanos < _NANOS:
         refuse(field, f"nanos must be 0 to 999999999, got {nanos}")
@@ -104,25 +98,19 @@ def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetim
 
 
 def datetime_to_timestamp(value: dt.datetime) -> timestamp_pb2.Timestamp:
-    """Return an aware instant as a message, exactly."""
     message = timestamp_pb2.Timestamp()
     fill_timestamp(message, value)
     return message
 
 
 def fill_timestamp(message: timestamp_pb2.Timestamp, value: dt.datetime) -> None:
-    """Write an aware instant into an empty message, exactly."""
     since = value - _EPOCH
     message.seconds = since.days * _DAY_SECONDS + since.seconds
     message.nanos = since.microseconds * 1000
 
 
 def duration_to_timedelta(d: duration_pb2.Duration, field: str) -> dt.timedelta:
-    """Return the duration, of either sign, in whole microseconds (the rest is cut off).
-
-    Raises:
-        InvalidRequestError: Malformed, or longer than 10,000 years.
-    """
+    """Return the duration, of either sign, in whole microseconds; at most 10,000 years."""
     seconds, nanos = d.seconds, d.nanos
     if not -_NANOS < nanos < _NANOS or (seconds > 0 > nanos) or (seconds < 0 < nanos):
         refuse(
@@ -135,14 +123,13 @@ def duration_to_timedelta(d: duration_pb2.Duration, field: str) -> dt.timedelta:
 
 
 def timedelta_to_duration(value: dt.timedelta) -> duration_pb2.Duration:
-    """Return a duration as a message, exactly; seconds and nanos have the same sign."""
+    """Return a duration as a message; seconds and nanos have the same sign."""
     message = duration_pb2.Duration()
     fill_duration(message, value)
     return message
 
 
 def fill_duration(message: duration_pb2.Duration, value: dt.timedelta) -> None:
-    """Write a duration into an empty message, exactly."""
     seconds, microseconds = value.days * _DAY_SECONDS + value.seconds, value.microseconds
     if seconds < 0 < microseconds:
         seconds, microseconds = seconds + 1, microseconds - 1_000_000
@@ -153,8 +140,7 @@ def fill_duration(message: duration_pb2.Duration, value: dt.timedelta) -> None:
 def struct_to_mapping(struct: struct_pb2.Struct, field: str) -> dict[str, object]:
     """Return a JSON object that jsonb can hold; whole numbers as int, so that 1 is stored as 1.
 
-    Raises:
-        InvalidRequestError: Too large, too deep, a NUL character, NaN or an infinity.
+    Refused are one too large or too deep, a NUL character, NaN and infinities.
     """
     if not struct.fields:
         return {}
@@ -208,7 +194,6 @@ def _number_of(number: float, field: str) -> int | float:
 
 
 def mapping_to_struct(mapping: Mapping[str, object]) -> struct_pb2.Struct:
-    """Return a JSON object, as `struct_to_mapping` or jsonb gave it, as a message."""
     struct = struct_pb2.Struct()
     fill_struct(struct, mapping)
     return struct

@@ -1,7 +1,6 @@
 """Frames: items of a stream on their way out, as many to a message as have come together.
 
-What a message costs gRPC and the event loop hardly depends on how much is in it. So while one frame
-is being written, the next one fills; at low load a frame holds one item and none waits.
+While one frame is being written, the next one fills; at low load a frame holds one item.
 """
 
 import asyncio
@@ -19,11 +18,7 @@ BYTES_MAX = 1024 * 1024
 
 
 class Outbox(Generic[Item]):
-    """Items in the order in which they came, written frame by frame.
-
-    The callers of `put` bound its length: each item is answered once, so that a limit on unanswered
-    items limits this as well.
-    """
+    """Items in order, written frame by frame; the callers of `put` bound its length."""
 
     def __init__(
         self,
@@ -32,13 +27,7 @@ class Outbox(Generic[Item]):
         count_max: int = COUNT_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> None:
-        """Create an empty outbox.
-
-        Args:
-            size: Returns how many bytes an item takes.
-            count_max: Items of one frame.
-            bytes_max: Bytes of one frame with more than one item.
-        """
+        """Create an empty outbox; `size` returns the bytes of an item."""
         self._size = size
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -56,7 +45,6 @@ class Outbox(Generic[Item]):
         self._filled.set()
 
     def clear(self) -> Sequence[Item]:
-        """Take out what waits, and return it."""
         items = tuple(self._items)
         self._items.clear()
         return items
@@ -69,11 +57,7 @@ class Outbox(Generic[Item]):
     async def run(self, write: Callable[[Sequence[Item]], Awaitable[None]]) -> None:
         """Write until `close`, and then until nothing waits; raises what `write` raises.
 
-        If it is cancelled, what waits is not written, and what was being written may be.
-
-        Args:
-            write: Puts one frame on the wire; returns when the next may follow. Not kept, or an
-                outbox and its owner would hold each other.
+        Cancelled, it does not write what waits. `write` returns when the next frame may follow.
         """
         while True:
             # The writer that fills it wakes this last: all that is ready by then goes into the

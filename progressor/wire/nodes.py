@@ -1,8 +1,4 @@
-"""Nodes of jobs on the wire, for both codecs: as `wire` does it, and above it.
-
-A graph as a whole (names, edges, cycles) is checked by `domain.jobs.graph`; here each node is
-checked by itself.
-"""
+"""Nodes of jobs between protobuf and `domain`; `domain.jobs.graph` checks them as a whole."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -32,11 +28,7 @@ _NO_OPTIONS = JobOptions()
 def start_nodes_from_wire(
     message: nodes_pb2.StartNodes, field: str, payload_bytes_max: int
 ) -> StartNodes:
-    """Return the nodes that a step adds, and until when its job has to end.
-
-    Raises:
-        InvalidRequestError: With the first thing that is wrong with it.
-    """
+    """Return the nodes that a step adds, and until when its job has to end."""
     check_node_count(message.nodes, f"{field}.nodes")
     size = message.ByteSize()
     if size > GRAPH_BYTES_MAX:
@@ -50,7 +42,6 @@ def start_nodes_from_wire(
 
 
 def check_node_count(messages: Sequence[nodes_pb2.NodeSpec], field: str) -> None:
-    """Raise `errors.InvalidRequestError` for none, or for more than one step may add."""
     if not 1 <= len(messages) <= NODES_PER_STEP_MAX:
         wire.refuse(field, f"must have 1 to {NODES_PER_STEP_MAX} items, got {len(messages)}")
 
@@ -58,11 +49,7 @@ def check_node_count(messages: Sequence[nodes_pb2.NodeSpec], field: str) -> None
 def due_from_wire(
     message: nodes_pb2.StartNodes, prefix: str
 ) -> tuple[dt.datetime | None, dt.timedelta | None]:
-    """Return the deadline or the timeout of a job, at most one of them.
-
-    Raises:
-        InvalidRequestError: An instant or a duration out of range; a timeout of 0 or less.
-    """
+    """Return the deadline or the timeout of a job, at most one of them."""
     match message.WhichOneof("due"):
         case "deadline":
             return wire.timestamp_to_datetime(message.deadline, f"{prefix}deadline"), None
@@ -76,7 +63,6 @@ def due_from_wire(
 
 
 def check_timeout(timeout: dt.timedelta, field: str) -> None:
-    """Raise `errors.InvalidRequestError` for a job's timeout of 0 or less, or of too much."""
     if not dt.timedelta(0) < timeout <= wire.TIMER_AFTER_MAX:
         days = wire.TIMER_AFTER_MAX.days
         wire.refuse(
@@ -88,12 +74,7 @@ def check_timeout(timeout: dt.timedelta, field: str) -> None:
 def node_spec_from_wire(
     message: nodes_pb2.NodeSpec, field: str, payload_bytes_max: int
 ) -> NodeSpec:
-    """Return a node, without a look at the other ones.
-
-    Raises:
-        InvalidRequestError: An invalid namespace, too large args, a constraint or a policy that
-            is refused, or a target that is too long.
-    """
+    """Return a node, without a look at the other ones."""
     args = message.args
     if len(args) > payload_bytes_max:
         wire.check_payload(args, f"{field}.args", payload_bytes_max)

@@ -65,9 +65,5 @@ retry_policy_to_wire = RETRY_POLICY.message
 
 
 def retry_policy_from_wire(message: namespace_service_pb2.RetryPolicy, field: str) -> RetryPolicy:
-    """Return a policy; zeros take the defaults.
-
-    Raises:
-        InvalidRequestError: With all that is wrong with it.
-    """
+    """Return a policy; zeros take the defaults."""
     return RETRY_POLICY.read(message, f"{field}.")

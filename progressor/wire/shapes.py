@@ -148,21 +148,13 @@ class Shape(Generic[V, M]):
         self._write(message, value, context)
 
     def read(self, message: M, path: str = "", context: object = None) -> V:
-        """Return a message as a value; ``path``, with its dot, leads to it.
-
-        Raises:
-            InvalidRequestError: With all that is wrong with it, field by field.
-        """
+        """Return a message as a value, or refuse it with all that is wrong."""
         return self._value_type(**self.read_fields(message, self._takes, path, context))
 
     def read_fields(
         self, message: M, names: Iterable[str], path: str = "", context: object = None
     ) -> dict[str, Any]:
-        """Return the named fields of the value, without a look at the others.
-
-        Raises:
-            InvalidRequestError: With all that is wrong with them, field by field.
-        """
+        """Return the named fields of the value, without a look at the others."""
         values: dict[str, Any] = {}
         found: list[errors.FieldViolation] = []
         for name in names:

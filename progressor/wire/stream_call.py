@@ -31,12 +31,7 @@ class StreamCall(Generic[Request, Response]):
         call.add_done_callback(self._note_end)
 
     async def write(self, request: Request, /) -> None:
-        """Send a frame.
-
-        Raises:
-            AioRpcError: The call has ended, not necessarily with this status; or
-            InvalidStateError: So it had before.
-        """
+        """Send a frame; AioRpcError or InvalidStateError if the call has ended, however it has."""
         await self._call.write(request)
 
     async def read(self) -> object:

@@ -1,7 +1,6 @@
-"""Detects requests that do not parse as their type, at no cost to those that do.
+"""Requests that do not parse as their type become `Malformed` values, at no cost to those that do.
 
-grpc.aio 1.85 ends a call whose deserializer raises with UNKNOWN and the exception's text, and logs
-a traceback. So ours never raises: it returns a `Malformed` in place of the message.
+grpc.aio 1.85 ends a call whose deserializer raises with UNKNOWN and logs a traceback.
 """
 
 import dataclasses
@@ -32,7 +31,6 @@ class Malformed:
 
 
 def deserializer(kind: type[Message]) -> Callable[[bytes], Message | Malformed]:
-    """Return a function from bytes to a message of `kind`, or to its violation."""
     parse, descriptor = kind.FromString, kind.DESCRIPTOR
     assert isinstance(descriptor, Descriptor), "generated messages have a descriptor"
 
@@ -61,11 +59,7 @@ class _BrokenWireError(Exception):
 
 
 def _bad_text(descriptor: Descriptor, data: memoryview, depth: int) -> str | None:
-    """Return the path of the first text in `data` that is not UTF-8, None if all are.
-
-    Raises:
-        _BrokenWireError: Before one was found.
-    """
+    """Return the path of the first text that is not UTF-8; _BrokenWireError if bytes break."""
     if depth > _DEPTH_MAX:
         raise _BrokenWireError
     seen: dict[int, int] = {}

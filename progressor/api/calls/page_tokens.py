@@ -1,8 +1,4 @@
-"""Page tokens: the key of the last item seen, opaque to callers.
-
-A token begins with a letter of its own for each list, so that one list's token is refused by
-another.
-"""
+"""Page tokens: the key of the last item seen, opaque to callers, with a letter for each list."""
 
 import base64
 import dataclasses
@@ -14,7 +10,6 @@ from google.protobuf.message import Message
 
 from progressor import errors
 from progressor.api.calls.validation import PageSize, check_id, check_namespace_name
-from progressor.domain.views.process import Place
 from progressor.wire.fields import ID_BYTES_MAX, refuse
 from progressor.wire.shapes import UNSENT, Field, Shape
 
@@ -31,10 +26,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[Key]):
-    """A request for at most `limit` items after the key `after`; no namespace: a list of all.
-
-    One more is asked for, which shows whether there is a next page.
-    """
+    """A request for at most `limit` items after the key `after`; no namespace: a list of all."""
 
     namespace: str = ""
     after: Key
@@ -43,13 +35,9 @@ class Listing(Generic[Key]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageTokens(Generic[Key]):
-    """The tokens of one list.
+    """The tokens of one list, which begin with `letter`; `first` is the key before the first page.
 
-    Attributes:
-        letter: The first character of its tokens.
-        first: The key before the first page, which has no token.
-        text_of: Returns a key as text.
-        key_of: Returns the key in a text, or raises one of `_GARBLED`.
+    `key_of` returns the key in a text, or raises one of `_GARBLED`.
     """
 
     letter: str
@@ -61,11 +49,7 @@ class PageTokens(Generic[Key]):
         return encode(self.letter, self.text_of(key))
 
     def read(self, token: str, field: str = _FIELD) -> Key:
-        """Return the key of the last item before the page.
-
-        Raises:
-            InvalidRequestError: The token is not one of this list.
-        """
+        """Return the key of the last item before the page, or refuse any other token."""
         if not token:
             return self.first
         try:
@@ -75,7 +59,6 @@ class PageTokens(Generic[Key]):
 
     @property
     def field(self) -> Field:
-        """The request field with such a token."""
         return Field(read=lambda message, path, _: self.read(message.page_token, path + _FIELD))
 
     def listing(self, message_type: type[M]) -> Shape[Listing[Key], M]:
@@ -92,10 +75,7 @@ class PageTokens(Generic[Key]):
     ) -> tuple[Sequence[Item], str]:
         """Return at most `page_size` items and the token of the next page, "" for the last.
 
-        Args:
-            items: One more than `page_size` says that there is a next page.
-            page_size: From 1.
-            key: Returns that of an item.
+        One item more than `page_size` says that there is a next page.
         """
         page = items[:page_size]
         return page, self.write(key(page[-1])) if len(items) > page_size else ""
@@ -104,11 +84,15 @@ class PageTokens(Generic[Key]):
 _GARBLED = (errors.InvalidRequestError, ValueError, OverflowError)
 
 
-def _id_of(text: str) -> int:
-    value = _number_of(text)
-    if value > _ID_MAX:
+def _number_of(text: str, maximum: int) -> int:
+    # 20 digits hold any of ours; int() refuses, or takes its time for, thousands of them.
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= maximum):  # noqa: PLR2004 - as above
         raise ValueError
-    return value
+    return int(text)
+
+
+def _id_of(text: str) -> int:
+    return _number_of(text, _ID_MAX)
 
 
 def _name_of(text: str) -> str:
@@ -121,23 +105,21 @@ def _key_of(text: str) -> str:
     return text
 
 
-def _place_text(place: Place) -> str:
-    created_at, namespace, process_id = place
-    return f"{_microseconds(created_at)}/{namespace}/{process_id}"
+def _dated_text(key: tuple[Any, ...]) -> str:
+    created_at, *names = key
+    return "/".join((str((created_at - _EPOCH) // _MICROSECOND), *names))
 
 
-def _place_of(text: str) -> Place:
-    time, namespace, process_id = text.split("/", 2)
-    return _instant_of(time), _name_of(namespace), _key_of(process_id)
+def _dated(*readers: Callable[[str], str]) -> Callable[[str], tuple[Any, ...]]:
+    """Return what reads an instant and as many names as there are readers."""
 
+    def key_of(text: str) -> tuple[Any, ...]:
+        time, *names = text.split("/", len(readers))
+        microseconds = _number_of(time.removeprefix("-"), _ID_MAX) * (-1 if time[:1] == "-" else 1)
+        read = (reader(name) for reader, name in zip(readers, names, strict=True))
+        return _EPOCH + microseconds * _MICROSECOND, *read
 
-def _job_text(job: tuple[dt.datetime, str]) -> str:
-    return f"{_microseconds(job[0])}/{job[1]}"
-
-
-def _job_of(text: str) -> tuple[dt.datetime, str]:
-    time, job_id = text.split("/", 1)
-    return _instant_of(time), _key_of(job_id)
+    return key_of
 
 
 TASKS = PageTokens(letter="t", first=0, text_of=str, key_of=_id_of)
@@ -146,9 +128,11 @@ NAMESPACES = PageTokens(letter="n", first="", text_of=str, key_of=_name_of)
 GATES = PageTokens(letter="g", first="", text_of=str, key_of=_key_of)
 SCHEDULES = PageTokens(letter="s", first="", text_of=str, key_of=_key_of)
 PROCESSES: PageTokens[Any] = PageTokens(
-    letter="p", first=None, text_of=_place_text, key_of=_place_of
+    letter="p", first=None, text_of=_dated_text, key_of=_dated(_name_of, _key_of)
 )
-JOBS: PageTokens[Any] = PageTokens(letter="j", first=None, text_of=_job_text, key_of=_job_of)
+JOBS: PageTokens[Any] = PageTokens(
+    letter="j", first=None, text_of=_dated_text, key_of=_dated(_key_of)
+)
 
 
 def encode(letter: str, text: str) -> str:
@@ -164,19 +148,3 @@ def _decode(letter: str, token: str) -> str:
     if not text.startswith(letter):
         raise ValueError
     return text[1:]
-
-
-def _number_of(text: str) -> int:
-    # 20 digits hold any of ours; int() refuses, or takes its time for, thousands of them.
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):  # noqa: PLR2004 - as above
-        raise ValueError
-    return int(text)
-
-
-def _microseconds(instant: dt.datetime) -> int:
-    return (instant - _EPOCH) // _MICROSECOND
-
-
-def _instant_of(text: str) -> dt.datetime:
-    sign = -1 if text.startswith("-") else 1
-    return _EPOCH + sign * _number_of(text.removeprefix("-")) * _MICROSECOND

@@ -1,7 +1,7 @@
-"""Protocols of what servicers call in storage and in ``runtime``.
+"""What servicers call in storage and in ``runtime``; ``engine`` provides all of it.
 
-``engine`` provides all of it. Everything here raises `errors.RequestError` and
-`errors.StorageUnavailableError`; cancelling a caller never cancels a task.
+Everything here raises `errors.RequestError` and `errors.StorageUnavailableError`; cancelling a
+caller never cancels a task.
 """
 
 import dataclasses
@@ -28,8 +28,7 @@ from progressor.telemetry.logs.level import Level
 class Requests(Protocol):
     """Takes requests in, and hands out their answers.
 
-    A timeout, in seconds, is an argument here, since what it ends in is an answer of its own:
-    DeadlineExceededError with the task that continues.
+    A timeout, in seconds, ends in DeadlineExceededError with the task that continues.
     """
 
     async def ask(self, request: Request, *, timeout: float | None) -> Reply: ...
@@ -45,15 +44,12 @@ class Requests(Protocol):
 
     async def put(self, process: Import) -> Receipt: ...
 
-    async def remove(self, key: ProcessKey) -> None:
-        """Delete a process with all its rows."""
+    async def remove(self, key: ProcessKey) -> None: ...
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int: ...
 
 
 class GateCapacities(Protocol):
-    """Sets the capacities of gates."""
-
     async def set(
         self, namespace: str, gate: str, *, capacity: int, expected_revision: int
     ) -> Gate:
@@ -61,8 +57,6 @@ class GateCapacities(Protocol):
 
 
 class JobControl(Protocol):
-    """Ends and retries jobs."""
-
     async def cancel(self, key: ProcessKey, reason: str) -> Job: ...
 
     async def retry(
@@ -72,8 +66,6 @@ class JobControl(Protocol):
 
 
 class LogLevels(Protocol):
-    """Decides how much the log of this replica says."""
-
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
         """Say nothing below `level`, for a while or (zero) until changed; returns what it was."""
 
@@ -89,8 +81,6 @@ class CallContext(Protocol):
 
 
 class ScheduleRuns(Protocol):
-    """Starts the runs of schedules, and reads those of the past."""
-
     async def trigger(
         self,
         key: ScheduleKey,

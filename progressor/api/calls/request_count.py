@@ -1,8 +1,4 @@
-"""The count of requests: how each ended, and why.
-
-A namespace becomes a label once a request has shown that it exists. Invented names would make the
-number of labels unbounded.
-"""
+"""The count of requests: how each ended, and why, with the namespaces that exist as labels."""
 
 from progressor import errors, job_errors
 from progressor.telemetry.instruments import OVERFLOW
@@ -46,7 +42,6 @@ class RequestCount:
         self._namespaces: set[str] = set()
 
     def answered(self, method: str, request: object) -> None:
-        """Count a request that succeeded."""
         self._requests.add(1, (self._name(request, exists=True), method, _OK, ""))
 
     def refused(self, method: str, request: object, error: errors.ProgressorError) -> None:
@@ -55,12 +50,10 @@ class RequestCount:
         self._requests.add(1, (name, method, outcome_of(error), error.reason))
 
     def broke(self, method: str, request: object) -> None:
-        """Count a request that ended by a bug of the engine."""
         reason = errors.ProgressorError.reason
         self._requests.add(1, (self._name(request, exists=False), method, _BROKEN, reason))
 
     def left(self, method: str, request: object) -> None:
-        """Count a request whose caller did not wait for the answer."""
         self._requests.add(1, (self._name(request, exists=False), method, _LEFT, ""))
 
     def _name(self, request: object, *, exists: bool) -> str:

@@ -69,8 +69,8 @@ def seconds_left(context: CallContext) -> float | None:
     """Return how long to wait for the result of a call; None: without limit.
 
     This is a little less than the caller waits, since gRPC cancels the call at its deadline, and
-    the error that names the continuing task has to arrive before. The margin is 10 ms for the way
-    back, and 1 % because gRPC rounds a timeout up to three significant digits when it sends it.
+    the error that names the continuing task has to arrive before: 10 ms for the way back, and 1 %
+    because gRPC rounds a timeout up to three significant digits.
 
     Raises:
         DeadlineExceededError: The deadline has passed, or is less than 1 ms away.

@@ -1,7 +1,6 @@
-"""Errors as gRPC statuses: one table from class to code, and google.rpc details.
+"""Errors as gRPC statuses, with google.rpc details.
 
-What a client gets of an internal error is a constant text and an id that is in the log; of
-unavailable storage a constant text, since what the driver said may name hosts and users.
+A client gets nothing of an internal error but an id that is in the log, nor what the driver said.
 """
 
 import dataclasses
@@ -89,7 +88,6 @@ class RichStatus:
 
     @property
     def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return the trailing metadata with the details of a unary call."""
         return ((DETAILS_KEY, self.details),)
 
 
@@ -112,12 +110,7 @@ def is_internal(error: errors.ProgressorError) -> bool:
 
 
 def status_of(error: errors.ProgressorError, *, subject: Mapping[str, str]) -> RichStatus:
-    """Return how an error ends a call; not for internal ones.
-
-    Args:
-        error: Any for which `is_internal` is False.
-        subject: What the request was about, used where the error itself does not say.
-    """
+    """Return how a non-internal error ends a call; `subject` fills in what it does not say."""
     if isinstance(error, errors.RejectedError):
         info = error_details_pb2.ErrorInfo(
             reason=error.processor_reason, domain=PROCESSOR_DOMAIN, metadata=error.metadata
@@ -132,7 +125,6 @@ def status_of(error: errors.ProgressorError, *, subject: Mapping[str, str]) -> R
 
 
 def internal_status(error_id: str) -> RichStatus:
-    """Return how a bug ends a call: without a word of what it was."""
     info = error_details_pb2.ErrorInfo(
         reason=errors.ProgressorError.reason, domain=DOMAIN, metadata={"error_id": error_id}
     )

@@ -1,10 +1,7 @@
 """Traces: the caller's W3C context and baggage, and the span of a request.
 
-The context is taken from the metadata of a call. What is not syntactically valid is left out rather
-than refused: a broken tracer must not break an order.
-
-Source: https://www.w3.org/TR/trace-context/, "Traceparent Header" and "Tracestate Header";
-https://www.w3.org/TR/baggage/, "Definition" and "Limits".
+What is not syntactically valid is left out rather than refused: a broken tracer must not break an
+order. Source: https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/.
 """
 
 import re

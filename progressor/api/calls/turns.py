@@ -98,14 +98,10 @@ class Turns:
         return self._waiting_count
 
     def of(self, context: CallContext) -> "_Taking":
-        """Return a scope that waits for a turn of the caller of a call, and yields it.
-
-        What was read in it counts until the answer has left.
-        """
+        """Return a scope with a turn of the caller; what was read counts until it has left."""
         return _Taking(self, context)
 
     def close(self) -> None:
-        """Refuse all waiting and future reads."""
         self._is_closed = True
         for queue in self._queues.values():
             while queue.waiting:
@@ -115,12 +111,7 @@ class Turns:
                     future.set_exception(errors.ShuttingDownError(RETRY_AFTER))
 
     async def take(self, caller: Hashable) -> Turn:
-        """Return once the caller may read.
-
-        Raises:
-            OverloadedError: WAITING_MAX wait.
-            ShuttingDownError: It has been closed.
-        """
+        """Return once the caller may read; OverloadedError if WAITING_MAX wait already."""
         if self._is_closed:
             raise errors.ShuttingDownError(RETRY_AFTER)
         queue = self._queue_of(caller)
@@ -155,7 +146,6 @@ class Turns:
         self._go_on(queue)
 
     def note_sent(self, queue: _CallerQueue, size: int) -> None:
-        """Count an answer that its client has read."""
         queue.unsent -= size
         self._total -= size
         self._go_on(queue)
@@ -227,8 +217,6 @@ class Turns:
 
 
 class _Taking:
-    """The scope of a turn."""
-
     __slots__ = ("_context", "_turn", "_turns")
 
     def __init__(self, turns: Turns, context: CallContext) -> None:

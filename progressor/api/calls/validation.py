@@ -46,11 +46,7 @@ class Violations:
         return bool(self._found)
 
     def raise_any(self) -> None:
-        """Pass if there are none.
-
-        Raises:
-            InvalidRequestError: With all of them.
-        """
+        """Raise InvalidRequestError with all of them, if there are any."""
         if self._found:
             raise errors.InvalidRequestError(*self._found)
 

@@ -1,8 +1,6 @@
-"""Requests of ProcessService, from protobuf to domain.
+"""Requests of ProcessService, each with all its violations at once as `errors.InvalidRequestError`.
 
-Each function reports everything that is wrong with its message at once, as
-`errors.InvalidRequestError`. Start, Call and Notify are the hot ones: a field that was not sent
-costs no more than the look that finds it absent.
+Start, Call and Notify are hot: a field that was not sent costs no more than to find it absent.
 """
 
 import dataclasses

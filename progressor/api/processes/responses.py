@@ -1,7 +1,4 @@
-"""Responses of ProcessService, from domain to protobuf; pages cut to what a client can receive.
-
-A wait is a flat message, which any client can read.
-"""
+"""Responses of ProcessService; pages are cut to what a client can receive."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
@@ -206,7 +203,6 @@ def trace_to_wire(traces: Sequence[TaskTrace], *, page_size: int) -> pb.TraceRes
 
 
 def list_to_wire(page: ProcessPage) -> pb.ListResponse:
-    """Return a page, as much of it as a client can receive."""
     response = pb.ListResponse()
     room = PAGE_BYTES_MAX
     next_before = page.next_before

@@ -186,7 +186,6 @@ def update_from_wire(message: pb.UpdateScheduleRequest, *, payload_bytes_max: in
 
 
 def backfill_from_wire(message: pb.BackfillScheduleRequest, *, now: dt.datetime) -> Backfill:
-    """Return a BackfillSchedule, of what is past at `now`."""
     return _BACKFILL.read(message, context=now)
 
 
@@ -197,7 +196,6 @@ def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> pb.Sc
 def view_to_wire(
     schedule: Schedule, following: Sequence[Upcoming], last: tuple[ScheduleRun, ...]
 ) -> pb.GetScheduleResponse:
-    """Return a schedule with its next and last runs."""
     return pb.GetScheduleResponse(
         schedule=schedule_to_wire(schedule),
         next_runs=map(_NEXT.message, following),
@@ -206,7 +204,6 @@ def view_to_wire(
 
 
 def page_to_wire(schedules: tuple[Schedule, ...], *, page_size: int) -> pb.ListSchedulesResponse:
-    """Return a page of at most `page_size`; one more says that there is a next."""
     page, token = page_tokens.SCHEDULES.page(
         schedules, page_size, lambda schedule: schedule.key.schedule_id
     )

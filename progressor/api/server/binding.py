@@ -1,12 +1,10 @@
 """Addresses and certificates of the server: bound as asked, or refused by the key at fault.
 
-gRPC itself is lenient: it takes a port modulo 65,536, is content when one of the addresses of a
-host name is free, and takes a unix socket away from a server that listens there (1.85). Each of
-these would leave two engines with half the requests each, so we look first.
+gRPC takes a port modulo 65,536, is content when one of the addresses of a host name is free, and
+takes a unix socket away from a server that listens there (1.85), so we look first.
 
-Several processes of one engine share a port by SO_REUSEPORT, and the kernel spreads connections
-over them. It would let in every other process of the same user that says SO_REUSEPORT too, so one
-process holds the port for all of them, with `reserved`, so that no other program can take it first.
+Several processes of one engine share a port by SO_REUSEPORT, which would let in every other process
+of the same user, so one process holds the port for all of them, with `reserved`.
 """
 
 import asyncio
@@ -40,11 +38,7 @@ class Tls:
 
 
 def credentials_of(tls: Tls) -> grpc.ServerCredentials:
-    """Return what gRPC needs of the files.
-
-    Raises:
-        ConfigError: A file cannot be read, is not PEM, or the key is not the certificate's.
-    """
+    """Return the credentials; ConfigError if the files are not a PEM certificate and its key."""
     chain = _read("server.tls_certificate", tls.certificate)
     key = _read("server.tls_key", tls.key)
     _check_pair(tls)
@@ -52,11 +46,7 @@ def credentials_of(tls: Tls) -> grpc.ServerCredentials:
 
 
 async def check_free(address: str) -> None:
-    """Pass if an address can be bound and is not in use.
-
-    Raises:
-        ConfigError: It cannot be bound, or is in use.
-    """
+    """Raise ConfigError if an address cannot be bound, or is in use."""
     if address.startswith(_UNIX):
         await _check_socket_free(address)
         return
@@ -66,12 +56,9 @@ async def check_free(address: str) -> None:
 
 @contextlib.asynccontextmanager
 async def reserved(address: str) -> AsyncIterator[str]:
-    """Hold a TCP port for servers that share it; yields the address, with the port picked for 0.
+    """Hold a TCP port for servers that share it; yield the address, with the port picked for 0.
 
-    While the context is open those servers may come and go; no other process gets the port.
-
-    Raises:
-        ConfigError: The port is in use or cannot be bound.
+    While the context is open no other process gets the port; ConfigError if it cannot be bound.
     """
     host, port = _split(address)
     with contextlib.ExitStack() as stack:
@@ -97,11 +84,7 @@ async def reserved(address: str) -> AsyncIterator[str]:
 
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> str:
-    """Bind an address and return it with the port that it got.
-
-    Raises:
-        ConfigError: It cannot be bound, or the certificate cannot be used.
-    """
+    """Bind an address and return it with its port; ConfigError if it cannot be bound."""
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -186,7 +169,6 @@ def _impossible(address: str, error: OSError) -> errors.ConfigError:
 
 
 def _check_pair(tls: Tls) -> None:
-    """Check what gRPC says only in a log of its own."""
     try:
         # Without a password it would ask for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(

@@ -1,8 +1,7 @@
 """The health service: each watcher receives what has changed, however many others come and go.
 
-It replaces the servicer of grpcio-health-checking, where a watcher receives no further changes once
-another watcher of the service has left (1.81: it deletes the condition that all of them wait for),
-and where a watcher that does not read delays the change itself.
+In the servicer of grpcio-health-checking (1.81) a watcher that leaves silences the others, and one
+that does not read delays the change.
 """
 
 import asyncio
