@@ -55,7 +55,7 @@ ENDS: Mapping[str, Callable[[Cluster, str], None]] = {
 @contextlib.contextmanager
 def without_connections(conninfo: str) -> Iterator[None]:
     """Hold every connection of the server, those of the engines too. Blocks."""
-    elsewhere = make_conninfo(conninfo, dbname="postgres")
+    elsewhere = make_conninfo(conninfo, dbname="template1")
     database = sql.Identifier(str(conninfo_to_dict(conninfo)["dbname"]))
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     with (
