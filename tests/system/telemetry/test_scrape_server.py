@@ -5,7 +5,6 @@ import re
 import socket
 import threading
 import time
-import urllib.error
 from collections.abc import Iterator
 
 import pytest
@@ -94,21 +93,6 @@ async def test_a_scrape_of_openmetrics_gets_that(place: tuple[str, int]) -> None
     assert "# UNIT progressor_heartbeat_age_seconds seconds\n" in text
 
 
-async def test_there_is_nothing_but_the_metrics(place: tuple[str, int]) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        scrape(url_of(place).removesuffix("metrics"))
-
-
-def test_a_port_that_is_taken_is_an_error_by_its_key(place: tuple[str, int]) -> None:
-    host, port = place
-    second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}"))
-
-    with pytest.raises(errors.ConfigError, match=re.escape(f"'{host}:{port}'")) as caught:
-        second.open()
-
-    assert caught.value.key == METRICS_KEY
-
-
 def test_where_it_may_be_another_port_the_next_free_one_is_taken(place: tuple[str, int]) -> None:
     host, port = place
     second = MetricsEndpoint(Metrics(), http_bind("key", f"{host}:{port}+"))
@@ -121,9 +105,13 @@ def test_where_it_may_be_another_port_the_next_free_one_is_taken(place: tuple[st
     assert families(told).keys() >= ALL
 
 
-@pytest.mark.parametrize("bind", ["192.0.2.1:0", "192.0.2.1:9464+"])
-def test_an_address_that_is_not_ours_is_an_error_by_its_key(bind: str) -> None:
-    with pytest.raises(errors.ConfigError) as caught:
+@pytest.mark.parametrize("bind", ["{host}:{port}", "192.0.2.1:0", "192.0.2.1:9464+"])
+def test_an_address_that_is_taken_or_not_ours_is_an_error_by_its_key(
+    place: tuple[str, int], bind: str
+) -> None:
+    bind = bind.format(host=place[0], port=place[1])
+
+    with pytest.raises(errors.ConfigError, match=re.escape(f"'{bind}'")) as caught:
         MetricsEndpoint(Metrics(), http_bind("key", bind)).open()
 
     assert caught.value.key == METRICS_KEY
@@ -149,6 +137,8 @@ def test_whatever_comes_is_answered_with_a_status(
         connection.sendall(request_)
         answer = all_of(connection)
 
+    # A version that is repeated to the client adds no header.
+    assert b"x: y" not in answer.partition(b"\r\n\r\n")[0]
     assert answer.split(b" ", 2)[:2] == [b"HTTP/1.0", b"%d" % ODD[request_]], answer[:200]
     assert caplog.records == []
 
@@ -157,19 +147,8 @@ def test_half_a_request_is_answered_when_no_more_of_it_comes(place: tuple[str, i
     with connect(place) as connection:
         connection.sendall(GET)
         connection.shutdown(socket.SHUT_WR)
-        answer = all_of(connection)
 
-    assert answer.startswith(b"HTTP/1.0 400 ")
-
-
-def test_a_version_that_is_repeated_to_the_client_adds_no_header(place: tuple[str, int]) -> None:
-    with connect(place) as connection:
-        connection.sendall(
-            GET + b"Accept: application/openmetrics-text;version=9\r\n\tx: y\r\n\r\n"
-        )
-        head, _, _ = all_of(connection).partition(b"\r\n\r\n")
-
-    assert b"x: y" not in head
+        assert all_of(connection).startswith(b"HTTP/1.0 400 ")
 
 
 def test_a_look_whether_the_port_is_open_leaves_nothing_in_the_log(

@@ -295,12 +295,13 @@ async def test_a_step_says_what_its_task_waited_for_before(
     assert not any(".spent." in key for it in others for key in it.attributes)
 
 
-async def test_a_call_says_behind_which_task_of_its_process_it_waited(
+async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(
     own_database: str, receiver: Collector
 ) -> None:
+    always = traced(receiver, "always", ratio=1.0)
     async with (
         opened(receiver) as (shop, target),
-        running_replica(own_database, traced(receiver, "always", ratio=1.0)) as replica,
+        running_replica(own_database, always) as replica,
         client_of(replica.address, target) as client,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
@@ -312,31 +313,17 @@ async def test_a_call_says_behind_which_task_of_its_process_it_waited(
             await replica.points.wait("admitted", 3)
             shop.released.set()
 
+    spans = receiver.spans
+    [start] = receiver.named("progressor.v1.ProcessService/Start")
+    assert start.parent_id == ""
+    assert [it.name for it in children_of(start, spans)] == ["progressor.admit", "progressor.step"]
     steps = {it.attributes["progressor.task_type"]: it for it in receiver.named("progressor.step")}
+    assert [it.name for it in children_of(steps["init"], spans)] == PARTS
+    # The call says behind which task of its process it waited.
     behind = steps["notify"].attributes["progressor.task_id"]
     assert steps["call"].attributes["progressor.waited_for"] == ["process"]
     assert steps["call"].attributes["progressor.behind_task_id"] == behind
     assert "progressor.waited_for" not in steps["init"].attributes
-
-
-async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(
-    own_database: str, receiver: Collector
-) -> None:
-    always = traced(receiver, "always", ratio=1.0)
-    async with (
-        opened(receiver) as (_, target),
-        running_replica(own_database, always) as replica,
-        client_of(replica.address, target) as client,
-    ):
-        await client.start("p")
-
-    told = {span.name: span for span in receiver.spans}
-    start = told["progressor.v1.ProcessService/Start"]
-    assert start.parent_id == ""
-    assert [it.name for it in children_of(start, receiver.spans)] == [
-        "progressor.admit", "progressor.step",
-    ]  # fmt: skip
-    assert [it.name for it in children_of(told["progressor.step"], receiver.spans)] == PARTS
 
 
 async def test_of_a_story_that_is_not_traced_nothing_is_told(
