@@ -254,7 +254,7 @@ class DueScan:
             return
         await self._look_ahead()
         for each in await self._claim_overdue(self.context.scanner.overdue):
-            self.context.measures.missed(each)
+            self.context.metrics.scan_found.add(1, (each.task.key.namespace, each.task.task_type))
             self.context.observers.tell(
                 "scan_found",
                 task_id=each.task.task_id,

@@ -7,7 +7,6 @@ when that comes. `GateScan` is the safety net, for replicas that die in between.
 """
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import logging
@@ -69,7 +68,8 @@ class GateWakeUps:
             try:
                 await self._promote(namespaces)
                 namespaces = []
-                for namespace, mine in _by_namespace(taken).items():
+                for namespace in dict.fromkeys(again.namespace for again in taken):
+                    mine = [again for again in taken if again.namespace == namespace]
                     self._locked.update(dict.fromkeys(await self._look(namespace, mine)))
                     for again in mine:
                         del taken[again]
@@ -241,10 +241,3 @@ class GateScan:
     def _report(self, namespace: str, **facts: object) -> None:
         self.context.metrics.gates_scan_found.add(1, (namespace,))
         self.context.observers.tell("gates_scan_found", namespace=namespace, **facts)
-
-
-def _by_namespace(taken: dict[Again, None]) -> dict[str, list[Again]]:
-    found: dict[str, list[Again]] = collections.defaultdict(list)
-    for again in taken:
-        found[again.namespace].append(again)
-    return found

@@ -73,12 +73,7 @@ class Namespace:
         """Return the range of history that goes with a task which asked for `asked`."""
         if asked is not None:
             return asked
-        match self.history_mode:
-            case HistoryMode.ALL:
-                return WHOLE_HISTORY
-            case HistoryMode.LAST:
-                return HistoryRange(after=max(0, last_event_id - self.history_last))
-            case HistoryMode.NONE:
-                return NO_HISTORY
-            case _:
-                assert_never(self.history_mode)
+        if self.history_mode is HistoryMode.NONE:
+            return NO_HISTORY
+        kept = self.history_kept
+        return WHOLE_HISTORY if kept is None else HistoryRange(after=max(0, last_event_id - kept))

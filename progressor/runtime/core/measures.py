@@ -104,13 +104,11 @@ class Measures:
         tally = self._tallies[namespace]
         tally.attempts += 1
         tally.seconds += seconds
-        if isinstance(outcome, Failed):
-            tally.failed += 1
-            code = code_name(outcome.code)
-            self._metrics.processor_errors.add(1, (namespace, task_type, code, "false"))
-        elif isinstance(outcome, Rejected):
-            code = code_name(outcome.code)
-            self._metrics.processor_errors.add(1, (namespace, task_type, code, "true"))
+        if isinstance(outcome, (Failed, Rejected)):
+            rejected = isinstance(outcome, Rejected)
+            tally.failed += not rejected
+            labels = (namespace, task_type, code_name(outcome.code), str(rejected).lower())
+            self._metrics.processor_errors.add(1, labels)
 
     def settled(self, entry: Entry, seconds: float) -> None:
         """Count a settlement that became durable `seconds` after it was decided."""
@@ -125,12 +123,6 @@ class Measures:
         if entry.part is not None:
             count_ends(metrics, entry.key, entry.part, task_type, settlement)
 
-    def fenced(self, entry: Entry) -> None:
-        self._metrics.fenced.add(1, (entry.key.namespace, entry.task_type))
-
-    def abandoned(self, task: RunningTask) -> None:
-        self._metrics.abandoned.add(1, (task.key.namespace, task.task_type))
-
     def claimed(self, claimed: Sequence[Claimed], seconds: float) -> None:
         """Count a claim that took so long, once for each namespace and type in it."""
         for labels in {(each.task.key.namespace, each.task.task_type) for each in claimed}:
@@ -144,10 +136,6 @@ class Measures:
         for name in namespaces:
             self._metrics.calls_scanning.record(milliseconds, (name, TaskType.CALL))
             self._metrics.timers_scanning.record(milliseconds, (name, TaskType.TIMEOUT))
-
-    def missed(self, claimed: Claimed) -> None:
-        labels = (claimed.task.key.namespace, claimed.task.task_type)
-        self._metrics.scan_found.add(1, labels)
 
     def collected(
         self, zombie: Zombie, settlement: Settlement, seconds: float, *, policy: ZombiePolicy

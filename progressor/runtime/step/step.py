@@ -193,7 +193,7 @@ class Steps:
                 return _JOB_UNREADABLE, None
 
     def _abandon(self, task: RunningTask) -> None:
-        self.context.measures.abandoned(task)
+        self.context.metrics.abandoned.add(1, (task.key.namespace, task.task_type))
         self.context.observers.tell("abandoned", task_id=task.task_id, key=task.key)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
@@ -217,7 +217,7 @@ class Steps:
     ) -> RunningTask | None:
         match written:
             case LeaseLost():
-                self.context.measures.fenced(entry)
+                self.context.metrics.fenced.add(1, (entry.key.namespace, entry.task_type))
                 self.context.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from progressor import errors
 from progressor.domain.processes.intent import Lost, Released
 from progressor.domain.processes.policy import ZombiePolicy
-from progressor.domain.processes.process import NO_OPTIONS, ProcessKey
+from progressor.domain.processes.process import NO_OPTIONS
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
@@ -111,7 +111,9 @@ class ZombieScan:
                 continue
             begun_count = self._suspects.get(each.token)
             if begun_count is None:
-                if not self._is_written(each.key):
+                if not (
+                    self.admissions.is_waiting(each.key) or self.settlements.is_waiting(each.key)
+                ):
                     suspects[each.token] = self.claims.begun_count
                 continue
             suspects[each.token] = begun_count
@@ -120,9 +122,6 @@ class ZombieScan:
         self._suspects.clear()
         self._suspects.update(suspects)
         return confirmed
-
-    def _is_written(self, key: ProcessKey) -> bool:
-        return self.admissions.is_waiting(key) or self.settlements.is_waiting(key)
 
     async def _collect(self, zombie: Zombie) -> None:
         with self.context.tracing.collection(
