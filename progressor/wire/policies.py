@@ -4,11 +4,10 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 
-from progressor import errors
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.v1 import namespace_service_pb2
 from progressor.wire import fields as wire
-from progressor.wire.shapes import Field, Shape, between, enum_numbers
+from progressor.wire.shapes import Field, Shape, Violations, between, enum_numbers
 
 ATTEMPTS_MAX = 1_000_000
 INTERVAL_MAX = dt.timedelta(days=365)
@@ -34,19 +33,16 @@ def check_not_negative(value: dt.timedelta, field: str) -> None:
 
 
 def _check_reasons(reasons: Sequence[str], field: str) -> None:
-    found: list[errors.FieldViolation] = []
+    violations = Violations()
     if len(reasons) > REASONS_MAX:
-        description = f"must have at most {REASONS_MAX} items, got {len(reasons)}"
-        found.append(errors.FieldViolation(field, description))
+        violations.add(field, wire.too_many(len(reasons), REASONS_MAX))
     for index, reason in enumerate(reasons[:REASONS_MAX]):
         place, size = f"{field}[{index}]", len(reason.encode())
         if "\0" in reason:
-            found.append(errors.FieldViolation(place, wire.NUL))
+            violations.add(place, wire.NUL)
         if size > REASON_BYTES_MAX:
-            description = wire.too_large(size, REASON_BYTES_MAX)
-            found.append(errors.FieldViolation(place, description))
-    if found:
-        raise errors.InvalidRequestError(*found)
+            violations.add(place, wire.too_large(size, REASON_BYTES_MAX))
+    violations.raise_any()
 
 
 _INTERVAL = Field(check=between(dt.timedelta(0), INTERVAL_MAX), zero_is_default=True)

@@ -8,7 +8,6 @@ gave. A message in another one is filled in place: ten events take 9 µs, and 21
 import datetime as dt
 from collections.abc import Mapping
 
-from progressor import errors
 from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
     GATES_MAX,
@@ -24,7 +23,7 @@ from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
-from progressor.wire.shapes import Field, Shape, between, enum_numbers, refuse_all
+from progressor.wire.shapes import Field, Shape, Violations, between, enum_numbers, refuse_all
 
 PROCESS_STATUS_TO_WIRE = enum_numbers(ProcessStatus, types_pb2.ProcessStatus.DESCRIPTOR)
 PROCESS_STATUS_FROM_WIRE = {number: it for it, number in PROCESS_STATUS_TO_WIRE.items()}
@@ -95,23 +94,21 @@ def _version_of(message: types_pb2.Order, path: str, _context: object) -> Versio
 
 
 def _gates_of(message: types_pb2.Constraints, path: str, _context: object) -> dict[str, int | None]:
-    found: list[errors.FieldViolation] = []
-    uses, field = message.gates, f"{path}gates"
+    violations, uses, field = Violations(), message.gates, f"{path}gates"
     if len(uses) > GATES_MAX:
-        found.append(errors.FieldViolation(field, wire.too_many(len(uses), GATES_MAX)))
+        violations.add(field, wire.too_many(len(uses), GATES_MAX))
     gates: dict[str, int | None] = {}
     for index, use in enumerate(uses[:GATES_MAX]):
         place, gate = f"{field}[{index}]", use.gate
         capacity = use.capacity if use.HasField("capacity") else None
-        found += (errors.FieldViolation(f"{place}.gate", it) for it in wire.id_faults(gate))
+        for fault in wire.id_faults(gate):
+            violations.add(f"{place}.gate", fault)
         if gate and gate in gates:
-            found.append(errors.FieldViolation(f"{place}.gate", f"gate {gate!r} is listed twice"))
+            violations.add(f"{place}.gate", f"gate {gate!r} is listed twice")
         if capacity is not None and not 0 <= capacity <= CAPACITY_MAX:
-            description = f"must be 0 to {CAPACITY_MAX}, got {capacity}"
-            found.append(errors.FieldViolation(f"{place}.capacity", description))
+            violations.add(f"{place}.capacity", f"must be 0 to {CAPACITY_MAX}, got {capacity}")
         gates[gate] = capacity
-    if found:
-        raise errors.InvalidRequestError(*found)
+    violations.raise_any()
     return gates
 
 

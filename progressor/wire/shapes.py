@@ -46,7 +46,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from google.protobuf import message_factory
 from google.protobuf.message import Message
@@ -56,6 +56,8 @@ from progressor.wire import fields as wire
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
+P = ParamSpec("P")
+T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
 Check = Callable[[Any, str], None]
@@ -64,13 +66,16 @@ Check = Callable[[Any, str], None]
 VIOLATIONS_MAX = 100
 """Violations that one error names."""
 
-_FILLERS: Mapping[str, Callable[[Any, Any], None]] = types.MappingProxyType(
-    {
-        "google.protobuf.Timestamp": wire.fill_timestamp,
-        "google.protobuf.Duration": wire.fill_duration,
-        "google.protobuf.Struct": wire.fill_struct,
-    }
-)
+_FILLERS: Mapping[str, Callable[[Any, Any], None]] = {
+    "google.protobuf.Timestamp": wire.fill_timestamp,
+    "google.protobuf.Duration": wire.fill_duration,
+    "google.protobuf.Struct": wire.fill_struct,
+}
+_CONVERTERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "google.protobuf.Timestamp": wire.timestamp_to_datetime,
+    "google.protobuf.Duration": wire.duration_to_timedelta,
+    "google.protobuf.Struct": wire.struct_to_mapping,
+}
 _Take = Callable[[Any, str, Any], Any]
 _Put = Callable[[Any, Any, Any], None]
 
@@ -118,6 +123,38 @@ class OneOf:
     member_of: Callable[[Any], str] | None = None
 
 
+class Violations:
+    """What is wrong with one request, gathered field by field; the first hundred are kept."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: list[errors.FieldViolation] = []
+
+    def add(self, field: str, description: str) -> None:
+        if len(self._found) < VIOLATIONS_MAX:
+            self._found.append(errors.FieldViolation(field, description))
+
+    def attempt(self, convert: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return what `convert` returns; None where it refuses, which is noted."""
+        try:
+            return convert(*args, **kwargs)
+        except errors.InvalidRequestError as error:
+            self.extend(error)
+            return None
+
+    def extend(self, error: errors.InvalidRequestError) -> None:
+        self._found += error.violations[: VIOLATIONS_MAX - len(self._found)]
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def raise_any(self) -> None:
+        """Raise InvalidRequestError with all of them, if there are any."""
+        if self._found:
+            raise errors.InvalidRequestError(*self._found)
+
+
 Exceptional = str | Field | OneOf | Check
 
 
@@ -156,19 +193,15 @@ class Shape(Generic[V, M]):
     ) -> dict[str, Any]:
         """Return the named fields of the value, without a look at the others."""
         values: dict[str, Any] = {}
-        found: list[errors.FieldViolation] = []
+        violations = Violations()
         for name in names:
             try:
                 values[name] = self._takes[name](message, path, context)
             except errors.InvalidRequestError as error:
-                found += error.violations
+                violations.extend(error)
         if self._check_all is not None:
-            try:
-                self._check_all(values, path, context)
-            except errors.InvalidRequestError as error:
-                found += error.violations
-        if found:
-            raise errors.InvalidRequestError(*found[:VIOLATIONS_MAX])
+            violations.attempt(self._check_all, values, path, context)
+        violations.raise_any()
         return values
 
     @functools.cached_property
@@ -435,16 +468,11 @@ def _converter(proto: Any, hint: Any, how: Field) -> _Take:
         return _enum_reader(proto.enum_type, hint)
     if proto.message_type is None:
         return lambda value, _path, _context: value
-    match proto.message_type.full_name:
-        case "google.protobuf.Timestamp":
-            return lambda value, path, _: wire.timestamp_to_datetime(value, path)
-        case "google.protobuf.Duration":
-            return lambda value, path, _: wire.duration_to_timedelta(value, path)
-        case "google.protobuf.Struct":
-            return lambda value, path, _: wire.struct_to_mapping(value, path)
-        case _:
-            inner = _inner(hint, proto, how)
-            return lambda value, path, context: inner.read(value, f"{path}.", context)
+    known = _CONVERTERS.get(proto.message_type.full_name)
+    if known is not None:
+        return lambda value, path, _: known(value, path)
+    inner = _inner(hint, proto, how)
+    return lambda value, path, context: inner.read(value, f"{path}.", context)
 
 
 def _enum_reader(proto: Any, members: type[enum.Enum]) -> _Take:
@@ -500,12 +528,11 @@ def read_each(
 ) -> dict[Any, Any]:
     """Return what `convert` makes of each item, by its key, with the violations of all."""
     values: dict[Any, Any] = {}
-    found: list[errors.FieldViolation] = []
+    violations = Violations()
     for key, item in items:
         try:
             values[key] = convert(item, f"{path}[{key!r}]", context)
         except errors.InvalidRequestError as error:
-            found += error.violations
-    if found:
-        raise errors.InvalidRequestError(*found[:VIOLATIONS_MAX])
+            violations.extend(error)
+    violations.raise_any()
     return values

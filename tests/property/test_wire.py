@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from progressor import errors, sdk
 from progressor.api import jobs as job_codec
 from progressor.api.calls import page_tokens
-from progressor.api.calls.validation import Violations
 from progressor.domain.gates import constraint as domain
 from progressor.domain.jobs.graph import decode_graph, encode_graph
 from progressor.domain.jobs.job import Job, Node
@@ -31,6 +30,7 @@ from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
 from progressor.wire import policies as policy_wire
 from progressor.wire import processes as process_wire
+from progressor.wire.shapes import Violations
 
 PAYLOAD_BYTES_MAX = 20
 INT64 = st.integers(-(2**63), 2**63 - 1)

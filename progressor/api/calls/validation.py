@@ -1,13 +1,12 @@
 """The checks that requests share, and the collector that reports all violations at once."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
-from progressor import errors
 from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.wire import fields as wire
-from progressor.wire.shapes import VIOLATIONS_MAX, Check, Field, refuse_all
+from progressor.wire.shapes import Check, Field, Violations, refuse_all
 
 CALLER_CONTEXT_PAIRS_MAX = 64
 CALLER_CONTEXT_BYTES_MAX = 8 * 1024
@@ -15,40 +14,6 @@ PAGE_SIZE_MAX = 1000
 PAGE_SIZE_DEFAULT = 100
 
 _SHOWN_MAX = 64
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Violations:
-    """What is wrong with one request, gathered field by field."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self) -> None:
-        self._found: list[errors.FieldViolation] = []
-
-    def add(self, field: str, description: str) -> None:
-        """Add a violation; those beyond the first hundred are dropped."""
-        if len(self._found) < VIOLATIONS_MAX:
-            self._found.append(errors.FieldViolation(field, description))
-
-    def attempt(self, convert: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return what `convert` returns; None where it refuses, which is noted."""
-        try:
-            return convert(*args, **kwargs)
-        except errors.InvalidRequestError as error:
-            for violation in error.violations:
-                self.add(violation.field, violation.description)
-            return None
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def raise_any(self) -> None:
-        """Raise InvalidRequestError with all of them, if there are any."""
-        if self._found:
-            raise errors.InvalidRequestError(*self._found)
 
 
 def check_namespace_name(name: str, field: str) -> None:

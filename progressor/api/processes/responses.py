@@ -1,9 +1,10 @@
 """Responses of ProcessService; pages are cut to what a client can receive."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from google.protobuf.message import Message
 
 from progressor.api.calls import page_tokens
 from progressor.api.gates import HOLDER
@@ -13,6 +14,7 @@ from progressor.domain.views import why
 from progressor.domain.views.process import (
     HistoryPage,
     JobRole,
+    Listed,
     ProcessPage,
     ProcessView,
     TaskTrace,
@@ -35,6 +37,9 @@ from progressor.v1 import types_pb2
 from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
 from progressor.wire.shapes import UNSENT, Field, Shape
+
+M = TypeVar("M", bound=Message)
+Item = TypeVar("Item")
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
@@ -144,7 +149,7 @@ def get_to_wire(
         process_wire.fill_event(add_event(), event)
     if view.timer is not None:
         _TIMER.write(view.timer, response.timer)
-    _fill_waits(response.waits, view.waits)
+    _fill_some(response.waits, view.waits[:WAITS_MAX], fill_wait, WAITS_BYTES_MAX)
     response.explanation = why.explain_process(view.process, view.waits, view.role)
     if view.role is not None:
         _ROLE.write(view.role, response.job_role)
@@ -187,50 +192,48 @@ def _size_of(events: Sequence[Event]) -> int:
 def trace_to_wire(traces: Sequence[TaskTrace], *, page_size: int) -> pb.TraceResponse:
     """Return a page of at most `page_size` tasks; one more of them says that there is a next."""
     response = pb.TraceResponse()
-    room = PAGE_BYTES_MAX
-    for count, trace in enumerate(traces):
-        message = response.tasks.add()
-        _TRACE.write(trace, message)
-        if not count and message.events:
-            # The one task of which a page has at least as much as it can hold.
-            del message.events[_fitting(message.events, message.ByteSize() - RESPONSE_BYTES_MAX) :]
-        room -= message.ByteSize()
-        if count == page_size or (count and room < 0):
-            del response.tasks[-1]
-            response.next_page_token = page_tokens.TASKS.write(traces[count - 1].task_id)
-            break
+    count = _fill_some(response.tasks, traces[:page_size], _fill_trace, PAGE_BYTES_MAX)
+    if count < len(traces):
+        response.next_page_token = page_tokens.TASKS.write(traces[count - 1].task_id)
     return response
 
 
+def _fill_trace(message: pb.TaskTrace, trace: TaskTrace) -> None:
+    _TRACE.write(trace, message)
+    # Only of a task that has a page for itself: others are left out when they have as much.
+    del message.events[_fitting(message.events, message.ByteSize() - RESPONSE_BYTES_MAX) :]
+
+
 def list_to_wire(page: ProcessPage) -> pb.ListResponse:
-    response = pb.ListResponse()
-    room = PAGE_BYTES_MAX
-    next_before = page.next_before
-    for count, listed in enumerate(page.listed):
-        message = response.processes.add()
-        process_wire.fill_process(message, listed.process)
-        message.ClearField("aux_state")
-        message.ClearField("result")
-        if listed.first_wait is not None:
-            fill_wait(message.first_wait, listed.first_wait)
-        room -= message.ByteSize()
-        if count and room < 0:
-            del response.processes[-1]
-            next_before = page.listed[count - 1].process
-            break
+    response, next_before = pb.ListResponse(), page.next_before
+    count = _fill_some(response.processes, page.listed, _fill_listed, PAGE_BYTES_MAX)
+    if count < len(page.listed):
+        next_before = page.listed[count - 1].process
     if next_before is not None:
         response.next_page_token = page_tokens.PROCESSES.write(place_of(next_before))
     return response
 
 
-def _fill_waits(
-    messages: RepeatedCompositeFieldContainer[types_pb2.Wait], waits: Sequence[Wait]
-) -> None:
-    room = WAITS_BYTES_MAX
-    for wait in waits[:WAITS_MAX]:
+def _fill_listed(message: types_pb2.Process, listed: Listed) -> None:
+    process_wire.fill_process(message, listed.process)
+    message.ClearField("aux_state")
+    message.ClearField("result")
+    if listed.first_wait is not None:
+        fill_wait(message.first_wait, listed.first_wait)
+
+
+def _fill_some(
+    messages: RepeatedCompositeFieldContainer[M],
+    items: Sequence[Item],
+    fill: Callable[[M, Item], None],
+    room: int,
+) -> int:
+    """Write as many items as there is room for, in bytes, one at least; return their count."""
+    for count, item in enumerate(items):
         message = messages.add()
-        fill_wait(message, wait)
+        fill(message, item)
         room -= message.ByteSize()
-        if room < 0 and len(messages) > 1:
+        if count and room < 0:
             del messages[-1]
-            return
+            return count
+    return len(items)

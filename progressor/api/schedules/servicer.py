@@ -17,7 +17,6 @@ from progressor.api.calls.servicer import Servicer, reading, seconds_left
 from progressor.api.calls.traces import trace_context_of
 from progressor.api.calls.validation import (
     Revision,
-    Violations,
     check_id,
     check_namespace_name,
     text_of,
@@ -45,7 +44,7 @@ from progressor.domain.schedules.schedule import (
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.nodes import TASK_ERROR
-from progressor.wire.shapes import UNSENT, Field, Shape, between, flat
+from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between, flat
 
 NEXT_DEFAULT, LAST_DEFAULT = 5, 10
 COUNT_MAX = 100

@@ -30,7 +30,6 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.calls.validation import Violations
 from progressor.domain.gates.constraint import Version
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import TaskType
@@ -38,7 +37,7 @@ from progressor.processor import codec as processor_codec
 from progressor.sdk.codec.codecs import Codec, JsonCodec, Typed
 from progressor.sdk.values.graph import Graph
 from progressor.v1 import processor_service_pb2
-from progressor.wire.shapes import Shape
+from progressor.wire.shapes import Shape, Violations
 
 FOLDER = Path(__file__).parents[2] / "golden"
 ROOMS = ("progressor.api", "progressor.processor", "progressor.sdk", "progressor.wire")
