@@ -1,7 +1,6 @@
 """Since when a processor has not been reached, and which steps come near its limit."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 import pytest_asyncio
@@ -29,98 +28,51 @@ class Ways(Channels):
         return self.connected
 
 
+MISSED, ANSWERED, WRONG, LOOK = "missed", "answered", "wrong", "look"
+
+COURSES: dict[str, tuple[list[object], float | None]] = {
+    "it counts from the first step that was missed": ([MISSED, 2, MISSED, 1], 3),
+    "an answer ends it": ([MISSED, 2, ANSWERED], None),
+    "and the next time is another": ([MISSED, 2, ANSWERED, MISSED, 1], 1),
+    "a step that fails though the processor is there": ([True, MISSED], None),
+    "a step of a namespace that was forgotten": ([None, MISSED], None),
+    "a look finds it as before": ([MISSED, 1, LOOK], 1),
+    "a look finds it connected": ([MISSED, 1, True, LOOK], None),
+    "a look finds it forgotten": ([MISSED, 1, None, LOOK], None),
+    "a target that serves others, though connected": ([True, WRONG, 2, LOOK], 2),
+    "an answer of that target": ([True, WRONG, 2, LOOK, ANSWERED], None),
+    "that target, gone": ([True, WRONG, 2, False, MISSED], 2),
+    "that target, gone and back": ([True, WRONG, 2, False, MISSED, True, LOOK], None),
+}
+"""Steps and looks, seconds that pass, whether the channels are connected; and the duration then."""
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest_asyncio.fixture
-async def ways() -> Ways:
-    return Ways()
-
-
-@pytest.fixture
-def reach(ways: Ways, clock: ManualClock) -> Reach:
-    return Reach(ways, clock)
-
-
-def duration(reach: Reach) -> timedelta | None:
-    return reach.unreachable().get(NOWHERE.name)
-
-
-async def test_it_counts_from_the_first_step_that_did_not_come_through(
-    reach: Reach, clock: ManualClock
+@pytest.mark.parametrize("name", COURSES)
+async def test_a_processor_is_unreachable_since_the_first_step_that_missed_it(
+    name: str, clock: ManualClock
 ) -> None:
-    reach.note(NOWHERE.name, answered=False)
-    clock.advance(seconds(2))
-    reach.note(NOWHERE.name, answered=False)
-    clock.advance(seconds(1))
+    course, expected = COURSES[name]
+    ways = Ways()
+    reach = Reach(ways, clock)
+    for event in course:
+        match event:
+            case True | False | None:
+                ways.connected = event
+            case int():
+                clock.advance(seconds(event))
+            case "look":
+                reach.look()
+            case _:
+                reach.note(NOWHERE.name, answered=event != MISSED, misconfigured=event == WRONG)
 
-    assert duration(reach) == seconds(3)
-
-
-async def test_an_answer_ends_it_and_the_next_time_is_another(
-    reach: Reach, clock: ManualClock
-) -> None:
-    reach.note(NOWHERE.name, answered=False)
-    clock.advance(seconds(2))
-    reach.note(NOWHERE.name, answered=True)
-    answered = duration(reach)
-    reach.note(NOWHERE.name, answered=False)
-
-    assert (answered, duration(reach)) == (None, seconds(0))
-
-
-@pytest.mark.parametrize("connected", [True, None])
-async def test_a_step_that_fails_though_the_processor_is_there_does_not_begin_it(
-    reach: Reach, ways: Ways, connected: bool | None
-) -> None:
-    ways.connected = connected
-
-    reach.note(NOWHERE.name, answered=False)
-
-    assert duration(reach) is None
-
-
-@pytest.mark.parametrize("connected", [True, None])
-async def test_a_look_ends_it_where_the_processor_is_connected_or_nobodys(
-    reach: Reach, ways: Ways, connected: bool | None
-) -> None:
-    reach.note(NOWHERE.name, answered=False)
-    reach.look()
-    before = duration(reach)
-    ways.connected = connected
-    reach.look()
-
-    assert (before, duration(reach)) == (seconds(0), None)
-
-
-async def test_a_target_that_serves_others_counts_though_it_is_connected(
-    reach: Reach, ways: Ways, clock: ManualClock
-) -> None:
-    ways.connected = True
-    reach.note(NOWHERE.name, answered=True, misconfigured=True)
-    clock.advance(seconds(2))
-    reach.look()
-    before = duration(reach)
-    reach.note(NOWHERE.name, answered=True)
-
-    assert (before, duration(reach)) == (seconds(2), None)
-
-
-async def test_a_target_that_served_others_and_is_gone_is_back_with_its_connection(
-    reach: Reach, ways: Ways, clock: ManualClock
-) -> None:
-    ways.connected = True
-    reach.note(NOWHERE.name, answered=True, misconfigured=True)
-    clock.advance(seconds(2))
-    ways.connected = False
-    reach.note(NOWHERE.name, answered=False)
-    gone = duration(reach)
-    ways.connected = True
-    reach.look()
-
-    assert (gone, duration(reach)) == (seconds(2), None)
+    assert reach.unreachable().get(NOWHERE.name) == (
+        None if expected is None else seconds(expected)
+    )
 
 
 @pytest_asyncio.fixture
