@@ -25,11 +25,11 @@ async def comes_to(expected: Seen, look: Callable[[], Awaitable[Seen]], points: 
     return await look()
 
 
-def chain(*names: str) -> Graph:
+def chain(*names: str, after: Any = (), **options: Any) -> Graph:
+    """Return a graph in which each node comes after the one before, the first after `after`."""
     graph = Graph()
-    before: Any = ()
     for name in names:
-        before = graph.node(name, after=before, wants_results=True)
+        after = graph.node(name, after=after, wants_results=True, **options)
     return graph
 
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import random
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -30,6 +31,11 @@ from progressor.sdk import (
 from progressor.sdk.testing import JobRehearsal, graph_state, job_rehearsal
 from progressor.sdk.testing.rehearsal import STARTS_AT
 from tests.support.processor.rehearsed import chain, processor_of
+
+
+def begin_with(*names: str, **options: Any) -> Callable[[Step[Any]], None]:
+    """Return a handler that starts nodes, as `chain`."""
+    return lambda step: step.start_nodes(chain(*names, **options), deadline=60)
 
 
 async def test_the_example_of_the_docstring() -> None:
@@ -212,11 +218,6 @@ async def test_a_map_that_fails_fails_the_count() -> None:
 async def test_a_leader_adds_nodes_and_decides() -> None:
     seen: list[list[str]] = []
 
-    def begin(step: Step[Any]) -> None:
-        graph = Graph()
-        graph.node("a")
-        step.start_nodes(graph)
-
     def join(step: Step[Any]) -> None:
         seen.append([f"{it.name} {it.state}" for it in step.nodes.values()])
         if "b" in step.nodes:
@@ -227,7 +228,7 @@ async def test_a_leader_adds_nodes_and_decides() -> None:
         graph.node("c", after="a")
         step.start_nodes(graph)
 
-    job = await JobRehearsal.led_by(processor_of(init=begin, join=join))
+    job = await JobRehearsal.led_by(processor_of(init=begin_with("a"), join=join))
     assert await job.complete("a") == ("b", "c")
     await job.fail("b")
     await job.complete("c")
@@ -237,14 +238,7 @@ async def test_a_leader_adds_nodes_and_decides() -> None:
 
 
 async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
-    def more(step: Step[Any]) -> None:
-        graph = Graph()
-        graph.node("late", after="b")
-        step.start_nodes(graph)
-
-    def begin(step: Step[Any]) -> None:
-        step.start_nodes(chain("a", "b", "c"))
-
+    begin, more = begin_with("a", "b", "c"), begin_with("late", after="b")
     job = await JobRehearsal.led_by(
         processor_of(init=begin, call=more, join=lambda step: step.complete(len(step.nodes)))
     )
@@ -270,13 +264,8 @@ async def test_a_cancelled_leader_is_finished() -> None:
      ("a", (), "already has a node 'a'")],
 )  # fmt: skip
 async def test_a_leader_cannot_add_what_does_not_fit(name: str, after: Any, why: str) -> None:
-    def more(step: Step[Any]) -> None:
-        graph = Graph()
-        graph.node(name, after=after)
-        step.start_nodes(graph)
-
-    begin = processor_of(init=lambda step: step.start_nodes(chain("a")), call=more)
-    job = await JobRehearsal.led_by(begin)
+    leads = processor_of(init=begin_with("a"), call=begin_with(name, after=after))
+    job = await JobRehearsal.led_by(leads)
     with pytest.raises(ValueError, match=why):
         await job.leader.call()
 
@@ -287,7 +276,7 @@ async def test_a_retry_has_the_timer_due_that_broke_the_leader() -> None:
 
     job = await JobRehearsal.led_by(
         processor_of(
-            init=lambda step: step.start_nodes(chain("a")),
+            init=begin_with("a"),
             call=lambda step: step.set_timer(after=60),
             timeout=fail,
         )
@@ -311,7 +300,7 @@ async def test_a_repair_of_the_leader_goes_on_with_its_job() -> None:
             raise Fail("not yet")
 
     leads = processor_of(
-        init=lambda step: step.start_nodes(chain("a"), deadline=60),
+        init=begin_with("a"),
         join=join,
         repair=lambda step: step.complete("fixed") if step.args else None,
     )
@@ -335,7 +324,7 @@ async def test_a_repair_that_completes_the_leader_has_its_job_done() -> None:
 
     job = await JobRehearsal.led_by(
         processor_of(
-            init=lambda step: step.start_nodes(chain("a")),
+            init=begin_with("a"),
             call=fail,
             repair=lambda step: step.complete("fixed"),
         )
@@ -437,11 +426,8 @@ async def test_attempts_go_by_the_policy_of_the_node_or_else_of_its_namespace(
 
     policy = RetryPolicy(attempts_max=2)
     config = NamespaceConfig(name="jobs", processor_targets=(), retry_policies={"init": policy})
-    graph = Graph()
-    if attempts_max is None:
-        graph.node("a")
-    else:
-        graph.node("a", retry_policy=RetryPolicy(attempts_max=attempts_max))
+    of_the_node = RetryPolicy(attempts_max=attempts_max) if attempts_max else None
+    graph = chain("a", retry_policy=of_the_node) if of_the_node else chain("a")
     job = JobRehearsal(graph, processors=[processor_of(init=stumble)], configs=[config])
 
     assert await job.run("a") is NodeState.FAILED
@@ -462,19 +448,13 @@ async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch
 def leading() -> Processor[Any]:
     """Return a processor that leads nodes x and y of another one, which must be done."""
 
-    def begin(step: Step[Any]) -> None:
-        graph = Graph()
-        x = graph.node("x", 1, namespace="leaves")
-        graph.node("y", 2, namespace="leaves", after=x)
-        step.start_nodes(graph, deadline=60)
-
     def join(step: Step[Any]) -> None:
         undone = [it.name for it in step.nodes.values() if not it.is_done]
         if undone:
             raise Fail(f"not done: {', '.join(undone)}")
         step.complete(sorted(step.nodes))
 
-    return processor_of("leads", init=begin, join=join)
+    return processor_of("leads", init=begin_with("x", "y", namespace="leaves"), join=join)
 
 
 def outer_graph() -> Graph:
@@ -576,9 +556,7 @@ async def test_jobs_may_be_three_deep() -> None:
         step.complete("all")
 
     middle = processor_of("middle", init=begin, join=join)
-    graph = Graph()
-    graph.node("m", namespace="middle")
-    job = JobRehearsal(graph, processors=[middle, leading()])
+    job = JobRehearsal(chain("m", namespace="middle"), processors=[middle, leading()])
     inner = await (await job.inner("m")).inner("a")
     await inner.fail("x")
     assert (job.state, inner.job_id) == (JobState.FAILED, "job-1/m/a")
