@@ -15,12 +15,11 @@ A job, whose nodes end in the order that the test chooses::
     await job.fail("test-1")
     assert job.states["deploy"] is NodeState.SKIPPED
 
-Start reading at ``rehearsal.py`` or at ``job_rehearsal.py``. ``simulated_process.py`` has the rules
-of steps and timers, and ``graph_state.py`` those of graphs.
+Start reading at ``rehearsal.py`` or at ``job_rehearsal.py``; ``graph_state.py`` has the rules of
+graphs.
 """
 
 from progressor.sdk.testing.job_rehearsal import JobRehearsal
-from progressor.sdk.testing.rehearsal import DueTimer, Rehearsal
-from progressor.sdk.testing.simulated_process import TakenStep
+from progressor.sdk.testing.rehearsal import DueTimer, Rehearsal, TakenStep
 
 __all__ = ("DueTimer", "JobRehearsal", "Rehearsal", "TakenStep")

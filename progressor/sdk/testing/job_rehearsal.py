@@ -414,7 +414,7 @@ class JobRehearsal:
         self._retry_count += 1
         self._deadline, self._has_expired = None, False
         if self._leader is not None and self._leader.status is ProcessStatus.ERROR:
-            self._leader.simulated.resume(with_timer=True)
+            self._leader._resume(with_timer=True)
         self._set_deadline(nodes_pb2.StartNodes(**due_to_wire(deadline)))
         failed, broken = self._graph.named(NodeState.FAILED), self._graph.named(*_BROKEN)
         self._graph.retry()
@@ -429,7 +429,7 @@ class JobRehearsal:
             if inner is not None and inner.state is JobState.FAILED:
                 await inner.retry()
             else:
-                await self._followers[name].simulated.restart()
+                await self._followers[name]._restart()
         return failed
 
     async def cancel(self, cause: str = "") -> None:
@@ -447,7 +447,7 @@ class JobRehearsal:
             return
         self._stop(JobState.CANCELLED, cause)
         if self._leader is not None:
-            self._leader.simulated.finish()
+            self._leader._finish()
 
     async def expire(self) -> None:
         """Let the deadline pass: the job fails with DEADLINE_EXCEEDED, and its nodes are cancelled.
@@ -573,7 +573,7 @@ class JobRehearsal:
             self._graph.end(name, NodeState.CANCELLED, error=error)
             follower, inner = self._followers.get(name), self._inner.get(name)
             if follower is not None and follower.status in _ACTIVE:
-                follower.simulated.break_from_outside(why)
+                follower._break_from_outside(why)
             if inner is not None and inner.state is JobState.RUNNING:
                 inner._stop(JobState.FAILED, why)
 
@@ -637,7 +637,7 @@ class JobRehearsal:
         if self._state is JobState.FAILED:
             self._resume()
             if self._leader is not None and self._leader.status is ProcessStatus.ERROR:
-                self._leader.simulated.resume(with_timer=False)
+                self._leader._resume(with_timer=False)
             if self._parent is not None:
                 outer, node = self._parent
                 outer._reopen(node)
@@ -666,7 +666,7 @@ class JobRehearsal:
         """Fail the job, its leader, and its node in the outer job."""
         self._stop(JobState.FAILED, detail)
         if self._leader is not None:
-            self._leader.simulated.break_from_outside(detail)
+            self._leader._break_from_outside(detail)
         if self._parent is None:
             return
         outer, node = self._parent

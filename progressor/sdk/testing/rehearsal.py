@@ -1,18 +1,32 @@
-"""A process in memory: its processor's handlers run its steps, and the test moves the clock."""
+"""A process in memory: its processor's handlers run its steps, and the test moves the clock.
+
+A step is saved as a whole or not at all; `progressor.domain.processes.settlement` decides what a
+failure or a rejection means. The clock moves by the pauses between attempts, without jitter. There
+is one caller, so no task waits for another.
+"""
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping
-from typing import Generic
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Generic
 
+import grpc
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.domain.processes.task import TaskType
+from progressor.domain.processes import task as domain
+from progressor.domain.processes.intent import Failed, Rejected
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.settlement import Break, Fail, Remove, Retry, settle
 from progressor.sdk.codec.codecs import Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import (
     Seconds,
+    duration_from_wire,
+    instant_from_wire,
     instant_to_wire,
     object_from_wire,
     object_to_wire,
@@ -21,22 +35,33 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.testing.simulated_process import (
-    Observer,
-    SimulatedProcess,
-    TakenStep,
-    Task,
-)
-from progressor.sdk.values.jobs import NodeOutcome
+from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
 from progressor.sdk.values.namespaces import NamespaceConfig
-from progressor.sdk.values.processes import Event, ProcessStatus, Reply, read_event
-from progressor.v1 import types_pb2
+from progressor.sdk.values.processes import (
+    Event,
+    ProcessStatus,
+    Reply,
+    TaskError,
+    TaskType,
+    read_event,
+)
+from progressor.v1 import nodes_pb2, types_pb2
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.processes import TASK_TYPE_TO_WIRE
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 """The default start of the clock."""
 
 TIMERS_MAX = 10_000
 """Timers that one call of `Rehearsal.advance` runs."""
+
+
+_CODES = {status_number(it): it for it in grpc.StatusCode}
+_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED")
+
+Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
+"""Called after each change of a process, with the nodes that its step starts; None: none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +71,74 @@ class DueTimer:
     due_at: dt.datetime
     args: Payload
     remove: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TakenStep:
+    """A task of a rehearsal that has ended, with a response or an error.
+
+    ``rejected``: the error is a rejection by the handler, not a failure.
+    """
+
+    task_id: int
+    type: TaskType
+    ended_at: dt.datetime
+    attempt_count: int
+    response: Payload
+    error: TaskError | None
+    rejected: bool
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Task:
+    """A task, and, once it has ended, how; `attempt` counts up."""
+
+    key: ProcessKey
+    task_id: int
+    task_type: domain.TaskType
+    args: bytes
+    scheduled_at: dt.datetime
+    first_started_at: dt.datetime
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    nodes: Sequence[NodeOutcome] = ()
+    history_range: types_pb2.HistoryRange | None = None
+    attempt: int = 1
+    broken_by: int | None = None
+    response: bytes = b""
+    error: domain.TaskError | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Timer:
+    """The timer as it was set, and its attempts."""
+
+    message: types_pb2.SetTimer
+    due_at: dt.datetime
+    task_id: int
+    attempt: int = 1
+    first_at: dt.datetime | None = None
+
+    def again(self, not_before: dt.datetime) -> "Timer":
+        """Return a new timer, due at the same instant, or at `not_before` if that is later."""
+        due_at = max(self.due_at, not_before)
+        return Timer(message=self.message, due_at=due_at, task_id=self.task_id)
+
+
+class _InlineExecutor(Executor):
+    """Runs plain handlers in the thread of the test."""
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,  # noqa: ANN401  # as of an Executor
+        **kwargs: Any,  # noqa: ANN401  # as of an Executor
+    ) -> "Future[Any]":
+        """Run a function, and return a future with its result; raise what the function raises."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
 
 
 class Rehearsal(Generic[State]):
@@ -77,13 +170,29 @@ class Rehearsal(Generic[State]):
         self._process_id = process_id
         self._codec, self._state_type = processor.codec, processor.state_type
         self._namespace = processor.name if config is None else config.name
-        # For `SimulatedJob`, which changes it as the engine does.
-        self.simulated = SimulatedProcess(
-            processor,
-            config=config or NamespaceConfig(name=processor.name, processor_targets=()),
-            now=starts_at,
-            observer=observer,
+        config = config or NamespaceConfig(name=processor.name, processor_targets=())
+        self._processor, self._config, self._observer = processor, config, observer
+        self._policies = Namespace(
+            name=config.name,
+            processor_targets=(),
+            retry_policy=config.retry_policy,
+            retry_policies={
+                domain.TaskType(it): policy for it, policy in config.retry_policies.items()
+            },
+            exhausted_call_fails_alone=config.exhausted_call_fails_alone,
         )
+        self._task_ids = itertools.count(1)
+        self._now = starts_at
+        self._process: types_pb2.Process | None = None
+        self._result = b""
+        self._history: list[types_pb2.Event] = []
+        self._timer: Timer | None = None
+        # The timer that broke the process, while that is in error.
+        self._breaking_timer: Timer | None = None
+        # The timer that the process had when it was broken from outside, while it is in error.
+        self._suspended_timer: Timer | None = None
+        self._removed_by_request = False
+        self._steps: list[TakenStep] = []
 
     @property
     def process_id(self) -> str:
@@ -93,33 +202,29 @@ class Rehearsal(Generic[State]):
     @property
     def now(self) -> dt.datetime:
         """The time of the clock."""
-        return self.simulated.now
+        return self._now
 
     @property
     def status(self) -> ProcessStatus:
         """The status of the process; UNSPECIFIED: not started, or removed."""
-        process = self.simulated.process
-        return ProcessStatus.from_number(0 if process is None else process.status)
+        return ProcessStatus.from_number(0 if self._process is None else self._process.status)
 
     @property
     def detail(self) -> str:
         """Why the process is in error; "" otherwise."""
-        process = self.simulated.process
-        return "" if process is None else process.detail
+        return "" if self._process is None else self._process.detail
 
     @property
     def state(self) -> State | None:
         """The state of the process, of the processor's state type; None: it has none."""
-        process = self.simulated.process
-        data = b"" if process is None else process.aux_state
+        data = b"" if self._process is None else self._process.aux_state
         state: State | None = self._codec.decode(data, self._state_type)
         return state
 
     @property
     def metadata(self) -> dict[str, Payload]:
         """The metadata of the process."""
-        process = self.simulated.process
-        return {} if process is None else object_from_wire(process.metadata)
+        return {} if self._process is None else object_from_wire(self._process.metadata)
 
     @property
     def result(self) -> Payload:
@@ -132,7 +237,7 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: The result is not a `kind`, or there is none and `kind` does not admit None.
         """
-        return decoded(self._codec, self.simulated.result, kind)
+        return decoded(self._codec, self._result, kind)
 
     @property
     def events(self) -> list[Payload]:
@@ -145,22 +250,22 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: An event is not a `kind`.
         """
-        return [decoded(self._codec, it.payload, kind) for it in self.simulated.history]
+        return [decoded(self._codec, it.payload, kind) for it in self._history]
 
     @property
     def history(self) -> tuple[Event, ...]:
         """The emitted events as recorded."""
-        return tuple(read_event(it, self._codec) for it in self.simulated.history)
+        return tuple(read_event(it, self._codec) for it in self._history)
 
     @property
     def removed_by_request(self) -> bool:
         """Whether `remove` deleted the process, not a step of its own."""
-        return self.simulated.process is None and self.simulated.removed_by_request
+        return self._process is None and self._removed_by_request
 
     @property
     def timer(self) -> DueTimer | None:
         """The timer of the process; None: none."""
-        timer = self.simulated.timer
+        timer = self._timer
         if timer is None:
             return None
         return DueTimer(
@@ -172,7 +277,7 @@ class Rehearsal(Generic[State]):
     @property
     def steps(self) -> tuple[TakenStep, ...]:
         """The tasks that have ended, in order; also those of a removed process."""
-        return tuple(self.simulated.steps)
+        return tuple(self._steps)
 
     async def start(
         self,
@@ -192,10 +297,10 @@ class Rehearsal(Generic[State]):
             RejectedError: The handler rejected the request; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
-        if self.simulated.process is not None:
+        if self._process is not None:
             raise errors.ProcessAlreadyExistsError(self._namespace, self._process_id)
         now = instant_to_wire(self.now)
-        self.simulated.process = types_pb2.Process(
+        self._process = types_pb2.Process(
             namespace=self._namespace,
             process_id=self._process_id,
             status=types_pb2.PROCESS_STATUS_INIT,
@@ -203,7 +308,7 @@ class Rehearsal(Generic[State]):
             status_changed_at=now,
             metadata=optional(object_to_wire, metadata),
         )
-        ended = await self._ask(TaskType.INIT, args, context, nodes=nodes)
+        ended = await self._ask(domain.TaskType.INIT, args, context, nodes=nodes)
         return self._reply_of(ended, response_type)
 
     async def call(
@@ -223,7 +328,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        return self._reply_of(await self._ask(TaskType.CALL, args, context), response_type)
+        return self._reply_of(await self._ask(domain.TaskType.CALL, args, context), response_type)
 
     async def notify(
         self, args: Payload = None, *, context: Mapping[str, str] | None = None
@@ -236,7 +341,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        await self._ask(TaskType.NOTIFY, args, context)
+        await self._ask(domain.TaskType.NOTIFY, args, context)
 
     async def repair(
         self,
@@ -254,7 +359,7 @@ class Rehearsal(Generic[State]):
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        return self._reply_of(await self._ask(TaskType.REPAIR, args, context), response_type)
+        return self._reply_of(await self._ask(domain.TaskType.REPAIR, args, context), response_type)
 
     async def simple_repair(self) -> None:
         """Resume the process without its handler; a timer that broke it runs again now.
@@ -263,13 +368,13 @@ class Rehearsal(Generic[State]):
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
-        breaking_timer = self.simulated.breaking_timer
+        breaking_timer = self._breaking_timer
         if breaking_timer is None:
-            self.simulated.recover()
-            await self.simulated.observed(None)
+            self._recover()
+            await self._observed(None)
         else:
-            self.simulated.timer = breaking_timer.again(self.now)
-            await self.simulated.run_timer()
+            self._timer = breaking_timer.again(self.now)
+            await self.run_timer()
 
     async def join(self, nodes: Iterable[NodeOutcome]) -> None:
         """Run the join handler of the process, a leader, with the outcomes of all nodes.
@@ -280,7 +385,7 @@ class Rehearsal(Generic[State]):
             ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It no longer runs.
         """
         self._expect_running()
-        await self._ask(TaskType.JOIN, None, None, nodes=nodes)
+        await self._ask(domain.TaskType.JOIN, None, None, nodes=nodes)
 
     async def remove(self) -> None:
         """Remove the process; `steps` are kept.
@@ -289,7 +394,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_process()
-        await self.simulated.remove(by_request=True)
+        await self._remove(by_request=True)
 
     async def run_timer(self) -> None:
         """Move the clock forward to the timer's due time, and run the timer.
@@ -299,10 +404,27 @@ class Rehearsal(Generic[State]):
         Raises:
             ValueError: The process has no timer.
         """
-        if self.simulated.timer is None:
+        timer = self._timer
+        if timer is None:
             message = f"process {self._process_id!r} has no timer to run"
             raise ValueError(message)
-        await self.simulated.run_timer()
+        self._now, self._timer = max(self._now, timer.due_at), None
+        if timer.message.remove:
+            await self._remove()
+            return
+        timer.first_at = timer.first_at or self._now
+        has_range = timer.message.HasField("history_range")
+        task = Task(
+            key=self._key(),
+            task_id=timer.task_id,
+            task_type=domain.TaskType.TIMEOUT,
+            args=timer.message.args,
+            history_range=timer.message.history_range if has_range else None,
+            scheduled_at=timer.due_at,
+            attempt=timer.attempt,
+            first_started_at=timer.first_at,
+        )
+        await self._run(task, timer)
 
     async def advance(self, by: Seconds = 0) -> int:
         """Move the clock, and run each timer at its due time; return how many ran.
@@ -313,28 +435,27 @@ class Rehearsal(Generic[State]):
         Raises:
             RuntimeError: `TIMERS_MAX` timers have run, and another is due.
         """
-        simulated = self.simulated
-        until, count = simulated.now + timedelta_of(by), 0
-        while simulated.timer is not None and simulated.timer.due_at <= until:  # TIMERS_MAX at most
+        until, count = self._now + timedelta_of(by), 0
+        while self._timer is not None and self._timer.due_at <= until:  # TIMERS_MAX at most
             if count == TIMERS_MAX:
                 message = f"{TIMERS_MAX} timers have run, and another is due until {until}"
                 raise RuntimeError(message)
-            await simulated.run_timer()
+            await self.run_timer()
             count += 1
-        simulated.now = max(simulated.now, until)
+        self._now = max(self._now, until)
         return count
 
     async def _ask(
         self,
-        task_type: TaskType,
+        task_type: domain.TaskType,
         args: Payload,
         context: Mapping[str, str] | None,
         *,
         nodes: Iterable[NodeOutcome] = (),
     ) -> Task:
         task = Task(
-            key=self.simulated.key,
-            task_id=self.simulated.next_task_id(),
+            key=self._key(),
+            task_id=next(self._task_ids),
             task_type=task_type,
             args=self._codec.encode(args),
             context=context or {},
@@ -343,7 +464,7 @@ class Rehearsal(Generic[State]):
             scheduled_at=self.now,
             first_started_at=self.now,
         )
-        await self.simulated.run(task)
+        await self._run(task)
         return task
 
     def _reply_of(self, task: Task, response_type: TypeForm[Decoded]) -> Reply[Decoded]:
@@ -361,16 +482,16 @@ class Rehearsal(Generic[State]):
             )
         failure = errors.StepFailure(broken_by=task.broken_by, code=error.code, reason=error.reason)
         arguments = (self._process_id, error.message, task.task_id, failure)
-        if task.task_type is TaskType.REPAIR:
+        if task.task_type is domain.TaskType.REPAIR:
             raise errors.RepairFailedError(*arguments)
         if "alone" in error.metadata:
             raise errors.TaskFailedError(*arguments)
         raise errors.ProcessFailedError(*arguments, own=True)
 
     def _expect_process(self) -> types_pb2.Process:
-        if self.simulated.process is None:
+        if self._process is None:
             raise errors.ProcessNotFoundError(self._namespace, self._process_id)
-        return self.simulated.process
+        return self._process
 
     def _expect_running(self) -> None:
         process = self._expect_process()
@@ -378,7 +499,7 @@ class Rehearsal(Generic[State]):
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is ProcessStatus.ERROR:
             broken_by = process.corrupted_by or None
-            found = (it.error for it in self.simulated.steps if it.task_id == broken_by)
+            found = (it.error for it in self._steps if it.task_id == broken_by)
             error = next(found, None)
             failure = errors.StepFailure(
                 broken_by=broken_by,
@@ -393,3 +514,236 @@ class Rehearsal(Generic[State]):
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is not ProcessStatus.ERROR:
             raise errors.ProcessIsRunningError(self._process_id)
+
+    def _key(self) -> ProcessKey:
+        return process_key(self._namespace, self._process_id)
+
+    async def _run(self, task: Task, timer: Timer | None = None) -> None:
+        """Run a task until it succeeds, is rejected or fails for good, and save its outcome.
+
+        The task of a `timer` is run once: to retry it, the timer is set again.
+        """
+        process = self._process
+        assert process is not None, "a task needs a process"
+        while True:  # ends with the policy's attempts
+            response = await self._processor.answer(self._request(task, process), _InlineExecutor())
+            refusal = refusal_of(response, task.task_type)
+            if refusal is None:
+                await self._save(process, task, response)
+                return
+            settlement = settle(task, refusal, namespace=self._policies, now=self._now, spread=0.0)
+            if not isinstance(settlement, Retry):
+                assert isinstance(settlement, Fail | Break | Remove), "nothing is saved"
+                task.error = settlement.error
+                if isinstance(settlement, Remove):
+                    # A rejected init creates no process.
+                    self._clear()
+                elif isinstance(settlement, Break):
+                    self._break_by(settlement.error.message, timer)
+                    process.corrupted_by = task.broken_by = task.task_id
+                await self._record(task, None)
+                return
+            task.attempt += 1
+            if timer is not None:
+                timer.due_at, timer.attempt = self._now + settlement.delay, task.attempt
+                self._timer = timer
+                return
+            self._now += settlement.delay
+
+    def _break_by(self, detail: str, timer: Timer | None = None) -> None:
+        """Set the process in error and cancel its timer; `timer` is the one that broke it."""
+        process = self._enter(types_pb2.PROCESS_STATUS_ERROR)
+        process.detail = detail
+        self._timer, self._breaking_timer = None, timer
+
+    def _break_from_outside(self, detail: str) -> None:
+        """Set the process in error without a step; `restart` sets its timer again."""
+        suspended = self._timer
+        self._break_by(detail)
+        self._suspended_timer = suspended
+
+    def _recover(self) -> None:
+        """Set the process running."""
+        self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
+        self._suspended_timer = None
+
+    def _resume(self, *, with_timer: bool) -> None:
+        """Set a broken process running; `with_timer`: a timer that broke it is due now."""
+        breaking_timer = self._breaking_timer
+        self._recover()
+        if breaking_timer is not None and with_timer:
+            self._timer = breaking_timer.again(self._now)
+
+    async def _restart(self) -> None:
+        """Resume a broken process, and run a timer that broke it; set a suspended one again."""
+        breaking_timer, suspended_timer = self._breaking_timer, self._suspended_timer
+        self._resume(with_timer=True)
+        if breaking_timer is not None:
+            await self.run_timer()
+        elif suspended_timer is not None:
+            self._timer = suspended_timer.again(self._now)
+
+    def _finish(self, result: bytes = b"") -> None:
+        """Finish the process and cancel its timer."""
+        self._timer, self._result = None, result
+        self._enter(types_pb2.PROCESS_STATUS_FINISHED)
+
+    async def _remove(self, *, by_request: bool = False) -> None:
+        """Remove the process, its history and its timer."""
+        self._clear()
+        self._removed_by_request = by_request
+        await self._observed(None)
+
+    async def _observed(self, started: nodes_pb2.StartNodes | None) -> None:
+        """Call the observer after a change."""
+        if self._observer is not None:
+            await self._observer(started)
+
+    def _request(self, task: Task, process: types_pb2.Process) -> pb.ProcessRequest:
+        request = pb.ProcessRequest(
+            process=process,
+            history=_in_range(self._history, task.history_range, self._config.history_last),
+            task=pb.ProcessorTask(
+                task_id=task.task_id,
+                type=TASK_TYPE_TO_WIRE[task.task_type],
+                args=task.args,
+                attempt=task.attempt,
+                token=task.task_id * 1_000 + task.attempt,
+                scheduled_at=instant_to_wire(task.scheduled_at),
+                caller_context=task.context,
+                nodes=[outcome_to_wire(it, self._codec) for it in task.nodes],
+            ),
+            deadline=instant_to_wire(self._now + self._config.step_timeout),
+        )
+        # A copy, so that a handler cannot change the process through the request.
+        return pb.ProcessRequest.FromString(request.SerializeToString())
+
+    async def _save(
+        self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
+    ) -> None:
+        for event in response.events:
+            process.last_event_id += 1
+            recorded = types_pb2.Event(
+                event_id=process.last_event_id,
+                payload=event.payload,
+                format_version=event.format_version,
+                task_id=task.task_id,
+                occurred_at=instant_to_wire(self._now),
+            )
+            if event.HasField("metadata"):
+                recorded.metadata.CopyFrom(event.metadata)
+            self._history.append(recorded)
+        if response.HasField("aux_state"):
+            process.aux_state = response.aux_state
+        if response.HasField("metadata"):
+            process.metadata.CopyFrom(response.metadata)
+        self._recover()
+        match response.WhichOneof("action"):
+            case "remove":
+                self._clear()
+            case "complete":
+                self._finish(response.complete.result)
+            case _:
+                self._change_timer(task, response)
+        self._breaking_timer = None
+        task.response = response.response
+        starts_nodes = response.HasField("start_nodes")
+        await self._record(task, response.start_nodes if starts_nodes else None)
+
+    def _change_timer(self, task: Task, response: pb.ProcessResponse) -> None:
+        match response.WhichOneof("timer"):
+            case "set_timer":
+                message = response.set_timer
+                due_at = (
+                    instant_from_wire(message.at)
+                    if message.HasField("at")
+                    else self._now + duration_from_wire(message.after)
+                )
+                self._timer = Timer(message=message, due_at=due_at, task_id=next(self._task_ids))
+            case "unset_timer":
+                self._timer = None
+            case _:
+                if task.task_type is domain.TaskType.REPAIR and self._breaking_timer is not None:
+                    self._timer = self._breaking_timer.again(self._now)
+
+    def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:
+        process = self._process
+        assert process is not None, "a settled task has a process"
+        if process.status != status:
+            process.previous_status, process.status = process.status, status
+            process.status_changed_at.CopyFrom(instant_to_wire(self._now))
+        process.ClearField("corrupted_by")
+        return process
+
+    def _clear(self) -> None:
+        self._process = self._timer = self._breaking_timer = self._suspended_timer = None
+        self._history, self._result = [], b""
+        self._removed_by_request = False
+
+    async def _record(self, task: Task, started: nodes_pb2.StartNodes | None) -> None:
+        error: TaskError | None = None
+        if task.error is not None:
+            error = TaskError(
+                code=task.error.code, reason=task.error.reason, message=task.error.message
+            )
+        taken = TakenStep(
+            task_id=task.task_id,
+            type=TaskType(task.task_type),
+            ended_at=self._now,
+            attempt_count=task.attempt,
+            response=self._codec.decode(task.response),
+            error=error,
+            rejected=task.error is not None and task.error.rejected,
+        )
+        self._steps.append(taken)
+        await self._observed(started)
+
+
+def refusal_of(
+    response: pb.ProcessResponse, task_type: domain.TaskType
+) -> Failed | Rejected | None:
+    """Return how a step failed or was rejected, by its answer; None: it succeeded."""
+    match response.WhichOneof("action"):
+        case "reject" if task_type in {domain.TaskType.TIMEOUT, domain.TaskType.JOIN}:
+            return Failed(
+                code=status_number(grpc.StatusCode.INTERNAL),
+                reason="INVALID_ANSWER",
+                message=f"reject: a {task_type} has no caller to refuse",
+                retryable=False,
+            )
+        case "reject":
+            reject = response.reject
+            return Rejected(
+                code=reject.code,
+                reason=reject.reason,
+                message=reject.message,
+                metadata=dict(reject.metadata),
+            )
+        case "failure":
+            failure = response.failure
+            code = _CODES[failure.code or status_number(grpc.StatusCode.UNKNOWN)]
+            return Failed(
+                code=status_number(code),
+                reason=failure.reason or code.name,
+                message=failure.message,
+                retryable=code.name in _RETRYABLE,
+                retry_after=duration_from_wire(failure.retry_after),
+            )
+        case _:
+            return None
+
+
+def _in_range(
+    history: Sequence[types_pb2.Event],
+    requested: types_pb2.HistoryRange | None,
+    last: int | None,
+) -> Sequence[types_pb2.Event]:
+    """Return the part of a history that was requested, or else the namespace's default."""
+    if requested is None:
+        return history if last is None else history[len(history) - min(last, len(history)) :]
+    after = requested.after
+    if requested.direction == types_pb2.DIRECTION_BACKWARD:
+        found = [it for it in reversed(history) if not after or it.event_id < after]
+    else:
+        found = [it for it in history if it.event_id > after]
+    return found[: requested.limit] if requested.HasField("limit") else found
