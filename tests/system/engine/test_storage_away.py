@@ -175,22 +175,21 @@ class TestLostLater:
         assert [event.payload for event in (await env.client.get("p")).history] == [b"fired"]
 
 
-class TestLostForLongerThanTheLease:
-    async def test_steps_in_hand_are_abandoned_and_tried_again(
-        self, conninfo: str, mortal: Cluster
-    ) -> None:
-        async with (
-            running_replica(conninfo) as replica,
-            open_env(replica, one_at_a_time=False) as env,
-        ):
-            await env.running("p", Hang(), Answer())
-            async with asyncio.TaskGroup() as group:
-                waiting = group.create_task(env.client.call("p", b"1"))
-                await env.asked("p", 2)
-                await kill(mortal)
-                await env.points.wait("abandoned", key=env.key("p"))
-                await bring_back(mortal)
+async def test_steps_in_hand_are_retried_where_storage_is_away_for_longer_than_the_lease(
+    conninfo: str, mortal: Cluster
+) -> None:
+    async with (
+        running_replica(conninfo) as replica,
+        open_env(replica, one_at_a_time=False) as env,
+    ):
+        await env.running("p", Hang(), Answer())
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(env.client.call("p", b"1"))
+            await env.asked("p", 2)
+            await kill(mortal)
+            await env.points.wait("abandoned", key=env.key("p"))
+            await bring_back(mortal)
 
-            assert waiting.result().response == b"1"
-            assert env.asked_for("p")[2].task.attempt in {1, 2}
-            assert (await env.client.get("p")).process.last_event_id == 1
+        assert waiting.result().response == b"1"
+        assert env.asked_for("p")[2].task.attempt in {1, 2}
+        assert (await env.client.get("p")).process.last_event_id == 1

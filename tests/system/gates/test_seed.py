@@ -43,20 +43,19 @@ def version(number: str) -> Constraints:
     return constraints(order=(DATABASE, number))
 
 
-class TestRunAt:
-    async def test_no_task_begins_before_its_instant_and_each_does_without_a_scan(
-        self, gated: Gated
-    ) -> None:
-        await gated.running(*names())
-        first = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
-        run_at = {name: first + dt.timedelta(milliseconds=10 * i) for i, name in enumerate(names())}
-        async with asyncio.TaskGroup() as group:
-            for name in names():
-                group.create_task(gated.answered(name, constraints(run_at=run_at[name])))
-
+async def test_no_task_begins_before_its_instant_and_each_does_without_a_scan(
+    gated: Gated,
+) -> None:
+    await gated.running(*names())
+    first = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
+    run_at = {name: first + dt.timedelta(milliseconds=10 * i) for i, name in enumerate(names())}
+    async with asyncio.TaskGroup() as group:
         for name in names():
-            (begun,) = gated.begun(name)
-            assert begun.at >= run_at[name].timestamp()
+            group.create_task(gated.answered(name, constraints(run_at=run_at[name])))
+
+    for name in names():
+        (begun,) = gated.begun(name)
+        assert begun.at >= run_at[name].timestamp()
 
 
 class TestVersionOrder:
@@ -186,164 +185,155 @@ class TestSoManyOfARollout:
             assert gated.at_once([name for name in names() if databases[name] == database]) == 1
 
 
-class TestAllOrNone:
-    async def test_whoever_crosses_over_both_passes_in_the_end(self, gated: Gated) -> None:
-        wanted = {
-            name: tuple({f"g{number % 4}", f"g{(number // 4 + number) % 4}"})
-            for number, name in enumerate(names())
-        }
-        await gated.running(*names())
-        async with asyncio.TaskGroup() as group:
-            for name in names() * 3:
-                # In whatever order they are named.
-                group.create_task(gated.answered(name, constraints(*wanted[name])))
+async def test_tasks_that_want_gates_crosswise_all_pass_in_the_end(gated: Gated) -> None:
+    wanted = {
+        name: tuple({f"g{number % 4}", f"g{(number // 4 + number) % 4}"})
+        for number, name in enumerate(names())
+    }
+    await gated.running(*names())
+    async with asyncio.TaskGroup() as group:
+        for name in names() * 3:
+            # In whatever order they are named.
+            group.create_task(gated.answered(name, constraints(*wanted[name])))
 
-        assert len(gated.begun()) == 3 * COUNT
-        for number in range(4):
-            assert gated.at_once([each for each in names() if f"g{number}" in wanted[each]]) == 1
+    assert len(gated.begun()) == 3 * COUNT
+    for number in range(4):
+        assert gated.at_once([each for each in names() if f"g{number}" in wanted[each]]) == 1
 
 
-class TestPriority:
-    async def test_the_highest_goes_first_and_of_two_alike_the_older_one(
-        self, gated: Gated
-    ) -> None:
-        priorities = {"p5": 5, "p3": 3, "p1": 1, "q0": 0, "q1": 1, "q5": 5}
-        (hang,) = await gated.held("first")
-        await gated.running(*priorities)
-        await gated.call("first", constraints(DATABASE))
-        await gated.has_begun("first")
-        tasks = [
-            (name, await gated.call(name, constraints(DATABASE, priority=priority)))
-            for name, priority in priorities.items()
-        ]
-        line = await gated.line(DATABASE)
-        hang.released.set()
-        await gated.finished(*tasks)
+async def test_the_highest_priority_goes_first_and_of_two_alike_the_older_one(gated: Gated) -> None:
+    priorities = {"p5": 5, "p3": 3, "p1": 1, "q0": 0, "q1": 1, "q5": 5}
+    (hang,) = await gated.held("first")
+    await gated.running(*priorities)
+    await gated.call("first", constraints(DATABASE))
+    await gated.has_begun("first")
+    tasks = [
+        (name, await gated.call(name, constraints(DATABASE, priority=priority)))
+        for name, priority in priorities.items()
+    ]
+    line = await gated.line(DATABASE)
+    hang.released.set()
+    await gated.finished(*tasks)
 
-        in_order = ["p1", "q1", "p3", "q0", "p5", "q5"]
-        assert line == in_order
-        assert [note.process_id for note in gated.begun()] == ["first", *in_order]
+    in_order = ["p1", "q1", "p3", "q0", "p5", "q5"]
+    assert line == in_order
+    assert [note.process_id for note in gated.begun()] == ["first", *in_order]
 
 
 SOON = RetryPolicy(initial_interval=dt.timedelta(milliseconds=10), jitter=0.0)
 
 
-class TestHoldOfTheProcess:
-    @pytest.mark.parametrize(
-        "end",
-        [
-            answering(complete=Complete()),
-            answering(remove=RemoveProcess()),
-            broken(),
-        ],
-        ids=["finished", "removed", "broken"],
-    )
-    async def test_it_lasts_until_the_process_is(self, gated: Gated, end: Answer) -> None:
-        made = constraints(DATABASE, hold=GATE_HOLD_PROCESS)
-        hang = Hang(response=end.response)
-        gated.env.processor.on_process("p", answering(), Answer(), hang, Answer())
-        await gated.finished(("p", await gated.start("p", made)))
-        next_one = await gated.start("q", made)
-        # Its own tasks pass, those that name the gate as well.
-        passed = await gated.answered("p", made)
-        await gated.call("p", args=b"end")
-        await gated.has_begun("p", args=b"end")
-        state, holders = gated.state("q"), gated.holders()
-        hang.released.set()
-        await gated.finished(("q", next_one))
+@pytest.mark.parametrize(
+    "end",
+    [
+        answering(complete=Complete()),
+        answering(remove=RemoveProcess()),
+        broken(),
+    ],
+    ids=["finished", "removed", "broken"],
+)
+async def test_a_hold_of_the_process_lasts_until_it_ends(gated: Gated, end: Answer) -> None:
+    made = constraints(DATABASE, hold=GATE_HOLD_PROCESS)
+    hang = Hang(response=end.response)
+    gated.env.processor.on_process("p", answering(), Answer(), hang, Answer())
+    await gated.finished(("p", await gated.start("p", made)))
+    next_one = await gated.start("q", made)
+    # Its own tasks pass, those that name the gate as well.
+    passed = await gated.answered("p", made)
+    await gated.call("p", args=b"end")
+    await gated.has_begun("p", args=b"end")
+    state, holders = gated.state("q"), gated.holders()
+    hang.released.set()
+    await gated.finished(("q", next_one))
 
-        assert (passed, state, holders) == (CONSTRAINED, ["gates"], {DATABASE: 1})
-        assert gated.holders() == {DATABASE: 1}
-
-
-class TestTimers:
-    async def test_that_are_due_at_once_pass_one_by_one(self, gated: Gated) -> None:
-        made = timer(0.3, args=CONSTRAINED, constraints=constraints(DATABASE))
-        for name in names():
-            gated.env.processor.on_process(name, answering(set_timer=made), answering())
-        for name in names():
-            await gated.start(name, args=b"")
-        for name in names():
-            await gated.has_begun(name)
-        await gated.at_rest()
-
-        assert len(gated.begun()) == COUNT
-        assert gated.at_once() == 1
+    assert (passed, state, holders) == (CONSTRAINED, ["gates"], {DATABASE: 1})
+    assert gated.holders() == {DATABASE: 1}
 
 
-class TestRetry:
-    async def test_gives_the_gate_back_meanwhile_and_stands_in_line_again(
-        self, database: str, replicas: tuple[Replica, Replica]
-    ) -> None:
-        here, there = replicas
-        async with open_gated(database, here, there.address, retry_policy=SOON) as gated:
-            first = Hang(response=unavailable().response)
-            await gated.running("p", steps=[first, Answer()])
-            (second,) = await gated.held("q")
-            task = await gated.call("p", constraints(DATABASE))
-            await gated.has_begun("p")
-            behind = await gated.call("q", constraints(DATABASE))
-            first.released.set()
-            await gated.has_begun("q")
-            # Its retry is due by now, or soon; the gate is full.
-            await gated.until(lambda: gated.state("p") == ["gates"])
-            holders = gated.holders()
-            second.released.set()
-            await gated.finished(("q", behind), ("p", task))
+async def test_timers_that_are_due_at_once_pass_one_by_one(gated: Gated) -> None:
+    made = timer(0.3, args=CONSTRAINED, constraints=constraints(DATABASE))
+    for name in names():
+        gated.env.processor.on_process(name, answering(set_timer=made), answering())
+    for name in names():
+        await gated.start(name, args=b"")
+    for name in names():
+        await gated.has_begun(name)
+    await gated.at_rest()
 
-        assert holders == {DATABASE: 1}
-        assert [note.attempt for note in gated.begun("p")] == [1, 2]
-        assert gated.at_once() == 1
+    assert len(gated.begun()) == COUNT
+    assert gated.at_once() == 1
 
 
-class TestAProcess:
-    @pytest.mark.parametrize(
-        "end",
-        [
-            broken(),
-            answering(complete=Complete()),
-            answering(remove=RemoveProcess()),
-            reject(INVALID_ARGUMENT),
-        ],
-        ids=["broken", "finished", "removed", "rejected"],
-    )
-    async def test_whose_step_ends_it_gives_its_gates_back(self, gated: Gated, end: Answer) -> None:
-        hang = Hang(response=end.response)
-        await gated.running("p", steps=[hang, Answer()])
-        await gated.running("q")
-        await gated.call("p", constraints(DATABASE, ROLLOUT))
+async def test_a_retry_gives_the_gate_back_meanwhile_and_queues_again(
+    database: str, replicas: tuple[Replica, Replica]
+) -> None:
+    here, there = replicas
+    async with open_gated(database, here, there.address, retry_policy=SOON) as gated:
+        first = Hang(response=unavailable().response)
+        await gated.running("p", steps=[first, Answer()])
+        (second,) = await gated.held("q")
+        task = await gated.call("p", constraints(DATABASE))
         await gated.has_begun("p")
-        behind = await gated.call("q", constraints(DATABASE, ROLLOUT))
-        hang.released.set()
-        await gated.finished(("q", behind))
+        behind = await gated.call("q", constraints(DATABASE))
+        first.released.set()
+        await gated.has_begun("q")
+        # Its retry is due by now, or soon; the gate is full.
+        await gated.until(lambda: gated.state("p") == ["gates"])
+        holders = gated.holders()
+        second.released.set()
+        await gated.finished(("q", behind), ("p", task))
 
-        assert gated.ended_at("p") < gated.begun_at("q")
+    assert holders == {DATABASE: 1}
+    assert [note.attempt for note in gated.begun("p")] == [1, 2]
+    assert gated.at_once() == 1
 
 
-class TestCancel:
-    async def test_is_told_to_whoever_waits_wherever_they_are(
-        self, gated: Gated, replicas: tuple[Replica, Replica]
-    ) -> None:
-        (hang,) = await gated.held("first")
-        await gated.running("p")
-        await gated.call("first", constraints(DATABASE))
-        await gated.has_begun("first")
-        task = await gated.call("p", constraints(DATABASE), idempotency_key="k")
-        key = gated.env.key("p")
-        before = [replica.points.count("admitted", key=key) for replica in replicas]
-        async with asyncio.TaskGroup() as group:
-            waiting = [
-                group.create_task(
-                    refused(gated.answered("p", constraints(DATABASE), idempotency_key="k"))
-                )
-                for _ in range(4)
-            ]
-            for replica, count in zip(replicas, before, strict=True):
-                await replica.points.wait("admitted", count + 2, key=key)
-            await gated.cancel("p", task)
-        hang.released.set()
+@pytest.mark.parametrize(
+    "end",
+    [
+        broken(),
+        answering(complete=Complete()),
+        answering(remove=RemoveProcess()),
+        reject(INVALID_ARGUMENT),
+    ],
+    ids=["broken", "finished", "removed", "rejected"],
+)
+async def test_a_process_whose_step_ends_it_gives_its_gates_back(gated: Gated, end: Answer) -> None:
+    hang = Hang(response=end.response)
+    await gated.running("p", steps=[hang, Answer()])
+    await gated.running("q")
+    await gated.call("p", constraints(DATABASE, ROLLOUT))
+    await gated.has_begun("p")
+    behind = await gated.call("q", constraints(DATABASE, ROLLOUT))
+    hang.released.set()
+    await gated.finished(("q", behind))
 
-        assert [each.result() for each in waiting] == ["TASK_CANCELLED"] * 4
+    assert gated.ended_at("p") < gated.begun_at("q")
+
+
+async def test_a_cancellation_reaches_whoever_waits_on_any_replica(
+    gated: Gated, replicas: tuple[Replica, Replica]
+) -> None:
+    (hang,) = await gated.held("first")
+    await gated.running("p")
+    await gated.call("first", constraints(DATABASE))
+    await gated.has_begun("first")
+    task = await gated.call("p", constraints(DATABASE), idempotency_key="k")
+    key = gated.env.key("p")
+    before = [replica.points.count("admitted", key=key) for replica in replicas]
+    async with asyncio.TaskGroup() as group:
+        waiting = [
+            group.create_task(
+                refused(gated.answered("p", constraints(DATABASE), idempotency_key="k"))
+            )
+            for _ in range(4)
+        ]
+        for replica, count in zip(replicas, before, strict=True):
+            await replica.points.wait("admitted", count + 2, key=key)
+        await gated.cancel("p", task)
+    hang.released.set()
+
+    assert [each.result() for each in waiting] == ["TASK_CANCELLED"] * 4
 
 
 class TestCapacity:

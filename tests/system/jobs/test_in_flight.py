@@ -86,56 +86,55 @@ async def refused_or(jobs: JobEnv, job_id: str) -> str:
         return "cancelled"
 
 
-class TestDeadline:
-    async def test_fails_the_job_and_stops_its_nodes(self, jobs: JobEnv) -> None:
-        jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
-        jobs.hold("job", "ac")
-        await jobs.submit("job", TWO_AND_ONE, hold=False, timeout=SOON)
+async def test_a_deadline_fails_the_job_and_stops_its_nodes(jobs: JobEnv) -> None:
+    jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
+    jobs.hold("job", "ac")
+    await jobs.submit("job", TWO_AND_ONE, hold=False, timeout=SOON)
 
-        assert await jobs.ended("job") == "failed"
-        await jobs.become("job", {"b": "cancelled", "c": "cancelled"})
-        assert (await jobs.get("job")).job.detail == "DEADLINE_EXCEEDED"
-        await jobs.end("job", "a")
-        assert jobs.states("job")["a"] == "done"
-
-
-class TestRetry:
-    async def test_begins_the_failed_ones_again_and_what_they_kept(self, jobs: JobEnv) -> None:
-        jobs.hold("job", SEED_EXAMPLE, Answer(done()))
-        await jobs.submit("job", SEED_EXAMPLE, hold=False)
-        for name in "1235":
-            await jobs.end("job", name)
-        await jobs.end("job", "4", failing())
-        await jobs.end("job", "6")
-        await jobs.end("job", "8")
-        assert await jobs.ended("job") == "failed"
-
-        for name in "79":
-            jobs.release("job", name)
-        assert await jobs.retry("job") == ["4"]
-
-        assert await jobs.ended("job") == "done"
-        assert jobs.tasks("job/4") == [("init", "error", 1), ("init", "finished", 1)]
-        attempts = {node.name: node.attempt for node in (await jobs.get("job")).nodes}
-        assert attempts == {**dict.fromkeys(SEED_EXAMPLE, 1), "4": 2}
-        assert len(jobs.env.asked_for("job/1")) == 1
+    assert await jobs.ended("job") == "failed"
+    await jobs.become("job", {"b": "cancelled", "c": "cancelled"})
+    assert (await jobs.get("job")).job.detail == "DEADLINE_EXCEEDED"
+    await jobs.end("job", "a")
+    assert jobs.states("job")["a"] == "done"
 
 
-class TestRemove:
-    async def test_of_the_leader_stops_its_followers(self, jobs: JobEnv) -> None:
-        jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
-        jobs.hold("job", "ac")
-        await jobs.submit("job", TWO_AND_ONE, hold=False)
-        await jobs.asked("job", "a")
-        await jobs.env.settled("job/b")
+async def test_a_retry_begins_the_failed_nodes_again_and_those_they_kept_waiting(
+    jobs: JobEnv,
+) -> None:
+    jobs.hold("job", SEED_EXAMPLE, Answer(done()))
+    await jobs.submit("job", SEED_EXAMPLE, hold=False)
+    for name in "1235":
+        await jobs.end("job", name)
+    await jobs.end("job", "4", failing())
+    await jobs.end("job", "6")
+    await jobs.end("job", "8")
+    assert await jobs.ended("job") == "failed"
 
-        await jobs.env.client.remove("job")
-        await eventually(lambda: _status(jobs, "job/b") == "error")
-        assert await refused(jobs.get("job")) == "JOB_NOT_FOUND"
-        jobs.release("job", "a", answering(set_timer=timer(3600)).response)
+    for name in "79":
+        jobs.release("job", name)
+    assert await jobs.retry("job") == ["4"]
 
-        await eventually(lambda: _status(jobs, "job/a") == "error")
-        assert _status(jobs, "job/c") is None
+    assert await jobs.ended("job") == "done"
+    assert jobs.tasks("job/4") == [("init", "error", 1), ("init", "finished", 1)]
+    attempts = {node.name: node.attempt for node in (await jobs.get("job")).nodes}
+    assert attempts == {**dict.fromkeys(SEED_EXAMPLE, 1), "4": 2}
+    assert len(jobs.env.asked_for("job/1")) == 1
+
+
+async def test_a_removal_of_the_leader_stops_its_followers(jobs: JobEnv) -> None:
+    jobs.env.processor.on_process("job/b", answering(set_timer=timer(3600)))
+    jobs.hold("job", "ac")
+    await jobs.submit("job", TWO_AND_ONE, hold=False)
+    await jobs.asked("job", "a")
+    await jobs.env.settled("job/b")
+
+    await jobs.env.client.remove("job")
+    await eventually(lambda: _status(jobs, "job/b") == "error")
+    assert await refused(jobs.get("job")) == "JOB_NOT_FOUND"
+    jobs.release("job", "a", answering(set_timer=timer(3600)).response)
+
+    await eventually(lambda: _status(jobs, "job/a") == "error")
+    assert _status(jobs, "job/c") is None
 
 
 def _status(jobs: JobEnv, process_id: str) -> str | None:

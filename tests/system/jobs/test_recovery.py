@@ -182,24 +182,23 @@ class TestLeader:
         assert is_whole(jobs)
 
 
-class TestTarget:
-    async def test_that_stays_unreachable_fails_its_node_and_no_other(
-        self, database: str, second_replica: Replica
-    ) -> None:
-        async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
-            await jobs.target(elsewhere.target, patience=dt.timedelta(seconds=0.3))
-            await elsewhere.stop()
-            jobs.hold("job", "bcd")
-            nodes = [
-                nodes_pb2.NodeSpec(name="a", target=elsewhere.target),
-                *wire_nodes({"b": (), "c": ("a",), "d": ("b",)}),
-            ]
-            await jobs.submit("job", {}, nodes=nodes)
-            await jobs.end("job", "b")
-            await jobs.become("job", {"a": "failed", "c": "skipped"})
-            await jobs.end("job", "d")
+async def test_a_target_that_stays_unreachable_fails_its_node_and_no_other(
+    database: str, second_replica: Replica
+) -> None:
+    async with ScriptedProcessor() as elsewhere, open_jobs(database, second_replica) as jobs:
+        await jobs.target(elsewhere.target, patience=dt.timedelta(seconds=0.3))
+        await elsewhere.stop()
+        jobs.hold("job", "bcd")
+        nodes = [
+            nodes_pb2.NodeSpec(name="a", target=elsewhere.target),
+            *wire_nodes({"b": (), "c": ("a",), "d": ("b",)}),
+        ]
+        await jobs.submit("job", {}, nodes=nodes)
+        await jobs.end("job", "b")
+        await jobs.become("job", {"a": "failed", "c": "skipped"})
+        await jobs.end("job", "d")
 
-            assert await jobs.ended("job") == "failed"
-            told = {node.name: node for node in (await jobs.get("job")).nodes}
-            assert told["a"].error.reason == "TARGET_UNREACHABLE"
-            assert jobs.asked_for("job", "a") == []
+        assert await jobs.ended("job") == "failed"
+        told = {node.name: node for node in (await jobs.get("job")).nodes}
+        assert told["a"].error.reason == "TARGET_UNREACHABLE"
+        assert jobs.asked_for("job", "a") == []

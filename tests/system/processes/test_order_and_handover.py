@@ -145,25 +145,21 @@ class TestDueTime:
         assert history[-1].payload == b"last"
 
 
-class TestWhatItIsHanded:
-    async def test_its_own_step_timeout(self, env: Env) -> None:
-        quick = Duration(nanos=500_000_000)
-        await env.timed("p", Hang(), answering(b"fired"), after=0, step_timeout=quick)
-        await env.settled("p", 3)
+async def test_a_step_gets_the_timeout_of_its_own(env: Env) -> None:
+    quick = Duration(nanos=500_000_000)
+    await env.timed("p", Hang(), answering(b"fired"), after=0, step_timeout=quick)
+    await env.settled("p", 3)
 
-        first, second = env.asked_for("p")[1:]
-        assert (first.task.attempt, second.task.attempt) == (1, 2)
-        # The namespace would have waited for 30 s.
-        assert second.deadline.ToDatetime() - first.deadline.ToDatetime() < dt.timedelta(seconds=25)
+    first, second = env.asked_for("p")[1:]
+    assert (first.task.attempt, second.task.attempt) == (1, 2)
+    # The namespace would have waited for 30 s.
+    assert second.deadline.ToDatetime() - first.deadline.ToDatetime() < dt.timedelta(seconds=25)
 
 
-class TestRemove:
-    @pytest.mark.parametrize("after", [0.0, 0.05])
-    async def test_removes_the_process_without_asking_the_processor(
-        self, env: Env, after: float
-    ) -> None:
-        await env.timed("p", after=after, remove=True)
-        await env.points.wait("settled", key=env.key("p"), settlement="Remove")
+@pytest.mark.parametrize("after", [0.0, 0.05])
+async def test_a_removal_does_not_ask_the_processor(env: Env, after: float) -> None:
+    await env.timed("p", after=after, remove=True)
+    await env.points.wait("settled", key=env.key("p"), settlement="Remove")
 
-        assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
-        assert types_asked(env) == [TASK_TYPE_INIT]
+    assert (await refusal(env.client.get("p"))).reason == "PROCESS_NOT_FOUND"
+    assert types_asked(env) == [TASK_TYPE_INIT]

@@ -47,79 +47,75 @@ async def lenient(replica: Replica) -> AsyncIterator[Env]:
         yield env
 
 
-class TestReject:
-    async def test_reaches_the_caller_word_for_word(self, env: Env) -> None:
-        refused = Reject(
-            code=INVALID_ARGUMENT, message="no tea", reason="NO_TEA", metadata={"shelf": "3"}
-        )
-        await env.running("p", Answer(ProcessResponse(reject=refused)))
+async def test_a_reject_reaches_the_caller_word_for_word(env: Env) -> None:
+    refused = Reject(
+        code=INVALID_ARGUMENT, message="no tea", reason="NO_TEA", metadata={"shelf": "3"}
+    )
+    await env.running("p", Answer(ProcessResponse(reject=refused)))
 
-        status = await refusal(env.client.call("p"))
+    status = await refusal(env.client.call("p"))
 
-        assert (status.code, status.message) == (StatusCode.INVALID_ARGUMENT, "no tea")
-        assert (status.domain, status.reason) == ("processor", "NO_TEA")
-        assert status.metadata == {"shelf": "3"}
-
-
-class TestBreak:
-    async def test_cancels_the_timer_and_the_line_and_tells_their_callers(self, env: Env) -> None:
-        hang = Hang(response=broken().response)
-        await env.timed("p", hang)
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(refusal(env.client.call("p")))
-            await env.asked("p", 2)
-            waiting = [group.create_task(refusal(env.client.call("p"))) for _ in range(2)]
-            await env.points.wait("admitted", 4, key=env.key("p"))
-            hang.released.set()
-
-        breaker = first.result().metadata["task_id"]
-        for status in (each.result() for each in waiting):
-            assert (status.code, status.reason) == FAILED
-            assert status.metadata["broken_by"] == breaker
-            assert status.metadata["detail"] == "it broke"
-        snapshot = await env.client.get("p")
-        assert (snapshot.timer, snapshot.waits) == (None, ())
-        assert [task.status for task in await tasks_of(env)] == [
-            TaskStatus.FINISHED, TaskStatus.CANCELLED, TaskStatus.ERROR,
-            TaskStatus.CANCELLED, TaskStatus.CANCELLED,
-        ]  # fmt: skip
+    assert (status.code, status.message) == (StatusCode.INVALID_ARGUMENT, "no tea")
+    assert (status.domain, status.reason) == ("processor", "NO_TEA")
+    assert status.metadata == {"shelf": "3"}
 
 
-class TestComplete:
-    async def test_cancels_waiting_calls_and_tells_their_callers(self, env: Env) -> None:
-        hang = Hang(response=response(complete=Complete()))
-        await env.running("p", hang)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(env.client.call("p"))
-            await env.asked("p", 2)
-            waiting = [group.create_task(refusal(env.client.call("p"))) for _ in range(3)]
-            await env.points.wait("admitted", 5, key=env.key("p"))
-            hang.released.set()
-
-        told = {(each.result().code, each.result().reason) for each in waiting}
-        assert told == {(StatusCode.FAILED_PRECONDITION, "PROCESS_FINISHED")}
-        assert [task.status for task in await tasks_of(env)][2:] == [TaskStatus.CANCELLED] * 3
-        assert len(env.asked_for("p")) == 2
-
-
-class TestSimpleRepair:
-    async def test_runs_the_timer_that_broke_the_process_and_then_it_is_running(
-        self, env: Env
-    ) -> None:
-        hang = Hang(response=response(b"ran"))
-        await env.timed("p", broken(), hang, after=0, args=b"tick")
-        await env.settled("p", 2)
-
-        repaired = await env.client.simple_repair("p")
-        await env.asked("p", 3)
-        during = await process_of(env)
+async def test_a_break_cancels_the_timer_and_the_queue_and_notifies_their_callers(env: Env) -> None:
+    hang = Hang(response=broken().response)
+    await env.timed("p", hang)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(refusal(env.client.call("p")))
+        await env.asked("p", 2)
+        waiting = [group.create_task(refusal(env.client.call("p"))) for _ in range(2)]
+        await env.points.wait("admitted", 4, key=env.key("p"))
         hang.released.set()
-        await env.settled("p", 3)
 
-        assert env.asked_for("p")[2].task.task_id == repaired.task_id
-        assert env.asked_for("p")[2].task.args == b"tick"
-        assert during.status is ProcessStatus.ERROR
-        assert (await process_of(env)).status is ProcessStatus.RUNNING
+    breaker = first.result().metadata["task_id"]
+    for status in (each.result() for each in waiting):
+        assert (status.code, status.reason) == FAILED
+        assert status.metadata["broken_by"] == breaker
+        assert status.metadata["detail"] == "it broke"
+    snapshot = await env.client.get("p")
+    assert (snapshot.timer, snapshot.waits) == (None, ())
+    assert [task.status for task in await tasks_of(env)] == [
+        TaskStatus.FINISHED, TaskStatus.CANCELLED, TaskStatus.ERROR,
+        TaskStatus.CANCELLED, TaskStatus.CANCELLED,
+    ]  # fmt: skip
+
+
+async def test_completion_cancels_waiting_calls_and_notifies_their_callers(env: Env) -> None:
+    hang = Hang(response=response(complete=Complete()))
+    await env.running("p", hang)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(env.client.call("p"))
+        await env.asked("p", 2)
+        waiting = [group.create_task(refusal(env.client.call("p"))) for _ in range(3)]
+        await env.points.wait("admitted", 5, key=env.key("p"))
+        hang.released.set()
+
+    told = {(each.result().code, each.result().reason) for each in waiting}
+    assert told == {(StatusCode.FAILED_PRECONDITION, "PROCESS_FINISHED")}
+    assert [task.status for task in await tasks_of(env)][2:] == [TaskStatus.CANCELLED] * 3
+    assert len(env.asked_for("p")) == 2
+
+
+async def test_simple_repair_runs_the_timer_that_broke_the_process_and_then_it_is_running(
+    env: Env,
+) -> None:
+    hang = Hang(response=response(b"ran"))
+    await env.timed("p", broken(), hang, after=0, args=b"tick")
+    await env.settled("p", 2)
+
+    repaired = await env.client.simple_repair("p")
+    await env.asked("p", 3)
+    during = await process_of(env)
+    hang.released.set()
+    await env.settled("p", 3)
+
+    assert env.asked_for("p")[2].task.task_id == repaired.task_id
+    assert env.asked_for("p")[2].task.args == b"tick"
+    assert during.status is ProcessStatus.ERROR
+    assert (await process_of(env)).status is ProcessStatus.RUNNING
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])

@@ -114,22 +114,21 @@ async def test_a_page_without_the_state_holds_an_event_of_any_size_beside_it(env
     assert (with_state.process.state, without.process.state) == (payload, None)
 
 
-class TestTrace:
-    async def test_has_every_task_with_its_times_and_events(self, env: Env) -> None:
-        await env.running("p", answering(b"e1", b"e2", response=b"r"))
-        await env.client.call("p", b"a", idempotency_key="k", context={"c": "1"})
+async def test_a_trace_has_every_task_with_its_times_and_events(env: Env) -> None:
+    await env.running("p", answering(b"e1", b"e2", response=b"r"))
+    await env.client.call("p", b"a", idempotency_key="k", context={"c": "1"})
 
-        init, call = (await env.client.trace("p")).tasks
+    init, call = (await env.client.trace("p")).tasks
 
-        assert (init.type, call.type) == ("init", "call")
-        assert (call.args, call.response, call.idempotency_key) == (b"a", b"r", "k")
-        assert (call.context, call.attempt_count) == ({"c": "1"}, 1)
-        assert [event.event_id for event in call.events] == [1, 2]
-        assert call.scheduled_at is not None
-        assert call.started_at is not None
-        assert call.finished_at is not None
-        assert call.created_at <= call.scheduled_at <= call.started_at <= call.finished_at
-        assert call.finished_at == call.events[0].occurred_at
+    assert (init.type, call.type) == ("init", "call")
+    assert (call.args, call.response, call.idempotency_key) == (b"a", b"r", "k")
+    assert (call.context, call.attempt_count) == ({"c": "1"}, 1)
+    assert [event.event_id for event in call.events] == [1, 2]
+    assert call.scheduled_at is not None
+    assert call.started_at is not None
+    assert call.finished_at is not None
+    assert call.created_at <= call.scheduled_at <= call.started_at <= call.finished_at
+    assert call.finished_at == call.events[0].occurred_at
 
 
 THEN = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, tzinfo=dt.UTC)

@@ -173,30 +173,28 @@ class TestDeadline:
         assert answer.response == b"1"
 
 
-class TestACallerWhoGoesAway:
-    async def test_takes_nothing_back_from_a_running_step(self, env: Env) -> None:
-        await env.running("p", hang := Hang())
-        caller = asyncio.ensure_future(env.client.call("p", b"1", idempotency_key="k"))
-        await env.asked("p", 2)
-        caller.cancel()
-        await asyncio.wait({caller})
+async def test_a_caller_who_goes_away_takes_nothing_back_from_a_running_step(env: Env) -> None:
+    await env.running("p", hang := Hang())
+    caller = asyncio.ensure_future(env.client.call("p", b"1", idempotency_key="k"))
+    await env.asked("p", 2)
+    caller.cancel()
+    await asyncio.wait({caller})
+    hang.released.set()
+
+    answer = await env.client.await_task("p", idempotency_key="k")
+
+    assert answer.response == b"1"
+
+
+async def test_await_task_of_a_task_in_line_waits_for_its_turn(env: Env) -> None:
+    hang, _ = await env.busy("p")
+    accepted = await env.client.call("p", b"2", accept_only=True)
+    async with asyncio.TaskGroup() as group:
+        awaited = group.create_task(env.client.await_task("p", task_id=accepted.task_id))
+        await env.points.wait("awaited", key=env.key("p"))
         hang.released.set()
 
-        answer = await env.client.await_task("p", idempotency_key="k")
-
-        assert answer.response == b"1"
-
-
-class TestAwaitTask:
-    async def test_of_a_task_in_line_waits_for_its_turn(self, env: Env) -> None:
-        hang, _ = await env.busy("p")
-        accepted = await env.client.call("p", b"2", accept_only=True)
-        async with asyncio.TaskGroup() as group:
-            awaited = group.create_task(env.client.await_task("p", task_id=accepted.task_id))
-            await env.points.wait("awaited", key=env.key("p"))
-            hang.released.set()
-
-        assert awaited.result().response == b"2"
+    assert awaited.result().response == b"2"
 
 
 class TestGetThatAwaitsInit:
@@ -254,17 +252,16 @@ async def test_remove_tells(env: Env, waiter: str) -> None:
     assert (status.code, status.reason) == (StatusCode.ABORTED, "PROCESS_REMOVED")
 
 
-class TestAStepInFlight:
-    async def test_of_a_removed_process_does_not_touch_its_successor(
-        self, replica: Replica
-    ) -> None:
-        # The step of the old process hangs while the new one of the same id begins.
-        async with open_env(replica, one_at_a_time=False) as env:
-            hang, task_id = await env.busy("p", answer=response(b"old", aux_state=b"old"))
-            await env.client.remove("p")
-            await env.running("p")
-            hang.released.set()
-            await env.points.wait("fenced", key=env.key("p"), task_id=task_id)
+async def test_a_step_in_flight_of_a_removed_process_does_not_touch_its_successor(
+    replica: Replica,
+) -> None:
+    # The step of the old process hangs while the new one of the same id begins.
+    async with open_env(replica, one_at_a_time=False) as env:
+        hang, task_id = await env.busy("p", answer=response(b"old", aux_state=b"old"))
+        await env.client.remove("p")
+        await env.running("p")
+        hang.released.set()
+        await env.points.wait("fenced", key=env.key("p"), task_id=task_id)
 
-            process = (await env.client.get("p")).process
-            assert (process.last_event_id, process.state) == (0, None)
+        process = (await env.client.get("p")).process
+        assert (process.last_event_id, process.state) == (0, None)

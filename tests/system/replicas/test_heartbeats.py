@@ -123,38 +123,38 @@ class TestWithoutHeartbeats:
         )
 
 
-class TestAHeartbeatOnABadWay:
-    @pytest.mark.parametrize(
-        "fault",
-        [cut_before(BEAT), cut_after(BEAT), stalled_before(BEAT), stalled_after(BEAT)],
-        ids=repr,
-    )
-    async def test_is_followed_by_others_on_a_new_one(self, database: str, fault: Fault) -> None:
-        with running_proxy(database) as proxy:
-            async with running_replica(proxy.conninfo) as replica:
-                proxy.arm(fault)
-                await fault.struck()
-                written = replica.points.count("beat")
-                await replica.points.wait("beat", written + 3)
+@pytest.mark.parametrize(
+    "fault",
+    [cut_before(BEAT), cut_after(BEAT), stalled_before(BEAT), stalled_after(BEAT)],
+    ids=repr,
+)
+async def test_a_heartbeat_on_a_broken_connection_is_followed_by_others_on_a_new_one(
+    database: str, fault: Fault
+) -> None:
+    with running_proxy(database) as proxy:
+        async with running_replica(proxy.conninfo) as replica:
+            proxy.arm(fault)
+            await fault.struck()
+            written = replica.points.count("beat")
+            await replica.points.wait("beat", written + 3)
 
 
-class TestBeforeTheFirstHeartbeat:
-    async def test_a_replica_takes_nothing_in(
-        self, second_replica: Replica, env: Env, database: str, silence: Silence
-    ) -> None:
-        await env.running("p")
-        silence.of_all_but = second_replica.engine.replica_id
-        async with (
-            starting_replica(database) as entering,
-            env.client_at(entering.address) as there,
-        ):
-            assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
-            status = await refusal(there.call("p", b"early"))
-            silence.end()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await entering.engine.serving.wait()
-            answer = await there.call("p", b"1")
+async def test_before_the_first_heartbeat_a_replica_takes_nothing_in(
+    second_replica: Replica, env: Env, database: str, silence: Silence
+) -> None:
+    await env.running("p")
+    silence.of_all_but = second_replica.engine.replica_id
+    async with (
+        starting_replica(database) as entering,
+        env.client_at(entering.address) as there,
+    ):
+        assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
+        status = await refusal(there.call("p", b"early"))
+        silence.end()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await entering.engine.serving.wait()
+        answer = await there.call("p", b"1")
 
-        assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
-        assert answer.response == b"1"
-        assert len(env.asked_for("p")) == 2
+    assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+    assert answer.response == b"1"
+    assert len(env.asked_for("p")) == 2

@@ -87,55 +87,52 @@ class TestAReplicaThatServes:
         assert (idle.step_count, idle.caller_count, idle.lease_count) == (0, 0, 0)
 
 
-class TestAReplicaThatDrains:
-    async def test_says_so_and_still_tells_of_the_others(
-        self, second_replica: Replica, env: Env, database: str
-    ) -> None:
-        await env.running("p", hang := Hang())
-        async with (
-            running_replica(database) as leaving,
-            env.client_at(leaving.address) as there,
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(there.call("p"))
-            await env.asked("p", 2)
-            leaving.engine.stop()
-            await health_becomes(leaving.address, NOT_SERVING)
-            await next_beat(leaving)
-            found = await listed(there)
-            hang.released.set()
+async def test_a_replica_that_drains_says_so_and_still_tells_of_the_others(
+    second_replica: Replica, env: Env, database: str
+) -> None:
+    await env.running("p", hang := Hang())
+    async with (
+        running_replica(database) as leaving,
+        env.client_at(leaving.address) as there,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(there.call("p"))
+        await env.asked("p", 2)
+        leaving.engine.stop()
+        await health_becomes(leaving.address, NOT_SERVING)
+        await next_beat(leaving)
+        found = await listed(there)
+        hang.released.set()
 
-        own = found[leaving.engine.replica_id]
-        assert (own.state, own.draining, own.step_count) == (ReplicaState.DRAINING, True, 1)
-        assert found[second_replica.engine.replica_id].state is ReplicaState.SERVING
+    own = found[leaving.engine.replica_id]
+    assert (own.state, own.draining, own.step_count) == (ReplicaState.DRAINING, True, 1)
+    assert found[second_replica.engine.replica_id].state is ReplicaState.SERVING
 
 
-class TestAReplicaThatWasKilled:
-    async def test_is_silent_once_its_lease_is_over_and_then_deleted(
-        self,
-        second_replica: Replica,
-        env: Env,
-        database: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        await env.running("p", Hang(), Answer())
-        async with (
-            running_process(database, tmp_path, {"replica.name": "victim"}) as victim,
-            env.client_at(victim.address) as there,
-        ):
-            accepted = await there.call("p", accept_only=True)
-            await env.asked("p", 2)
-            victim.kill()
-            await second_replica.points.wait("zombie_collected", task_id=accepted.task_id)
-        (dead,) = [each for each in (await listed(env.client)).values() if each.name == "victim"]
+async def test_a_replica_that_was_killed_is_silent_once_its_lease_is_over_and_then_deleted(
+    second_replica: Replica,
+    env: Env,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await env.running("p", Hang(), Answer())
+    async with (
+        running_process(database, tmp_path, {"replica.name": "victim"}) as victim,
+        env.client_at(victim.address) as there,
+    ):
+        accepted = await there.call("p", accept_only=True)
+        await env.asked("p", 2)
+        victim.kill()
+        await second_replica.points.wait("zombie_collected", task_id=accepted.task_id)
+    (dead,) = [each for each in (await listed(env.client)).values() if each.name == "victim"]
 
-        monkeypatch.setattr(retention, "REPLICAS_AGE", LEASE_TIMEOUT)
-        looked = second_replica.points.count("scanned", scan="retention")
-        await second_replica.points.wait("scanned", looked + 2, scan="retention")
-        afterwards = await listed(env.client)
+    monkeypatch.setattr(retention, "REPLICAS_AGE", LEASE_TIMEOUT)
+    looked = second_replica.points.count("scanned", scan="retention")
+    await second_replica.points.wait("scanned", looked + 2, scan="retention")
+    afterwards = await listed(env.client)
 
-        assert (dead.state, dead.lease_count) == (ReplicaState.SILENT, 0)
-        assert dead.heartbeat_age > dead.lease_timeout
-        assert dead.replica_id not in afterwards
-        assert second_replica.engine.replica_id in afterwards
+    assert (dead.state, dead.lease_count) == (ReplicaState.SILENT, 0)
+    assert dead.heartbeat_age > dead.lease_timeout
+    assert dead.replica_id not in afterwards
+    assert second_replica.engine.replica_id in afterwards
