@@ -247,13 +247,7 @@ class Asked:
 def broken_promises(
     process: StoredProcess, operations: Sequence[Operation], journal: Sequence[Asked]
 ) -> Iterator[str]:
-    """Yield how a process in the database is not what the answers promised.
-
-    Args:
-        process: As it is now, with nothing due left.
-        operations: Merged; all of this process.
-        journal: All that processors were asked of this process.
-    """
+    """Yield how a process in the database is not what the answers promised."""
     elements = [element for _, element in process.events]
     invariants = (
         _nothing_twice(elements),

@@ -115,15 +115,7 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
 def judge(
     scene: Scene, notes: Notes, job_notes: JobNotes, *, settled_at: float, undone: Iterable[str]
 ) -> Judgement:
-    """Hold what clients saw and processors were asked against the database, where all is done.
-
-    Args:
-        scene: With its replicas and PostgreSQL running.
-        notes: Of all clients.
-        job_notes: Of all job clients.
-        settled_at: When nothing was due nor in hand any more.
-        undone: What `all_done` found.
-    """
+    """Hold what clients saw and processors were asked against the database, where all is done."""
     begun_at = time.monotonic()
     journals = read_journals(scene.journals)
     stored = _stored(scene.conninfo)

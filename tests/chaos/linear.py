@@ -85,10 +85,7 @@ def explained(
 ) -> str | None:
     """Return None where an order explains the operations of one process, else a counterexample.
 
-    Args:
-        operations: Merged, of one process.
-        journal: All that processors were asked of it.
-        lives_max: After how many the search gives up, and answers `UNDECIDED`.
+    After `lives_max` lives the search gives up, and returns `UNDECIDED`.
     """
     return _Search(_with_births(operations), journal).run(lives_max)
 

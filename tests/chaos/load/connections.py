@@ -210,15 +210,7 @@ class Connection:
         kind: Kind | None = None,
         imported: tuple[str, ...] = (),
     ) -> Outcome:
-        """Wait for a request to end, note it, and return how it ended.
-
-        Args:
-            request: What is asked.
-            reply: Sent when it is awaited.
-            read: Makes an outcome of the answer.
-            kind: Of the operation, where it is not the request's: AWAIT by its key.
-            imported: The elements that a Put brings.
-        """
+        """Wait for a request to end, note it, and return how it ended."""
         kind, subject = kind or request.kind, request.subject
         subject.in_flight += 1
         sent_at = time.monotonic()

@@ -121,13 +121,7 @@ class GatedTask:
 def broken_gates(
     tasks: Sequence[GatedTask], spans: Iterable[Span], operations: Iterable[Operation]
 ) -> list[str]:
-    """Return what is wrong with the steps of tasks that had to pass something.
-
-    Args:
-        tasks: All that the database has.
-        spans: All steps that were noted as gated.
-        operations: Of all clients, as they were noted.
-    """
+    """Return what is wrong with the steps of tasks that had to pass something."""
     by_task: dict[int, list[Span]] = collections.defaultdict(list)
     for span in spans:
         by_task[span.task_id].append(span)

@@ -108,14 +108,7 @@ def broken_jobs(
     acknowledged: Iterable[str] = (),
     removed: Iterable[str] = (),
 ) -> list[str]:
-    """Return what is wrong with jobs.
-
-    Args:
-        jobs: All that the database has.
-        spans: All steps of nodes that were noted.
-        acknowledged: Those of which a client knows that they were accepted.
-        removed: Those that a client has tried to remove.
-    """
+    """Return what is wrong with jobs."""
     by_process: dict[str, list[Span]] = collections.defaultdict(list)
     gone = set(removed)
     for span in spans:

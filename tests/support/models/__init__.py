@@ -1,1 +1,1 @@
-"""Models that storage and clients are compared with."""
+"""Models that storage is compared with."""

@@ -1,7 +1,7 @@
 """Storage, a processor and a database connection that answer from memory, as told by a test.
 
-Each stands for one collaborator of worker, scanner or group commit, keeps what it was asked, and
-can be away. They tell no more than their scripts: what storage really answers, contract/ says.
+Each stands for one collaborator of the runtime or of group commit, keeps what it was asked, and can
+be away. They answer no more than their scripts say.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The model of jobs, and storage beside it."""
+"""Graphs of jobs."""

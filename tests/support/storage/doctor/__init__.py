@@ -1,1 +1,1 @@
-"""What the doctor finds, and what breaks each invariant."""
+"""What the doctor finds in the database of a test."""
