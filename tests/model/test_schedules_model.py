@@ -6,7 +6,6 @@ After each deed every run is where the model has it, and each started exactly on
 """
 
 import datetime as dt
-from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -27,8 +26,6 @@ from progressor.domain.schedules.schedule import (
 from tests.support.models.machine import StoredMachine
 from tests.support.storage.schedules import MINUTE, a_spec, process_of, schedule_store
 from tests.support.storage.store import BROKEN, empty, success
-
-T = TypeVar("T")
 
 POLICIES = st.sampled_from(OverlapPolicy)
 QUEUED_POLICIES = POLICIES.filter(lambda one: one is not OverlapPolicy.CANCEL_PREVIOUS)

@@ -10,7 +10,7 @@ import datetime as dt
 import random
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -35,8 +35,6 @@ from tests.support.storage.store import (
     key_of,
     success,
 )
-
-T = TypeVar("T")
 
 PLENTY = 1000
 """The capacity of a gate that no task waits for."""
