@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import JobFilter, JobState, NodeSpec, StartNodes
+from progressor.domain.jobs.job import JobFilter, NodeSpec, StartNodes
 from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.task import TaskType
@@ -79,23 +79,6 @@ async def status_of(jobs: JobStore, key: ProcessKey) -> ProcessStatus:
 # Deadlines.
 
 
-async def test_a_job_fails_at_its_deadline(jobs: JobStore, clock: ManualClock) -> None:
-    leader = fresh_key()
-    await jobs.submit(leader, specs(CHAIN), timeout=MINUTE)
-    before = await jobs.control.fail_overdue(limit=10)
-    clock.advance(MINUTE)
-
-    after = await jobs.control.fail_overdue(limit=10)
-    await jobs.control.maintain(leader)
-
-    assert (before, after) == ((), (leader,))
-    job = await jobs.jobs.counts(leader)
-    assert (job.state, job.detail) == (JobState.FAILED, "DEADLINE_EXCEEDED")
-    assert set((await jobs.states(leader)).values()) == {"cancelled"}
-    assert await status_of(jobs, leader) is ProcessStatus.ERROR
-    assert await jobs.control.fail_overdue(limit=10) == ()
-
-
 async def test_a_job_that_is_locked_does_not_keep_others_from_failing_at_their_deadlines(
     jobs: JobStore, clock: ManualClock, database: str
 ) -> None:
@@ -121,19 +104,6 @@ def held(database: str, key: ProcessKey) -> Iterator[None]:
         )
         yield
         holder.rollback()
-
-
-async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobStore, clock: ManualClock) -> None:
-    leader = fresh_key()
-    await jobs.submit(leader, specs({"a": ()}), timeout=MINUTE)
-    await jobs.end(await jobs.claim(), "a")
-    [join] = (await jobs.claim()).values()
-    clock.advance(MINUTE)
-
-    await jobs.control.fail_overdue(limit=10)
-
-    assert not hasattr(await jobs.settle(join, DONE), "settled_at")
-    assert await jobs.job_state(leader) == "failed"
 
 
 # Removal.
@@ -349,31 +319,6 @@ async def nested(jobs: JobStore) -> tuple[ProcessKey, ProcessKey]:
     [init] = (await jobs.claim()).values()
     await jobs.settled(init, success(StartNodes(nodes=specs({"x": ()}))))
     return outer, init.key
-
-
-async def test_a_cancelled_job_stops_the_jobs_within_it(jobs: JobStore) -> None:
-    outer, inner = await nested(jobs)
-    await jobs.control.cancel(outer, "why")
-
-    await jobs.control.maintain(outer)
-    await jobs.control.maintain(inner)
-
-    assert await jobs.states(outer) == {"a": "cancelled", "b": "cancelled"}
-    assert (await jobs.job_state(inner), await jobs.states(inner)) == (
-        "failed", {"x": "cancelled"},
-    )  # fmt: skip
-    assert await jobs.claim() == {}
-
-
-async def test_a_job_that_is_cancelled_within_another_fails_its_node(jobs: JobStore) -> None:
-    outer, inner = await nested(jobs)
-
-    await jobs.control.cancel(inner, "why")
-    await jobs.control.maintain(inner)
-
-    assert await jobs.states(outer) == {"a": "failed", "b": "skipped"}
-    assert await jobs.states(inner) == {"x": "cancelled"}
-    await joined(jobs)
 
 
 async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobStore) -> None:
