@@ -8,10 +8,12 @@ import pytest
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import JobState
+from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.storage.processes.settlements import LeaseLost
+from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
 from tests.support.models.jobs.graphs import DIAMOND, Graph
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore, begun
@@ -56,7 +58,8 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     }  # fmt: skip
     assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
     tasks = await jobs.claim()
-    assert [(name, task.task_type) for name, task in tasks.items()] == [("b", TaskType.INIT)]
+    [(name, again)] = tasks.items()
+    assert (name, again.task_type, again.attempt) == ("b", TaskType.INIT, 1)
     await jobs.end(tasks, "b")
     await jobs.end(await jobs.claim(), "d")
     [join] = (await jobs.claim()).values()
@@ -134,6 +137,7 @@ async def test_a_gated_node_begins_again_by_tending(
 
     assert before == {"a": "ready"}
     assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
+    assert await jobs.attempts(leader) == {"a": 2}
     await jobs.end(await jobs.claim(), "a")
     assert await jobs.states(leader) == {"a": "done"}
 
@@ -154,4 +158,93 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
     assert await jobs.states(leader) == {
         "a": "running", "b": "waiting", "c": "waiting", "d": "waiting",
     }  # fmt: skip
+    nodes_ = (await jobs.jobs.read(leader, payloads=False)).nodes
+    assert [node.ready_at is None for node in nodes_] == [False, True, True, True]
     assert list(await jobs.claim()) == ["a"]
+
+
+async def test_a_cancelled_node_starts_whose_predecessors_are_done(jobs: JobStore) -> None:
+    await led(jobs, *nodes(a="", b="a"))
+    tasks = await jobs.claim()
+    await jobs.settled(await call(jobs, LEADER), BROKEN)
+    await jobs.settled(tasks["a"])
+    assert await jobs.states(LEADER) == {"a": "done", "b": "cancelled"}
+
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+
+    assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+
+
+async def test_a_job_is_retried_while_a_follower_is_being_repaired(jobs: JobStore) -> None:
+    await jobs.submit(LEADER, nodes(a=""))
+    tasks = await jobs.claim()
+    timer = (await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)).next
+    assert timer is not None
+    await jobs.settled(timer, BROKEN)
+    await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+    await jobs.store.simple_repair(follower("a"))
+
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+
+    assert await jobs.states(LEADER) == {"a": "running"}
+    again = await jobs.claim()
+    assert list(again) == ["a"]
+    await jobs.settled(again["a"])
+    assert await jobs.states(LEADER) == {"a": "done"}
+
+
+@pytest.mark.parametrize("in_hand", [True, False], ids=["in hand", "in line"])
+async def test_a_retry_takes_the_place_of_a_repair_of_the_leader(
+    jobs: JobStore, in_hand: bool
+) -> None:
+    init = await jobs.store.start(LEADER)
+    await jobs.settled(init, success(StartNodes(nodes=nodes(a=""))))
+    tasks = await jobs.claim()
+    due = success(SetTimer(after=NO_TIME))
+    timer = (await jobs.settled(await call(jobs, LEADER), due, continues=True)).next
+    assert timer is not None
+    await jobs.settled(timer, BROKEN)
+    repair = await jobs.store.admit(a_request(LEADER, TaskType.REPAIR), run=in_hand)
+
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+
+    again = await jobs.claim()
+    assert list(again) == [LEADER.process_id]
+    assert again[LEADER.process_id].task_type is TaskType.TIMEOUT
+    if repair.running is not None:
+        assert isinstance(await jobs.settle(repair.running), LeaseLost)
+    await jobs.settled(again[LEADER.process_id])
+    await jobs.settled(tasks["a"])
+
+
+async def test_the_timer_of_a_follower_that_was_stopped_runs_again(jobs: JobStore) -> None:
+    await led(jobs, *nodes(a=""))
+    tasks = await jobs.claim()
+    await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
+    await jobs.settled(await call(jobs, LEADER), BROKEN)
+    await jobs.maintain(LEADER)
+    assert await jobs.states(LEADER) == {"a": "cancelled"}
+
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+    jobs.store.clock.advance(HOUR)
+
+    assert await jobs.states(LEADER) == {"a": "running"}
+    assert list(await jobs.claim()) == ["a"]
+
+
+async def test_a_gated_node_goes_on_by_a_repair_that_was_in_hand(jobs: JobStore) -> None:
+    gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
+    await led(jobs, gated, NodeSpec(name="b", predecessors=("a",)))
+    await jobs.maintain(LEADER)
+    await jobs.settled((await jobs.claim())["a"], BROKEN)
+    await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+    repair = await jobs.store.run_task(a_request(follower("a"), TaskType.REPAIR))
+
+    await jobs.settled(repair, success())
+
+    assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+    assert await jobs.attempts(LEADER) == {"a": 2, "b": 1}
+    await jobs.maintain(LEADER)
+    await jobs.settled(await call(jobs, follower("a")))
+    assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
