@@ -23,7 +23,7 @@ from progressor.settings.sections import Database
 from progressor.storage.commit.group_commit import CONFLICT_ATTEMPTS_MAX
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
-from progressor.storage.postgres.pools import Connection, Pool, connection_of, open_pools
+from progressor.storage.postgres.pools import Connection, Pool, Pools, connection_of, open_pools
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import direct
@@ -202,38 +202,24 @@ class TestAnErrorOfPostgresql:
 
 
 class TestASettlement:
-    @pytest.mark.parametrize("state", TRANSIENT)
+    @pytest.mark.parametrize(
+        ("state", "times"),
+        [
+            *((state, 2) for state in TRANSIENT),
+            *((state, CONFLICT_ATTEMPTS_MAX + 1) for state in (*CONFLICTS, *LOCKED)),
+            ("XX000", CONFLICT_ATTEMPTS_MAX - 1),
+        ],
+    )
     async def test_is_written_once_whatever_was_wrong_for_a_while(
-        self, store: Store, strike: Strike, state: str
+        self, store: Store, strike: Strike, state: str, times: int
     ) -> None:
         init = await store.start(fresh_key())
-        strike(state, times=2)
+        strike(state, times=times)
 
         written = await store.settled(init, success(events=1))
 
         assert written.process is not None
         assert written.process.last_event_id == 1
-
-    @pytest.mark.parametrize("state", [*CONFLICTS, *LOCKED])
-    async def test_that_is_undone_more_often_than_is_tried_at_once_is_written_later(
-        self, store: Store, strike: Strike, state: str
-    ) -> None:
-        init = await store.start(fresh_key())
-        strike(state, times=CONFLICT_ATTEMPTS_MAX + 1)
-
-        written = await store.settled(init)
-
-        assert written.process is not None
-
-    async def test_is_written_in_spite_of_internal_errors_that_pass(
-        self, store: Store, strike: Strike
-    ) -> None:
-        init = await store.start(fresh_key())
-        strike("XX000", times=CONFLICT_ATTEMPTS_MAX - 1)
-
-        written = await store.settled(init)
-
-        assert written.process is not None
 
     @pytest.mark.parametrize("state", [*VALUES, *CORRUPT, *DOUBTFUL])
     async def test_that_is_refused_for_good_leaves_its_neighbours_alone(
@@ -292,7 +278,7 @@ class TestAnAdmission:
 
 
 class TestAClaim:
-    @pytest.mark.parametrize("state", sorted({*TRANSIENT} - {*LOCKED}))
+    @pytest.mark.parametrize("state", TRANSIENT)
     async def test_that_fails_leaves_the_task_to_be_claimed_again(
         self, store: Store, strike: Strike, state: str
     ) -> None:
@@ -300,22 +286,11 @@ class TestAClaim:
         store.clock.advance(dt.timedelta(seconds=2))
         await store.beat()
         strike(state)
-        with pytest.raises(errors.StorageUnavailableError):
-            await store.claim(key, timer)
+        if state not in LOCKED:  # which is repeated at once without what is locked
+            with pytest.raises(errors.StorageUnavailableError):
+                await store.claim(key, timer)
 
         [claimed] = await store.claim(key, timer)
-        assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
-
-    async def test_that_meets_a_lock_is_repeated_at_once_without_what_is_locked(
-        self, store: Store, strike: Strike
-    ) -> None:
-        key, timer = await store.timed(dt.timedelta(seconds=1))
-        store.clock.advance(dt.timedelta(seconds=2))
-        await store.beat()
-        strike(*LOCKED)
-
-        [claimed] = await store.claim(key, timer)
-
         assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
 
 
@@ -366,21 +341,36 @@ def demoted(own_database: str) -> Iterator[Callable[[], None]]:
         connection.execute(change.format(name, sql.SQL("off")))
 
 
+@contextlib.asynccontextmanager
+async def opened(dsn: str, **config: dt.timedelta) -> AsyncIterator[Pools]:
+    pools = await open_pools(Database(dsn=dsn, **config), dsn)
+    try:
+        yield pools
+    finally:
+        await pools.close()
+
+
+async def use(pool: Pool, statement: bytes = b"SELECT 1") -> int:
+    """Execute a statement on a connection of a pool, and return the id of its session."""
+    async with connection_of(pool) as connection:
+        await connection.execute(statement)
+        return connection.info.backend_pid
+
+
+async def two_of(pool: Pool) -> set[int]:
+    async with connection_of(pool) as one, connection_of(pool) as two:
+        return {one.info.backend_pid, two.info.backend_pid}
+
+
 class TestAServerThatTakesNoWrites:
     async def test_is_away_to_a_pool_which_drops_its_connections_to_it(
         self, own_database: str
     ) -> None:
-        pools = await open_pools(Database(dsn=own_database), own_database)
-        try:
-            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
-                seen = {one.info.backend_pid, two.info.backend_pid}
+        async with opened(own_database) as pools:
+            seen = await two_of(pools.front)
             with pytest.raises(errors.StorageReadOnlyError):
-                async with connection_of(pools.front) as connection:
-                    await connection.execute(raising("25006"))
-            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
-                later = {one.info.backend_pid, two.info.backend_pid}
-        finally:
-            await pools.close()
+                await use(pools.front, raising("25006"))
+            later = await two_of(pools.front)
 
         assert not seen & later
 
@@ -388,36 +378,23 @@ class TestAServerThatTakesNoWrites:
         self, own_database: str, demoted: Callable[[], None]
     ) -> None:
         demoted()
-        config = Database(dsn=own_database, connect_timeout=dt.timedelta(seconds=0.5))
-        pools = await open_pools(config, own_database)
-        try:
+        async with opened(own_database, connect_timeout=dt.timedelta(seconds=0.5)) as pools:
             with pytest.raises(errors.StorageUnavailableError):
-                async with connection_of(pools.front):
-                    pass
-        finally:
-            await pools.close()
+                await use(pools.front)
 
     async def test_is_left_by_all_pools_also_by_connections_that_are_lent(
         self, own_database: str
     ) -> None:
-        pools = await open_pools(Database(dsn=own_database), own_database)
-
-        async def backend() -> int:
-            async with connection_of(pools.scan) as idle:
-                return idle.info.backend_pid
-
-        async def lent() -> None:
+        async def lent(pools: Pools) -> None:
             async with connection_of(pools.front) as connection:
                 await pools.leave()
                 await connection.execute("SELECT 1")
 
-        try:
-            before = await backend()
+        async with opened(own_database) as pools:
+            before = await use(pools.scan)
             with pytest.raises(errors.StorageUnavailableError):
-                await lent()
-            after = await backend()
-        finally:
-            await pools.close()
+                await lent(pools)
+            after = await use(pools.scan)
 
         assert before != after
 
@@ -426,43 +403,26 @@ class TestAServerThatTakesNoWrites:
     ) -> None:
         demoted()
         dsn = psycopg.conninfo.make_conninfo(own_database, target_session_attrs="any")
-        pools = await open_pools(Database(dsn=dsn), dsn)
-        try:
-            async with connection_of(pools.front) as connection:
-                found = await (await connection.execute("SELECT 1")).fetchone()
-        finally:
-            await pools.close()
-
-        assert found == (1,)
+        async with opened(dsn) as pools:
+            await use(pools.front)
 
 
 class TestOneLostConnection:
     async def test_has_all_that_are_as_old_replaced(self, own_database: str) -> None:
-        pools = await open_pools(Database(dsn=own_database), own_database)
-        try:
-            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
-                seen = [one.info.backend_pid, two.info.backend_pid]
+        async with opened(own_database) as pools:
+            seen = await two_of(pools.front)
             with psycopg.connect(own_database, autocommit=True) as observer:
                 for backend in seen:
                     observer.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
             with pytest.raises(errors.StorageUnavailableError):
-                async with connection_of(pools.front) as connection:
-                    await connection.execute("SELECT 1")
+                await use(pools.front)
             for _ in range(3):
-                async with connection_of(pools.front) as connection:
-                    await connection.execute("SELECT 1")
-        finally:
-            await pools.close()
+                await use(pools.front)
 
     async def test_that_stands_still_is_given_up_by_the_pool(self, own_database: str) -> None:
-        config = Database(dsn=own_database, statement_timeout=dt.timedelta(seconds=0.1))
-        pools = await open_pools(config, own_database)
-        try:
+        async with opened(own_database, statement_timeout=dt.timedelta(seconds=0.1)) as pools:
             with pytest.raises(errors.StorageUnavailableError):
-                async with connection_of(pools.front) as connection:
-                    await connection.execute("SELECT pg_sleep(60)")
-        finally:
-            await pools.close()
+                await use(pools.front, b"SELECT pg_sleep(60)")
 
 
 async def test_a_cancellation_that_the_driver_has_swallowed_is_heeded(store: Store) -> None:
