@@ -8,8 +8,9 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -36,23 +37,23 @@ server.stop()
 """
 
 
+def ask(conninfo: str, query: LiteralString) -> Any:
+    with psycopg.connect(conninfo) as connection:
+        [(answer,)] = connection.execute(query).fetchall()
+    return answer
+
+
 def put_row(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS answer")
 
 
 def read_row(conninfo: str) -> int:
-    with psycopg.connect(conninfo) as connection:
-        row = connection.execute("SELECT answer FROM kept").fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(ask(conninfo, "SELECT answer FROM kept"))
 
 
-def setting(conninfo: str, name: str) -> str:
-    with psycopg.connect(conninfo) as connection:
-        row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
-    assert row is not None
-    return str(row[0])
+def setting(conninfo: str, name: LiteralString) -> str:
+    return str(ask(conninfo, "SHOW " + name))
 
 
 def socket_directory(conninfo: str) -> Path:
@@ -155,16 +156,10 @@ def test_a_server_that_is_not_started_has_no_conninfo(data: Path) -> None:
         _ = EmbeddedPostgres(data_directory=data).conninfo
 
 
-def test_a_second_start_of_one_object_is_refused(made: Path) -> None:
+def test_a_second_start_is_refused(made: Path) -> None:
     with EmbeddedPostgres(data_directory=made) as server:
         with pytest.raises(errors.EmbeddedPostgresError, match="already running"):
             server.start()
-
-        assert setting(server.conninfo, "cluster_name") == "progressor"
-
-
-def test_a_second_object_on_the_directory_is_refused(made: Path) -> None:
-    with EmbeddedPostgres(data_directory=made) as server:
         with pytest.raises(errors.EmbeddedPostgresError, match=f"process {os.getpid()}"):
             EmbeddedPostgres(data_directory=made).start()
 
@@ -215,15 +210,14 @@ def test_a_server_whose_socket_had_to_go_elsewhere_is_found_there_again(home: Pa
         os.kill(guard, signal.SIGKILL)
         wait_until_no_server(home / ("long" * 25))
         third = server.start()
-        with psycopg.connect(third) as connection:
-            row = connection.execute("SELECT 1").fetchone()
+        answer = ask(third, "SELECT 1")
     finally:
         server.stop()
 
     assert ours
     assert first == second == third
     assert socket_directory(first) != home / ("long" * 25)
-    assert row == (1,)
+    assert answer == 1
 
 
 def test_a_socket_directory_that_somebody_else_has_taken_is_left_alone(home: Path) -> None:
@@ -241,33 +235,25 @@ def test_a_socket_directory_that_somebody_else_has_taken_is_left_alone(home: Pat
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "value", "why"),
     [
-        {"fsync": "off"},
-        {"FSYNC": "no"},
-        {"synchronous_commit": "off"},
-        {"synchronous-commit": "local"},
-        {"full_page_writes": "false"},
+        ("fsync", "off", "durable=False"),
+        ("FSYNC", "no", "durable=False"),
+        ("synchronous_commit", "off", "durable=False"),
+        ("synchronous-commit", "local", "durable=False"),
+        ("full_page_writes", "false", "durable=False"),
+        ("hba_file", "x", "launcher's own"),
+        ("listen_addresses", "x", "launcher's own"),
+        ("port", "x", "launcher's own"),
+        ("unix-socket_permissions", "x", "launcher's own"),
+        ("jit=on -c fsync", "off", "not the name"),
     ],
 )
-def test_settings_that_give_up_durability_are_refused(
-    data: Path, settings: Mapping[str, str]
+def test_settings_that_make_the_server_another_are_refused(
+    data: Path, name: str, value: str, why: str
 ) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="durable=False"):
-        EmbeddedPostgres(data_directory=data, settings=settings)
-
-
-@pytest.mark.parametrize(
-    "name", ["hba_file", "listen_addresses", "port", "unix-socket_permissions"]
-)
-def test_settings_that_open_the_server_are_refused(data: Path, name: str) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="launcher's own"):
-        EmbeddedPostgres(data_directory=data, settings={name: "x"})
-
-
-def test_a_setting_with_a_malformed_name_is_refused(data: Path) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="not the name"):
-        EmbeddedPostgres(data_directory=data, settings={"jit=on -c fsync": "off"})
+    with pytest.raises(errors.EmbeddedPostgresError, match=why):
+        EmbeddedPostgres(data_directory=data, settings={name: value})
 
 
 def test_settings_reach_the_server_and_durability_is_full(made: Path) -> None:
@@ -320,35 +306,18 @@ def test_an_outgrown_log_is_cut(data: Path) -> None:
 
 
 @on_linux
-def test_kill_of_the_owner_leaves_no_server_and_keeps_the_data(made: Path) -> None:
+@pytest.mark.parametrize("killed", ["owner", "owner, guard and server"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_start_after_a_kill_keeps_the_data(made: Path, killed: str, *, waits: bool) -> None:
+    """Right after it, the start waits for the old server."""
     with owner(made) as process:
         put_row(started(process))
-        process.kill()
-        process.wait()
-
-        wait_until_no_server(made)
-        with EmbeddedPostgres(data_directory=made) as server:
-            assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_a_start_right_after_kill_of_the_owner_waits_for_the_old_server(made: Path) -> None:
-    with owner(made) as process:
-        put_row(started(process))
-        process.kill()
-        process.wait()
-
-        with EmbeddedPostgres(data_directory=made) as server:
-            assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_kill_of_owner_guard_and_server_keeps_the_data(made: Path) -> None:
-    with owner(made) as process:
-        put_row(started(process))
-        for victim in (process.pid, *reversed(pids(made))):
+        others = () if killed == "owner" else reversed(pids(made))
+        for victim in (process.pid, *others):
             os.kill(victim, signal.SIGKILL)
         process.wait()
+        if waits:
+            wait_until_no_server(made)
 
         with EmbeddedPostgres(data_directory=made) as server:
             assert read_row(server.conninfo) == 7
@@ -389,16 +358,21 @@ def test_a_stale_lock_whose_number_lives_on_is_forgotten(made: Path) -> None:
         assert read_row(server.conninfo) == 7
 
 
+def fake_binaries(home: Path, script: str) -> Path:
+    """Return binaries whose initdb is a shell script."""
+    fake = home / "fake"
+    fake.mkdir()
+    (fake / "postgres").symlink_to(find_binaries() / "postgres")
+    (fake / "initdb").write_text(f"#!/bin/sh\n{script}\n", "ascii")
+    (fake / "initdb").chmod(0o755)
+    return fake
+
+
 @on_linux
 def test_an_initdb_killed_half_way_is_made_again(home: Path, data: Path) -> None:
-    real = find_binaries()
-    fake, reached = home / "fake", home / "reached"
-    fake.mkdir()
-    (fake / "postgres").symlink_to(real / "postgres")
-    script = f"#!/bin/sh\necho {major_version(real)} > $2/PG_VERSION\necho > {reached}\n"
-    (fake / "initdb").write_text(script + "exec sleep 600\n", "ascii")
-    (fake / "initdb").chmod(0o755)
+    reached, major = home / "reached", major_version(find_binaries())
     os.mkfifo(reached)
+    fake = fake_binaries(home, f"echo {major} > $2/PG_VERSION\necho > {reached}\nexec sleep 600")
     with owner(data, binaries=fake) as process:
         reached.read_text("ascii")
         process.kill()
@@ -411,11 +385,7 @@ def test_an_initdb_killed_half_way_is_made_again(home: Path, data: Path) -> None
 
 
 def test_an_initdb_that_fails_says_why_and_leaves_nothing_running(home: Path, data: Path) -> None:
-    fake = home / "fake"
-    fake.mkdir()
-    (fake / "postgres").symlink_to(find_binaries() / "postgres")
-    (fake / "initdb").write_text("#!/bin/sh\necho the disk is made of cheese\nexit 3\n", "ascii")
-    (fake / "initdb").chmod(0o755)
+    fake = fake_binaries(home, "echo the disk is made of cheese\nexit 3")
 
     with pytest.raises(errors.EmbeddedPostgresError, match="made of cheese"):
         EmbeddedPostgres(data_directory=data, binaries=fake).start()
