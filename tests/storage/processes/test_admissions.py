@@ -12,7 +12,7 @@ from progressor.domain.processes.admission import Verdict, decide
 from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.intent import Complete, Rejected, RemoveProcess
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
-from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import BROKEN, Store, a_request, dump, fresh_key, success
 
@@ -20,10 +20,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 REQUESTS = (TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR)
 STATES = (None, *ProcessStatus)
 CALLS = (TaskType.CALL, TaskType.NOTIFY)
-
-
+ACCEPTING = {
+    TaskType.INIT: None,
+    TaskType.CALL: ProcessStatus.RUNNING,
+    TaskType.NOTIFY: ProcessStatus.RUNNING,
+    TaskType.REPAIR: ProcessStatus.ERROR,
+}
 HOUR = dt.timedelta(hours=1)
 GONE = success(RemoveProcess(), response=b"bye")
+REJECTED = Rejected(code=3, message="no", reason="BAD", metadata={"field": "x"})
 
 
 async def process_in(store: Store, status: ProcessStatus | None) -> ProcessKey:
@@ -158,7 +163,7 @@ class TestAnAcceptedRequest:
     async def test_waits_for_a_worker_where_none_is_reserved(
         self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+        key = await process_in(store, ACCEPTING[task_type])
 
         admission = await store.admit(a_request(key, task_type, args=b"x"), run=False)
 
@@ -206,9 +211,7 @@ class TestAnIdempotencyKey:
     async def test_joins_the_same_request_to_the_task_that_runs(
         self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
-        if task_type is TaskType.REPAIR:
-            key = await process_in(store, ProcessStatus.ERROR)
+        key = await process_in(store, ACCEPTING[task_type])
         asked = a_request(key, task_type, idempotency_key="once")
         running = await store.run_task(asked)
 
@@ -221,9 +224,7 @@ class TestAnIdempotencyKey:
     async def test_is_answered_from_the_task_that_has_ended(
         self, store: Store, task_type: TaskType
     ) -> None:
-        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
-        if task_type is TaskType.REPAIR:
-            key = await process_in(store, ProcessStatus.ERROR)
+        key = await process_in(store, ACCEPTING[task_type])
         asked = a_request(key, task_type, idempotency_key="once")
         await store.settled(await store.run_task(asked), success(response=b"yes"))
 
@@ -232,36 +233,26 @@ class TestAnIdempotencyKey:
         assert again.ended is not None
         assert (again.ended.status, again.ended.response) == (TaskStatus.FINISHED, b"yes")
 
-    async def test_is_answered_whatever_became_of_the_process(self, store: Store) -> None:
-        key = await process_in(store, ProcessStatus.RUNNING)
-        asked = a_request(key, idempotency_key="once")
-        await store.settled(await store.run_task(asked), BROKEN)
+    @pytest.mark.parametrize("is_rejected", [False, True])
+    async def test_gives_an_error_again(self, store: Store, is_rejected: bool) -> None:
+        asked = a_request(await store.ready(), idempotency_key="once")
+        outcome = REJECTED if is_rejected else BROKEN
+        await store.settled(await store.run_task(asked), outcome)
 
-        again = await store.admit(asked)
+        ended = (await store.admit(asked)).ended
 
-        assert again.ended is not None
-        assert again.ended.status is TaskStatus.ERROR
-        assert again.ended.error is not None
-        assert again.ended.error.message == BROKEN.message
-
-    async def test_gives_a_rejection_again(self, store: Store) -> None:
-        key = await process_in(store, ProcessStatus.RUNNING)
-        asked = a_request(key, idempotency_key="once")
-        refusal = Rejected(code=3, message="no", reason="BAD", metadata={"field": "x"})
-        await store.settled(await store.run_task(asked), refusal)
-
-        again = await store.admit(asked)
-
-        assert again.ended is not None
-        assert again.ended.error is not None
-        assert again.ended.error.rejected
-        assert again.ended.error.metadata == {"field": "x"}
+        assert ended is not None
+        assert (ended.status, ended.error) == (
+            TaskStatus.ERROR,
+            TaskError(
+                code=outcome.code, reason=outcome.reason, message=outcome.message,
+                rejected=is_rejected, metadata=REJECTED.metadata if is_rejected else {},
+            ),
+        )  # fmt: skip
 
     @pytest.mark.parametrize("task_type", REQUESTS)
     async def test_is_refused_for_another_request(self, store: Store, task_type: TaskType) -> None:
-        key = await process_in(store, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
-        if task_type is TaskType.REPAIR:
-            key = await process_in(store, ProcessStatus.ERROR)
+        key = await process_in(store, ACCEPTING[task_type])
         await store.run_task(a_request(key, task_type, idempotency_key="once"))
 
         other = await store.admit(a_request(key, task_type, idempotency_key="once", args=b"other"))

@@ -1,17 +1,29 @@
-"""The arrays of a batch that concern jobs: a place per item, none where no item has a value."""
+"""A batch of settlements: its arrays that concern jobs, and its effects, without PostgreSQL.
+
+An array has a place per item; it is left out where no item has a value.
+"""
 
 import dataclasses
+import datetime as dt
 import json
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, cast
+from unittest import mock
 
+from progressor.clock import SystemClock
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import NodePlan, plan_nodes
 from progressor.domain.jobs.job import NodeSpec, StartNodes
 from progressor.domain.processes.process import JobOptions, Part, ProcessKey
-from progressor.domain.processes.settlement import Finish, Settlement
+from progressor.domain.processes.settlement import Fail, Finish, Settlement
+from progressor.domain.processes.task import TaskError, TaskType
+from progressor.settings.sections import Commit
+from progressor.storage.commit.group_commit import CommitContext
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.processes.settlement_columns import job_columns
+from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements
 from tests.support.builders import make_key, make_success, seconds
 from tests.support.clock import START
 
@@ -119,3 +131,38 @@ def test_options_and_constraints_are_there_where_a_node_has_some() -> None:
 def _decoded(column: list[Any] | None) -> list[Any]:
     assert column is not None
     return [None if each is None else json.loads(each) for each in column]
+
+
+async def test_effects_of_a_batch_whose_leases_are_all_lost_are_left_to_the_scans() -> None:
+    """A gated process that was removed meanwhile may leave a locked order to be looked at again."""
+    pool: Any = mock.Mock()
+    context = StorageContext(
+        pool=pool,
+        functions=Functions(),
+        clock=SystemClock(),
+        replica_id=1,
+        statement_timeout=dt.timedelta(seconds=1),
+    )
+    settlements = Settlements(
+        context, settings=Commit(), commit=CommitContext(), step_grace=dt.timedelta()
+    )
+    entry = Entry(
+        key=LEADER,
+        task_id=1,
+        task_type=TaskType.CALL,
+        attempt=1,
+        token=1,
+        settlement=Fail(TaskError(code=9, reason="BROKEN", message="")),
+        process=None,
+        continues=False,
+        expires_after=dt.timedelta(seconds=1),
+        is_gated=True,
+    )
+    again = [LEADER.namespace, None, None, None, None, "order"]
+    answer = mock.Mock(started=None, item=None, job_effects=None, effects=[again])
+    function = settlements._settle_tasks
+
+    with mock.patch.object(function, "execute", mock.AsyncMock(return_value=[answer])):
+        outcomes = await settlements._write(function, mock.Mock(), [entry], again=False)
+
+    assert outcomes == [LeaseLost()]
