@@ -20,7 +20,7 @@ from progressor.settings.config import Config
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding, State
 from progressor.storage.doctor.invariants import checks as invariants
-from progressor.storage.doctor.run import open_run, run
+from progressor.storage.doctor.run import open_run
 from progressor.storage.embedded.server import running_conninfo
 
 _TIMEOUT_MAX = 86_400
@@ -81,7 +81,7 @@ def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Findi
         timeout=timeout,
         namespaces=config.namespaces,
     ) as doctor_run:
-        return tuple(run(doctor_run, checks))
+        return tuple(check.find(doctor_run) for check in checks)
 
 
 def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:

@@ -11,7 +11,7 @@ import datetime as dt
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import LiteralString
 
 import psycopg
@@ -41,24 +41,15 @@ by row, whatever it believes of their sizes."""
 Query = LiteralString | sql.Composed
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRun:
     """What checks ask, and by whose settings they judge it."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[DictRow],
-        *,
-        database: Database,
-        replica: ReplicaSettings,
-        timeout: dt.timedelta,
-        namespaces: tuple[Namespace, ...] = (),
-    ) -> None:
-        self.namespaces = namespaces
-        self._connection = connection
-        self.database = database
-        self.replica = replica
-        self.timeout = timeout
-        connection.read_only = True
+    connection: psycopg.Connection[DictRow]
+    database: Database
+    replica: ReplicaSettings
+    timeout: dt.timedelta
+    namespaces: tuple[Namespace, ...] = ()
 
     def rows(self, query: Query, *, by_index: bool = False, **parameters: object) -> list[DictRow]:
         """Ask one question, and return its rows; `by_index` as BY_INDEX says.
@@ -67,14 +58,14 @@ class DoctorRun:
             psycopg.Error: PostgreSQL did not answer; see `undone`.
         """
         milliseconds = max(1, round(self.timeout.total_seconds() * 1000))
-        with self._cut_when_silent(), self._connection.transaction():
-            self._connection.execute(
+        with self._cut_when_silent(), self.connection.transaction():
+            self.connection.execute(
                 "SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)]
             )
             if by_index:
-                self._connection.execute(BY_INDEX)
+                self.connection.execute(BY_INDEX)
             # None and not an empty mapping: a text without parameters may hold a percent sign.
-            return self._connection.execute(query, parameters or None).fetchall()
+            return self.connection.execute(query, parameters or None).fetchall()
 
     def row(self, query: Query, **parameters: object) -> DictRow:
         (row,) = self.rows(query, by_index=False, **parameters)
@@ -83,17 +74,17 @@ class DoctorRun:
     @property
     def told_backend(self) -> int:
         """The backend's process id, as reported when the connection was accepted."""
-        return self._connection.info.backend_pid
+        return self.connection.info.backend_pid
 
     @property
     def is_lost(self) -> bool:
-        return self._connection.closed or self._connection.broken
+        return self.connection.closed or self.connection.broken
 
     @contextlib.contextmanager
     def _cut_when_silent(self) -> Iterator[None]:
         """Close the connection if PostgreSQL does not answer at all, as when it is frozen."""
         patience = (self.timeout + _GRACE).total_seconds()
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as wire:
             watch = threading.Timer(patience, _shut, [wire])
             watch.daemon = True
             watch.start()
@@ -156,19 +147,14 @@ def open_run(
             except psycopg.OperationalError:
                 connection = _connect(make_conninfo(conninfo, target_session_attrs="any"))
             stack.enter_context(connection)
+        connection.read_only = True
         yield DoctorRun(
-            connection, database=database, replica=replica, timeout=timeout, namespaces=namespaces
+            connection=connection,
+            database=database,
+            replica=replica,
+            timeout=timeout,
+            namespaces=namespaces,
         )
-
-
-def run(doctor_run: DoctorRun, checks: Iterable[Check]) -> Iterator[Finding]:
-    """Carry out checks one after the other. Blocks.
-
-    Raises:
-        StorageUnavailableError: The connection was lost on the way.
-    """
-    for check in checks:
-        yield check.find(doctor_run)
 
 
 def undone(error: psycopg.Error, timeout: dt.timedelta) -> Verdict:

@@ -81,7 +81,7 @@ class TestExamining:
             # What we send from here on goes nowhere, and nothing comes back.
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                os.dup2(ours.fileno(), looked._connection.fileno())
+                os.dup2(ours.fileno(), looked.connection.fileno())
 
                 with pytest.raises(errors.StorageUnavailableError):
                     silent.find(looked)

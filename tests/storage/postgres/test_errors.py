@@ -342,7 +342,7 @@ def demoted(own_database: str) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.asynccontextmanager
-async def opened(dsn: str, **config: dt.timedelta) -> AsyncIterator[Pools]:
+async def opened(dsn: str, **config: Any) -> AsyncIterator[Pools]:
     pools = await open_pools(Database(dsn=dsn, **config), dsn)
     try:
         yield pools

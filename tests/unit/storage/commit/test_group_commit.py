@@ -1,18 +1,32 @@
 """Group commit: batches, their order, and how they fill where many steps run."""
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import psycopg
 import pytest
 
 from progressor import errors
 from progressor.storage.commit.group_commit import (
+    CONFLICT_ATTEMPTS_MAX,
     GATHER_SPLIT,
     Insistence,
     Waiting,
 )
+from progressor.storage.commit.shard import BATCH_BYTES_MAX
 from tests.support.builders import make_key, seconds
-from tests.support.runtime.commit import AWAY, GATHER_SECONDS, WRITE_SECONDS, Harness, Item, crowd
+from tests.support.runtime.commit import (
+    AWAY,
+    GATHER_SECONDS,
+    LOCKED,
+    REFUSED,
+    WRITE_SECONDS,
+    Harness,
+    Item,
+    crowd,
+)
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
@@ -52,24 +66,79 @@ async def test_a_batch_tells_how_long_its_first_item_has_waited() -> None:
     assert harness.told == [("test", 1, 0.0), ("test", 2, 1.0)]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Items that wait when the writes begin, what becomes of the first writes, and all writes."""
+
+    name: str
+    items: list[Item]
+    script: tuple[type[Exception] | None, ...] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batches: list[tuple[int, ...]]
+
+
+INSIST = {"insistence": Insistence.INSIST}
+CASES = [
+    Case(
+        name="a batch holds no more than it may",
+        items=crowd(1, 2, 3), options={"batch_max": 2}, batches=[(1, 2), (3,)],
+    ),
+    Case(
+        name="a batch holds no more bytes than it may",
+        items=crowd(1, 2, 3, 0, 4),
+        options={"size": lambda it: BATCH_BYTES_MAX // 2 if it.number else BATCH_BYTES_MAX + 1},
+        batches=[(1, 2), (3,), (0,), (4,)],
+    ),
+    Case(
+        name="a batch holds one item per process, and keeps their order",
+        items=[Item(1, "a"), Item(2, "a"), Item(3, "b"), Item(4, "a")],
+        batches=[(1, 3), (2,), (4,)],
+    ),
+    Case(
+        name="nobody passes an item of the same process that waits for a conflicting one",
+        items=[
+            Item(1, "a", conflict_key="k"), Item(2, "a", conflict_key="k"),
+            Item(3, "a", conflict_key="other"), Item(4, "b"), Item(5, "a"),
+        ],
+        options={"conflict_key": lambda it: it.conflict_key},
+        batches=[(1, 4), (2, 3, 5)],
+    ),
+    Case(
+        name="what was not written is written again in smaller and then in larger batches",
+        items=crowd(*range(16)), script=(AWAY, AWAY), options={**INSIST, "batch_max": 8},
+        batches=[
+            tuple(range(8)), tuple(range(4)), (0, 1), (2, 3, 4, 5), tuple(range(6, 14)), (14, 15),
+        ],
+    ),
+    Case(
+        name="half a batch that is written is not written again for the other",
+        items=crowd(1, 2), script=(REFUSED, None, AWAY), options=INSIST,
+        batches=[(1, 2), (1,), (2,), (2,)],
+    ),
+    Case(
+        name="a possibly transient error is retried before it counts as a refusal",
+        items=crowd(1), script=(psycopg.errors.InternalError_,) * (CONFLICT_ATTEMPTS_MAX - 1),
+        batches=[(1,)] * CONFLICT_ATTEMPTS_MAX,
+    ),
+    Case(
+        name="a lock that is gone when asked for costs another write",
+        items=crowd(1, 2), script=(LOCKED,), batches=[(1, 2), (1,), (2,)],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @in_virtual_time
-async def test_a_batch_holds_no_more_than_it_may() -> None:
-    harness = Harness(batch_max=2)
-    futures = harness.submit(*crowd(1, 2, 3))
+async def test_items_are_written_in_these_batches(case: Case) -> None:
+    harness = Harness(**case.options)
+    harness.script.extend(case.script)
+    futures = harness.submit(*case.items)
     async with harness.running():
         await asyncio.wait(futures)
 
-    assert harness.batches == [(1, 2), (3,)]
-
-
-@in_virtual_time
-async def test_a_batch_holds_one_item_per_process_and_keeps_their_order() -> None:
-    harness = Harness()
-    futures = harness.submit(Item(1, "a"), Item(2, "a"), Item(3, "b"), Item(4, "a"))
-    async with harness.running():
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1, 3), (2,), (4,)]
+    assert harness.batches == case.batches
+    assert [future.result() for future in futures] == [10 * item.number for item in case.items]
+    assert harness.commit.waiting == Waiting("test", 0, 0)
 
 
 @in_virtual_time
@@ -258,23 +327,3 @@ async def test_batches_that_broke_together_are_written_again_one_after_the_other
     assert harness.batches == [one, two, *halves]
     assert harness.again == [False, False, True, True, True]
     assert harness.under_way_max == [1, 2, 1, 1, 1]
-
-
-def by_conflict_key(item: Item) -> str | None:
-    return item.conflict_key
-
-
-@in_virtual_time
-async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_a_conflicting_one() -> None:
-    harness = Harness(conflict_key=by_conflict_key)
-    futures = harness.submit(
-        Item(1, "a", conflict_key="k"),
-        Item(2, "a", conflict_key="k"),
-        Item(3, "a", conflict_key="other"),
-        Item(4, "b"),
-        Item(5, "a"),
-    )
-    async with harness.running():
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1, 4), (2, 3, 5)]

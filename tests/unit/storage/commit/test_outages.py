@@ -5,7 +5,6 @@ import itertools
 import struct
 from typing import Any
 
-import psycopg
 import psycopg_pool
 import pytest
 
@@ -16,12 +15,10 @@ from progressor.storage.commit.group_commit import (
     QUEUE_BYTES_MAX,
     Insistence,
 )
-from progressor.storage.commit.shard import BATCH_BYTES_MAX, PARKED_CHECK_SECONDS
+from progressor.storage.commit.shard import PARKED_CHECK_SECONDS
 from tests.support.runtime.commit import (
     AWAY,
     CONFLICT,
-    LOCKED,
-    REFUSED,
     TIMEOUT_SECONDS,
     Harness,
     Item,
@@ -138,32 +135,6 @@ async def test_the_pauses_of_an_outage_are_spread() -> None:
 
 
 @in_virtual_time
-async def test_what_was_not_written_is_written_again_in_smaller_and_then_in_larger_batches() -> (
-    None
-):
-    harness = Harness(Insistence.INSIST, batch_max=8)
-    harness.script.extend([AWAY] * 2)
-    async with harness.running():
-        futures = harness.submit(*crowd(*range(16)))
-        await asyncio.wait(futures)
-
-    assert [len(batch) for batch in harness.batches] == [8, 4, 2, 4, 8, 2]
-    assert [future.result() for future in futures] == [10 * number for number in range(16)]
-
-
-@in_virtual_time
-async def test_a_batch_holds_no_more_bytes_than_it_may() -> None:
-    harness = Harness(
-        size=lambda item: BATCH_BYTES_MAX // 2 if item.number else BATCH_BYTES_MAX + 1
-    )
-    async with harness.running():
-        await asyncio.wait(harness.submit(*crowd(1, 2, 3, 0, 4)))
-
-    assert harness.batches == [(1, 2), (3,), (0,), (4,)]
-    assert harness.commit.waiting.size == 0
-
-
-@in_virtual_time
 async def test_a_line_that_is_full_of_bytes_refuses_requests_until_there_is_room() -> None:
     harness = Harness(size=lambda _: QUEUE_BYTES_MAX // 2)
     harness.submit(*crowd(1, 2))
@@ -194,16 +165,6 @@ async def test_waiting_items_keep_their_place_when_only_connections_are_short() 
     harness = Harness()
     harness.pool.outages = 2
     harness.pool.outage = psycopg_pool.TooManyRequests
-    async with harness.running():
-        (future,) = harness.submit(*crowd(1))
-
-        assert await future == 10
-
-
-@in_virtual_time
-async def test_a_possibly_transient_error_is_retried_before_it_counts_as_a_refusal() -> None:
-    harness = Harness()
-    harness.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
     async with harness.running():
         (future,) = harness.submit(*crowd(1))
 
@@ -297,17 +258,6 @@ async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
 
 
 @in_virtual_time
-async def test_half_a_batch_that_is_written_is_not_written_again_for_the_other() -> None:
-    harness = Harness(Insistence.INSIST)
-    harness.script.extend([REFUSED, None, AWAY])
-    futures = harness.submit(*crowd(1, 2))
-    async with harness.running():
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1, 2), (1,), (2,), (2,)]
-
-
-@in_virtual_time
 async def test_a_bug_in_a_write_ends_the_group() -> None:
     harness = Harness()
     harness.script.append(ZeroDivisionError)
@@ -353,16 +303,12 @@ async def test_what_comes_for_a_locked_process_waits_behind_and_costs_nobody_a_w
     assert harness.batches == [(1,), (3,), (1,), (2,), (4,)]
 
 
-@in_virtual_time
-async def test_a_lock_that_is_gone_when_asked_for_costs_another_write() -> None:
-    harness = Harness()
-    harness.script.append(LOCKED)
-    async with harness.running():
-        futures = harness.submit(*crowd(1, 2))
-        await asyncio.wait(futures)
-
-    assert harness.batches == [(1, 2), (1,), (2,)]
-    assert harness.asked == [("p1", "p2")]
+def lock(harness: Harness, *, of_process: bool) -> None:
+    """Lock the process of the first item, or its gate."""
+    if of_process:
+        harness.locked.add("p1")
+    else:
+        harness.locked_gates.add("g")
 
 
 def through(gate: str, *numbers: int) -> list[Item]:
@@ -430,34 +376,6 @@ async def test_what_comes_for_a_blocked_process_waits_behind_it_in_order() -> No
 
 
 @in_virtual_time
-async def test_a_caller_waits_for_a_blocked_item_as_long_as_for_a_statement() -> None:
-    harness = Harness()
-    harness.locked_gates.add("g")
-    async with harness.running():
-        (future,) = harness.submit(*through("g", 1))
-
-        with pytest.raises(errors.StorageLockedError):
-            await future
-
-    assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=2)
-    assert harness.commit.waiting.count == 0
-
-
-@in_virtual_time
-async def test_what_is_decided_and_blocked_is_written_also_when_closed() -> None:
-    harness = Harness(Insistence.INSIST)
-    harness.locked_gates.add("g")
-    async with harness.running():
-        (future,) = harness.submit(*through("g", 1))
-        harness.commit.close()
-        await asyncio.sleep(100 * TIMEOUT_SECONDS)
-        assert not future.done()
-        harness.locked_gates.clear()
-
-        assert await future == 10
-
-
-@in_virtual_time
 async def test_an_outage_while_a_blocked_item_is_tried_leaves_it_to_the_next_try() -> None:
     harness = Harness(Insistence.INSIST)
     harness.locked_gates.add("g")
@@ -472,31 +390,35 @@ async def test_an_outage_while_a_blocked_item_is_tried_leaves_it_to_the_next_try
     assert harness.again == [False, False, True]
 
 
+@pytest.mark.parametrize("of_process", [True, False], ids=["process", "gate"])
 @in_virtual_time
-async def test_a_caller_waits_for_a_locked_process_as_long_as_for_a_statement() -> None:
+async def test_a_caller_waits_for_a_lock_as_long_as_for_a_statement(of_process: bool) -> None:
     harness = Harness()
-    harness.locked.add("p1")
+    lock(harness, of_process=of_process)
     async with harness.running():
-        (future,) = harness.submit(*crowd(1))
+        (future,) = harness.submit(*through("g", 1))
 
         with pytest.raises(errors.StorageLockedError, match="locked for 10 s"):
             await future
 
-    assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=1)
-    assert harness.commit.waiting.count == 0
-    assert harness.commit.waiting.size == 0
+    assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=2)
+    assert harness.commit.waiting.count == harness.commit.waiting.size == 0
 
 
+@pytest.mark.parametrize("of_process", [True, False], ids=["process", "gate"])
 @in_virtual_time
-async def test_what_is_decided_waits_for_a_locked_process_without_end_also_when_closed() -> None:
+async def test_what_is_decided_waits_for_a_lock_without_end_also_when_closed(
+    of_process: bool,
+) -> None:
     harness = Harness(Insistence.INSIST)
-    harness.locked.add("p1")
+    lock(harness, of_process=of_process)
     async with harness.running():
-        (future,) = harness.submit(*crowd(1))
+        (future,) = harness.submit(*through("g", 1))
         harness.commit.close()
         await asyncio.sleep(100 * TIMEOUT_SECONDS)
         assert not future.done()
         harness.locked.clear()
+        harness.locked_gates.clear()
 
         assert await future == 10
 
