@@ -6,8 +6,8 @@ from typing import Annotated
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.traces import CallContext
 from progressor.api.calls.validation import Id, NamespaceName, Revision
 from progressor.domain.gates.constraint import CAPACITY_MAX
 from progressor.domain.gates.gate import Gate, GateHolder, GateView, GateWaiter

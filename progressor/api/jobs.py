@@ -10,9 +10,8 @@ from typing import Annotated
 
 from progressor import errors
 from progressor.api.calls import page_tokens
-from progressor.api.calls.ports import Backend, CallContext
-from progressor.api.calls.servicer import Servicer, log_change, reading, seconds_left
-from progressor.api.calls.traces import trace_context_of
+from progressor.api.calls.servicer import Backend, Servicer, log_change, reading, seconds_left
+from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.validation import (
     JobKey,
     NamespaceName,

@@ -12,15 +12,15 @@ from typing import Any
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.traces import CallContext
 from progressor.api.calls.validation import at_least_0, check_namespace_name, shown
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire import fields as wire
-from progressor.wire.policies import RETRY_POLICY, check_not_negative, retry_policy_from_wire
+from progressor.wire.processes import RETRY_POLICY, check_not_negative, retry_policy_from_wire
 from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between
 
 TARGETS_MAX = 32

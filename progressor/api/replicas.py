@@ -10,8 +10,8 @@ from google.protobuf import duration_pb2
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
-from progressor.api.calls.ports import Backend, CallContext, LogLevels
-from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.servicer import Backend, LogLevels, Servicer, reading
+from progressor.api.calls.traces import CallContext
 from progressor.domain.views.activity import Activity, Queue, even_share
 from progressor.domain.views.replica import (
     LOADS_MAX,

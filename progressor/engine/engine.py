@@ -17,7 +17,7 @@ from typing import Any, TypeVar, assert_never
 
 import progressor
 from progressor import errors
-from progressor.api.calls.ports import Backend
+from progressor.api.calls.servicer import Backend
 from progressor.api.server.binding import Tls
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 
 from progressor import errors
-from progressor.api.calls.ports import Backend
+from progressor.api.calls.servicer import Backend
 from progressor.clock import SystemClock
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels

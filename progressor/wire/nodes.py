@@ -13,7 +13,7 @@ from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
-from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
+from progressor.wire.processes import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
 from progressor.wire.shapes import UNSENT, Field, Shape, enum_numbers
 
 NODE_STATE_TO_WIRE = enum_numbers(NodeState, nodes_pb2.NodeState.DESCRIPTOR)

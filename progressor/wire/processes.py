@@ -1,4 +1,4 @@
-"""Processes, events, timers and constraints between protobuf and `domain`, for every codec.
+"""Processes, events, timers, constraints and policies between protobuf and `domain`.
 
 An invalid field raises `errors.InvalidRequestError`, which names it by the path that the caller
 gave. A message in another one is filled in place: ten events take 9 µs, and 21 µs built apart
@@ -6,7 +6,8 @@ gave. A message in another one is filled in place: ten events take 9 µs, and 21
 """
 
 import datetime as dt
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
@@ -19,11 +20,18 @@ from progressor.domain.gates.constraint import (
 )
 from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.v1 import namespace_service_pb2 as namespaces_pb
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
 from progressor.wire.shapes import Field, Shape, Violations, between, enum_numbers, refuse_all
+
+ATTEMPTS_MAX = 1_000_000
+INTERVAL_MAX = dt.timedelta(days=365)
+REASONS_MAX = 100
+REASON_BYTES_MAX = 256
 
 PROCESS_STATUS_TO_WIRE = enum_numbers(ProcessStatus, types_pb2.ProcessStatus.DESCRIPTOR)
 PROCESS_STATUS_FROM_WIRE = {number: it for it, number in PROCESS_STATUS_TO_WIRE.items()}
@@ -193,3 +201,50 @@ def fill_process(message: types_pb2.Process, process: Process) -> None:
         message.previous_status = PROCESS_STATUS_TO_WIRE[process.previous_status]
     if process.result:
         message.result = process.result
+
+
+_ZOMBIE_POLICIES = enum_numbers(ZombiePolicy, namespaces_pb.ZombiePolicy.DESCRIPTOR)
+ZOMBIE_POLICY_FROM_WIRE = {number: it for it, number in _ZOMBIE_POLICIES.items()}
+
+
+def _check_coefficient(value: float, field: str) -> None:
+    if not (math.isfinite(value) and value >= 1):
+        wire.refuse(field, f"must be at least 1, got {value}")
+
+
+def check_not_negative(value: dt.timedelta, field: str) -> None:
+    if value < dt.timedelta(0):
+        wire.refuse(field, f"must not be negative, got {wire.duration_text(value)}")
+
+
+def _check_reasons(reasons: Sequence[str], field: str) -> None:
+    violations = Violations()
+    if len(reasons) > REASONS_MAX:
+        violations.add(field, wire.too_many(len(reasons), REASONS_MAX))
+    for index, reason in enumerate(reasons[:REASONS_MAX]):
+        place, size = f"{field}[{index}]", len(reason.encode())
+        if "\0" in reason:
+            violations.add(place, wire.NUL)
+        if size > REASON_BYTES_MAX:
+            violations.add(place, wire.too_large(size, REASON_BYTES_MAX))
+    violations.raise_any()
+
+
+_INTERVAL = Field(check=between(dt.timedelta(0), INTERVAL_MAX), zero_is_default=True)
+RETRY_POLICY = Shape(
+    RetryPolicy,
+    namespaces_pb.RetryPolicy,
+    initial_interval=_INTERVAL,
+    coefficient=_check_coefficient,
+    interval_max=_INTERVAL,
+    jitter=between(0, 1),
+    attempts_max=between(1, ATTEMPTS_MAX),
+    elapsed_max=Field(check=check_not_negative, zero_is_default=True),
+    non_retryable_reasons=_check_reasons,
+)
+retry_policy_to_wire = RETRY_POLICY.message
+
+
+def retry_policy_from_wire(message: namespaces_pb.RetryPolicy, field: str) -> RetryPolicy:
+    """Return a policy; zeros take the defaults."""
+    return RETRY_POLICY.read(message, f"{field}.")

@@ -28,7 +28,6 @@ from progressor.storage.rows.documents import options_text, part_of
 from progressor.v1 import namespace_service_pb2, nodes_pb2, process_service_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
-from progressor.wire import policies as policy_wire
 from progressor.wire import processes as process_wire
 from progressor.wire.shapes import Violations
 
@@ -52,12 +51,12 @@ OBJECTS = st.dictionaries(TEXTS, JSON_VALUES, max_size=5)
 POLICIES = st.builds(
     RetryPolicy,
     initial_interval=(
-        durations := st.timedeltas(dt.timedelta(microseconds=1), policy_wire.INTERVAL_MAX)
+        durations := st.timedeltas(dt.timedelta(microseconds=1), process_wire.INTERVAL_MAX)
     ),
     coefficient=st.floats(1, 1e300),
     interval_max=durations,
     jitter=st.floats(0, 1),
-    attempts_max=st.integers(1, policy_wire.ATTEMPTS_MAX),
+    attempts_max=st.integers(1, process_wire.ATTEMPTS_MAX),
     elapsed_max=st.none() | durations,
     non_retryable_reasons=st.lists(TEXTS, max_size=3).map(tuple),
 )
@@ -317,9 +316,9 @@ def test_any_nodes_are_accepted_and_stored_or_refused_by_their_field(
 
 @given(POLICIES)
 def test_a_policy_survives_a_round_trip(policy: RetryPolicy) -> None:
-    message = policy_wire.retry_policy_to_wire(policy)
+    message = process_wire.retry_policy_to_wire(policy)
 
-    assert policy_wire.retry_policy_from_wire(message, "retry_policy") == policy
+    assert process_wire.retry_policy_from_wire(message, "retry_policy") == policy
 
 
 @given(values(Job), st.lists(values(Node), max_size=5))

@@ -1,5 +1,4 @@
 """What surrounds every method: interceptors, deadlines, validation, errors, traces, page tokens.
 
-Imported by all other folders of ``api``; imports none of them. Start with ``interceptors``;
-``ports`` names what this room needs from ``runtime`` and ``storage``.
+Imported by all other folders of ``api``; imports none of them. Start with ``interceptors``.
 """

@@ -24,10 +24,9 @@ from google.protobuf.message import Message
 from progressor import errors
 from progressor.api.calls import status
 from progressor.api.calls.malformed import Malformed, deserializer
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.request_count import RequestCount
 from progressor.api.calls.servicer import Servicer
-from progressor.api.calls.traces import grpc_context_of, trace_context_of, traced
+from progressor.api.calls.traces import CallContext, grpc_context_of, trace_context_of, traced
 from progressor.clock import Clock
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.metrics.registry import Metrics

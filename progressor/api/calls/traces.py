@@ -6,13 +6,12 @@ order. Source: https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/ba
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.status import PROCESSOR_DOMAIN, RichStatus
 from progressor.telemetry import names
 from progressor.telemetry.traces.spans import UNTRACED, Span
@@ -48,6 +47,17 @@ _SUBJECT = (
     ("task_id", names.TASK_ID),
 )
 _TEXT_MAX = 256
+
+
+class CallContext(Protocol):
+    """What a servicer asks of gRPC about the call that it serves."""
+
+    def time_remaining(self) -> float | None:
+        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Return the caller's metadata, keys in lower case."""
+
 
 # Each method has a message type of its own.
 Serve = Callable[[Any, CallContext], Awaitable[Message | RichStatus]]

@@ -21,8 +21,7 @@ from types import TracebackType
 
 from progressor import errors
 from progressor.api.calls.interceptors import RETRY_AFTER
-from progressor.api.calls.ports import CallContext
-from progressor.api.calls.traces import grpc_context_of
+from progressor.api.calls.traces import CallContext, grpc_context_of
 
 READING_BYTES_MAX = 3 * 1024 * 1024
 UNSENT_BYTES_MAX = 8 * 1024 * 1024

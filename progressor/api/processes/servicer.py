@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from progressor import errors
-from progressor.api.calls.ports import Backend, CallContext
-from progressor.api.calls.servicer import Servicer, log_change, reading, seconds_left
-from progressor.api.calls.traces import trace_context_of
+from progressor.api.calls.servicer import Backend, Servicer, log_change, reading, seconds_left
+from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import requests, responses
 from progressor.api.processes.requests import Admitted, NamedTask, Reading, Tracing

@@ -12,9 +12,8 @@ from typing import Annotated, Any, TypeVar
 from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
-from progressor.api.calls.ports import Backend, CallContext
-from progressor.api.calls.servicer import Servicer, reading, seconds_left
-from progressor.api.calls.traces import trace_context_of
+from progressor.api.calls.servicer import Backend, Servicer, reading, seconds_left
+from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.validation import (
     Revision,
     check_id,

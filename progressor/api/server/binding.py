@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -50,8 +49,8 @@ async def check_free(address: str) -> None:
     if address.startswith(_UNIX):
         await _check_socket_free(address)
         return
-    host, port = _split(address)
-    await _check_port_free(address, host, port)
+    with contextlib.ExitStack() as stack:
+        await _hold(address, stack, is_shared=False)
 
 
 @contextlib.asynccontextmanager
@@ -60,26 +59,8 @@ async def reserved(address: str) -> AsyncIterator[str]:
 
     While the context is open no other process gets the port; ConfigError if it cannot be bound.
     """
-    host, port = _split(address)
     with contextlib.ExitStack() as stack:
-        held, why = False, "it stands for no address"
-        for place in await _places(address, host, port):
-            try:
-                # The first of several may have picked the port for the rest.
-                holder = stack.enter_context(_bound(place, port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise _taken(address) from error
-                # Like gRPC, we do without, as long as there is another.
-                why = os.strerror(error.errno) if error.errno else str(error)
-                continue
-            port = holder.getsockname()[1]
-            # From here on, processes that share the port get in by the one, and none by the other.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-            held = True
-        if not held:
-            raise errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}: {why}")
+        port = await _hold(address, stack, is_shared=True)
         yield f"{address.rpartition(':')[0]}:{port}"
 
 
@@ -115,29 +96,36 @@ async def _check_socket_free(address: str) -> None:
     raise _taken(address)
 
 
-async def _check_port_free(address: str, host: str, port: int) -> None:
-    failures = []
-    places = await _places(address, host, port)
-    for place in places:
-        try:
-            _bound(place, port).close()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise _taken(address) from error
-            failures.append(error)
-    # Like gRPC, we do without one, as long as there is another.
-    if len(failures) == len(places):
-        raise _impossible(address, failures[-1]) from failures[-1]
-
-
-async def _places(address: str, host: str, port: int) -> list[_Place]:
+async def _hold(address: str, stack: contextlib.ExitStack, *, is_shared: bool) -> int:
+    """Bind an address, each for itself and for a moment, or one port for all while it is shared."""
+    host, port = _split(address)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        places = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
         raise errors.ConfigError(BIND_KEY, f"{address!r}: {error.strerror}") from error
-    return [(family, kind, protocol, name) for family, kind, protocol, _, name in found]
+    failures = []
+    for family, kind, protocol, _, name in places:
+        try:
+            # The first of several may have picked the port for the rest.
+            holder = stack.enter_context(_bound((family, kind, protocol, name), port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(address) from error
+            failures.append(error)
+            continue
+        if not is_shared:
+            holder.close()
+            continue
+        port = holder.getsockname()[1]
+        # From here on, processes that share the port get in by the one, and none by the other.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    # Like gRPC, we do without one, as long as there is another.
+    if len(failures) == len(places):
+        raise _impossible(address, failures[-1]) from failures[-1]
+    return port
 
 
 def _bound(place: _Place, port: int) -> socket.socket:

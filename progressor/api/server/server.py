@@ -14,8 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor
-from progressor.api.calls.ports import Backend, LogLevels
-from progressor.api.calls.servicer import Servicer
+from progressor.api.calls.servicer import Backend, LogLevels, Servicer
 from progressor.api.calls.turns import Turns
 from progressor.api.gates import GateServicer
 from progressor.api.jobs import JobServicer

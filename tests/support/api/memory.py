@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from progressor import errors
-from progressor.api.calls.ports import Backend, JobControl
+from progressor.api.calls.servicer import Backend, JobControl
 from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Event, HistoryRange

@@ -14,7 +14,6 @@ from grpc import StatusCode
 
 from progressor import errors
 from progressor.api import sessions
-from progressor.sdk import WaitCause
 from progressor.settings.sections import Database
 from progressor.storage.postgres import pools
 from progressor.storage.postgres.pools import connection_of, open_pools
@@ -35,7 +34,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLERS_MAX = 20
 CROWD = 200
-PROCESSES = 50
 SETTINGS = {**QUIET, "replica.heartbeat_interval_seconds": "0.1"}
 
 BOTH = pytest.mark.parametrize("session", [True, False], ids=["session", "unary"])
@@ -239,25 +237,6 @@ async def stuck(narrow: Env) -> Hang:
 
 
 class TestMoreWorkThanWorkers:
-    async def test_all_of_it_runs_without_a_scan(self, narrow: Env) -> None:
-        async with asyncio.TaskGroup() as group:
-            started = [
-                group.create_task(narrow.client.start(f"p{number}", b"%d" % number))
-                for number in range(PROCESSES)
-            ]
-
-        answers = [task.result().response for task in started]
-        assert answers == [b"%d" % number for number in range(PROCESSES)]
-
-    async def test_what_finds_no_worker_says_so(self, narrow: Env, stuck: Hang) -> None:
-        await narrow.client.start("p", accept_only=True)
-
-        waits = (await narrow.client.get("p")).waits
-
-        stuck.released.set()
-        await narrow.settled("p")
-        assert [wait.cause for wait in waits] == [WaitCause.NO_FREE_WORKER]
-
     async def test_what_waits_for_a_worker_runs_the_oldest_first(
         self, narrow: Env, stuck: Hang
     ) -> None:

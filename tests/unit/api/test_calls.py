@@ -12,9 +12,8 @@ from google.protobuf.message import Message
 from progressor import errors, job_errors
 from progressor.api.calls.interceptors import Interceptor, Method
 from progressor.api.calls.malformed import Malformed
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.servicer import Servicer, seconds_left
-from progressor.api.calls.traces import trace_context_of
+from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.processes.servicer import ProcessServicer
 from progressor.api.server.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.clock import SystemClock

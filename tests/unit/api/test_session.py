@@ -15,9 +15,8 @@ from progressor import errors
 from progressor.api import sessions
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import deserializer
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.servicer import Servicer
-from progressor.api.calls.traces import trace_context_of
+from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.server.server import PROCESS_SERVICE
 from progressor.api.sessions import TIMEOUT_SECONDS_MAX, Call, Sessions
 from progressor.clock import SystemClock

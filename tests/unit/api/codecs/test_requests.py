@@ -30,7 +30,7 @@ from progressor.v1 import replica_service_pb2 as replicas_pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire import processes as process_wire
 from progressor.wire import shapes
-from progressor.wire.policies import REASON_BYTES_MAX, retry_policy_from_wire
+from progressor.wire.processes import REASON_BYTES_MAX, retry_policy_from_wire
 
 LIMIT = 1000
 YEAR = 365 * 86_400

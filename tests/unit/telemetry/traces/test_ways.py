@@ -9,8 +9,8 @@ from google.protobuf.message import Message
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor
-from progressor.api.calls.ports import CallContext
 from progressor.api.calls.status import RichStatus
+from progressor.api.calls.traces import CallContext
 from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
