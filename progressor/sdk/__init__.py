@@ -115,7 +115,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.processor.processor import Processor as Processor
     from progressor.sdk.processor.server import (
-        Limits as Limits, running as running, serve as serve, serve_async as serve_async,
+        Limits as Limits, running as running, serve as serve,
     )
     from progressor.sdk.processor.step import Step as Step
     from progressor.sdk.processor.verdicts import Fail as Fail, Reject as Reject, Retry as Retry

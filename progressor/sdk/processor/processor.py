@@ -224,16 +224,6 @@ class Processor(Generic[State]):
         """Serve until SIGTERM or SIGINT, drain and return, as `progressor.sdk.serve`."""
         server.serve(self, bind=bind, limits=limits, streaming=streaming)
 
-    async def serve_async(
-        self,
-        bind: str = server.BIND_DEFAULT,
-        *,
-        limits: server.Limits = server.LIMITS_DEFAULT,
-        streaming: bool = True,
-    ) -> None:
-        """Serve in the running event loop until cancelled, then drain."""
-        await server.serve_async(self, bind=bind, limits=limits, streaming=streaming)
-
     def running(
         self,
         bind: str = server.BIND_DEFAULT,

@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.streaming import AnswerStep, Steps
+from progressor.sdk.processor.streaming import AnswerStep, StepServer
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.v1 import processor_service_pb2 as pb
@@ -100,17 +100,6 @@ def serve(
         runner.run(_serve_until_signal(processors, bind, limits, streaming=streaming))
 
 
-async def serve_async(
-    *processors: Servable,
-    bind: str = BIND_DEFAULT,
-    limits: Limits = LIMITS_DEFAULT,
-    streaming: bool = True,
-) -> None:
-    """Serve in the running event loop until cancelled, then wait for the running steps."""
-    async with running(*processors, bind=bind, limits=limits, streaming=streaming):
-        await asyncio.get_running_loop().create_future()
-
-
 @contextlib.asynccontextmanager
 async def running(
     *processors: Servable,
@@ -130,10 +119,10 @@ async def running(
     """
     check_address(bind)
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
-    steps = Steps(_router(processors, threads), limits.steps_max)
+    steps = StepServer(_router(processors, threads), limits.steps_max)
     for processor in processors:
         getattr(processor, "check", lambda: None)()
-    # `Steps` counts steps; gRPC counts calls, with room for the streams besides.
+    # `StepServer` counts steps; gRPC counts calls, with room for the streams besides.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
         options=(
@@ -169,7 +158,7 @@ async def _describe(
     return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
 
 
-def _service(steps: Steps, *, streaming: bool) -> grpc.GenericRpcHandler:
+def _service(steps: StepServer, *, streaming: bool) -> grpc.GenericRpcHandler:
     """Return the service; without streaming, ProcessStream is UNIMPLEMENTED."""
 
     async def process(
@@ -196,7 +185,7 @@ def _service(steps: Steps, *, streaming: bool) -> grpc.GenericRpcHandler:
         ),
     }
     if streaming:
-        # Bytes in, bytes out: `Steps` parses and builds the frames.
+        # Bytes in, bytes out: `StepServer` parses and builds the frames.
         methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(steps.serve_stream)
     return grpc.method_handlers_generic_handler(_SERVICE_NAME, methods)
 

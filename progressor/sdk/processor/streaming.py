@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 _Item: TypeAlias = tuple[int, bytes] | None
 
 
-class Steps:
+class StepServer:
     """The steps of one server: its streams, the count of running steps, and the queued ones."""
 
     def __init__(self, answer: AnswerStep, steps_max: int) -> None:
@@ -127,9 +127,9 @@ class Steps:
 class _Stream:
     """One stream, from its first frame to its last."""
 
-    def __init__(self, wire: Context, steps: Steps) -> None:
+    def __init__(self, wire: Context, server: StepServer) -> None:
         self.garbled = False
-        self._wire, self._slots = wire, steps
+        self._wire, self._server = wire, server
         # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
@@ -183,7 +183,7 @@ class _Stream:
                 self._receive(step.step_id, step.request)
             if frame.cancelled:
                 self._cancel(frame.cancelled)
-            await self._slots.room()
+            await self._server.room()
         self._read_all = True
         self._end_when_done()
 
@@ -198,18 +198,18 @@ class _Stream:
     def _receive(self, step_id: int, packed: bytes) -> None:
         if step_id in self._steps or self._over.is_set():
             return
-        if self._slots.take():
+        if self._server.take():
             self.begin(step_id, packed)
         else:
             self._steps[step_id] = None
-            self._slots.enqueue(self, step_id, packed)
+            self._server.enqueue(self, step_id, packed)
 
     def _cancel(self, step_ids: Sequence[int]) -> None:
         for step_id in step_ids:
             if step_id in self._steps:
                 task = self._steps.pop(step_id)
                 if task is None:
-                    self._slots.dequeue(self, step_id)
+                    self._server.dequeue(self, step_id)
                 else:
                     # A task that is cancelled before it starts never runs, so a callback.
                     task.add_done_callback(self._release)
@@ -217,7 +217,7 @@ class _Stream:
         self._end_when_done()
 
     def _release(self, _task: "asyncio.Task[None]") -> None:
-        self._slots.release()
+        self._server.release()
 
     async def _run_step(self, step_id: int, packed: bytes) -> None:
         try:
@@ -226,7 +226,7 @@ class _Stream:
             self._answer(step_id, _UNREADABLE)
             return
         try:
-            response = await self._slots.answer(request)
+            response = await self._server.answer(request)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.
@@ -242,7 +242,7 @@ class _Stream:
         if step_id not in self._steps:
             return
         del self._steps[step_id]
-        self._slots.release()
+        self._server.release()
         if len(answer) > _ANSWER_BYTES_MAX:
             text = f"the answer must be at most {_ANSWER_BYTES_MAX} bytes, got {len(answer)}"
             too_large = failure(grpc.StatusCode.OUT_OF_RANGE, text, "MESSAGE_TOO_LARGE")
@@ -284,13 +284,13 @@ class _Stream:
         for step_id, task in tuple(self._steps.items()):
             if task is None:
                 del self._steps[step_id]
-                self._slots.dequeue(self, step_id)
+                self._server.dequeue(self, step_id)
 
     def _forget(self) -> None:
         """Release the slots of steps that never started."""
         while self._steps:
             self._steps.popitem()
-            self._slots.release()
+            self._server.release()
 
 
 def _size(item: _Item) -> int:

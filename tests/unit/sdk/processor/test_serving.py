@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk import Limits, Processor, Step, running, serve_async
+from progressor.sdk import Limits, Processor, Step, running
 from progressor.sdk.processor import streaming
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -466,15 +466,3 @@ async def test_a_drain_ends_with_its_timeout() -> None:
 
     assert sorted(orders.cancelled) == ["a", "c"]
     assert set(codes) <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
-
-
-async def test_serving_in_a_loop_ends_with_its_cancellation(tmp_path: Path) -> None:
-    bind = f"unix:{tmp_path}/p.sock"
-    serving = asyncio.ensure_future(serve_async(answering("orders"), bind=bind))
-    async with stub_to(bind) as stub:
-        response = await stub.Process(called("p"), wait_for_ready=True)
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-
-    assert response.response
