@@ -63,13 +63,6 @@ def test_a_draining_replica_has_no_places(backlog: bool) -> None:
     assert slots.has_backlog("orders") is backlog
 
 
-def test_nothing_is_known_of_a_namespace_that_was_never_seen() -> None:
-    slots = idle_workers()
-
-    assert not slots.has_backlog("orders")
-    assert slots.busy_total == 0
-
-
 def test_with_fewer_workers_no_step_starts_until_enough_have_ended() -> None:
     slots = idle_workers()
     slots.reserve_up_to(TWO_PLACES, 2)
@@ -92,22 +85,7 @@ def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
     assert slots.has_backlog("orders")
 
 
-async def test_a_step_gives_its_place_back_when_it_ends() -> None:
-    runner, stop = StepRunner(), asyncio.Event()
-    slots = Slots(runner.run)
-    running = await begun(slots.run(stop))
-    slots.reserve(TWO_PLACES)
-
-    slots.start(make_task())
-    runner.done.set()
-    await slots.idle()
-
-    assert slots.busy_total == 0
-    stop.set()
-    await running
-
-
-async def test_workers_end_only_when_the_last_step_has_ended() -> None:
+async def test_steps_give_their_slots_back_and_workers_end_with_the_last_step() -> None:
     runner, stop = StepRunner(), asyncio.Event()
     slots = Slots(runner.run)
     running = await begun(slots.run(stop))
@@ -120,9 +98,10 @@ async def test_workers_end_only_when_the_last_step_has_ended() -> None:
     await settled()
     too_early = running.done()
     runner.done.set()
+    await slots.idle()
     await running
 
-    assert not too_early
+    assert (too_early, slots.busy_total) == (False, 0)
     assert len(runner.begun_ids) == 2
 
 
@@ -175,15 +154,9 @@ async def test_releasing_leases_cancels_the_request_in_flight(ending: Ending) ->
     assert handle.ending is ending
 
 
-async def test_a_lease_taken_after_the_release_is_held() -> None:
-    leases = Leases()
-    leases.let_go(Ending.ABANDONED)
-
-    assert leases.take(make_task()).ending is None
-
-
 def test_what_is_leased_while_leases_are_lost_is_abandoned_before_it_begins() -> None:
     leases = Leases()
+    leases.let_go(Ending.ABANDONED)
     leases.lost = True
     late = leases.take(make_task())
     leases.lost = False
