@@ -354,8 +354,6 @@ class _Health:
 async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[str]:
     """Run a PostgreSQL of our own, with room for so many replicas; yields how to connect.
 
-    It is started again when it has ended by itself.
-
     Raises:
         EmbeddedPostgresError: It cannot be started.
     """

@@ -316,9 +316,8 @@ class Wiring:
     async def stop_scanning(self) -> None:
         """Bring no more work, once `Slots.draining` is set.
 
-        A claim that PostgreSQL has received may lease tasks, which would be lost if it were cut
-        off: its answer is awaited, for as long as a statement may take, and `Steps` hands back what
-        it brings. If no answer comes, the leases are zombies, collected by others.
+        The answer of a claim that PostgreSQL has received is awaited: the tasks that it leases
+        would be lost, and zombies, if it were cut off. `Steps` hands back what it brings.
         """
         for task in self._scanners:
             if not self._claims.sent_by(task):

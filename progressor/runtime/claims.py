@@ -212,9 +212,8 @@ class Backlog:
     async def _clear(self, backlogs: Mapping[str, int], empty: set[str], *, sure: bool) -> bool:
         """Clear the backlogs in which nothing is due; return whether one stays.
 
-        A claim also comes back empty if another replica took what it had chosen, while other tasks
-        are due that only this replica knows of. If `sure`, the backlogs are cleared all the same:
-        their tasks are locked, and left to the scan.
+        A claim also comes back empty if another replica took what it had chosen. If `sure`, the
+        backlogs are cleared all the same: their tasks are locked, and left to the scan.
         """
         if not empty:
             return False

@@ -147,9 +147,8 @@ class GateWakeUps:
 class LoweredGates:
     """Sends back holders of gates whose capacity was lowered, a few in a transaction, by turns.
 
-    The capacity is already in effect, so there is no hurry: a pause longer than a transaction
-    follows each one, to leave room for tasks that do not use these gates. A gate records its
-    progress, so that after the death of a replica the scan of another one continues.
+    The capacity is already in effect, so a pause longer than a transaction follows each one. A gate
+    records its progress, so that after the death of a replica the scan of another one continues.
     """
 
     gates: Gates

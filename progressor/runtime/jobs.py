@@ -2,10 +2,8 @@
 
 A job that needs upkeep gets it at once from the replica that learns of it (`JobScan.run`). The scan
 finds what a dead replica left, the jobs whose deadline has passed, and followers whose leader was
-removed. Recovery is done by one replica at a time, each minute: it looks for stalled jobs, finds
-none in a healthy engine, and counts what it finds.
-
-Each call of storage is one transaction; its effects are applied before the next one.
+removed; each minute, in one replica, also stalled jobs, which a healthy engine has none of. Each
+call of storage is one transaction; its effects are applied before the next one.
 """
 
 import asyncio

@@ -61,15 +61,12 @@ class Requests:
     """How many wait here, by namespace: one that hangs takes no room from another."""
 
     async def ask(self, request: Request, *, timeout: float | None) -> Reply:
-        """Admit a request and return its reply.
-
-        If the caller is cancelled, the task continues.
+        """Admit a request and return its reply; if the caller is cancelled, the task continues.
 
         Raises:
             DeadlineExceededError: `timeout` seconds have passed; the task continues.
             RequestError: Admission refused it, or the task did not finish.
-            StorageUnavailableError: PostgreSQL is unreachable. Without an idempotency key it is
-                unknown whether the request was accepted.
+            StorageUnavailableError: Without an idempotency key, it may have been accepted.
         """
         namespace = await self.namespaces.lookup(request.key.namespace)
         self._enter(namespace)

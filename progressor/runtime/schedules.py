@@ -1,12 +1,10 @@
 """Runs schedules when they are due, in whichever replica comes first.
 
 The loop of `ScheduleScan` knows when the next schedule is due and wakes for it; what other replicas
-make or change, it sees within an interval. A claim divides the work. That each instant runs once is
-ensured by one transaction (``run_schedules``), so it does not matter how many replicas work on it,
-or how late. Queued runs are looked at each interval, some schedules a round, in the order of keys.
-
-What ends before a run of the policy *cancel previous* is ended by requests, as a client would do:
-each is safe to repeat, so that another replica can complete what one that dies leaves undone.
+make or change, it sees within an interval. That each instant runs once is ensured by one
+transaction (``run_schedules``). What ends before a run of the policy *cancel previous* is ended by
+requests, as a client would do: each is safe to repeat, so that another replica can complete what
+one that dies leaves undone.
 """
 
 import asyncio

@@ -39,9 +39,8 @@ class MetricKind(enum.StrEnum):
 class Metric:
     """A metric by its name.
 
-    ``unit`` as in UCUM: ``ms``, ``s``, ``By``, ``1``, or what is counted in braces. ``labels`` have
-    bounded cardinality, at most ``sets_max`` sets are exported. ``bounds`` are the upper bounds of
-    a histogram's buckets, ascending.
+    ``unit`` as in UCUM: ``ms``, ``s``, ``By``, ``1``, or what is counted in braces. At most
+    ``sets_max`` sets of labels are exported. ``bounds`` are the upper bounds of buckets, ascending.
     """
 
     kind: MetricKind

@@ -1,9 +1,7 @@
 """Graphs: nodes to be added to a job, checked as a whole, and how a submitted job keeps them.
 
-A name means one node of a job for ever: an edge may lead from a node that the job has to a new one,
-never the other way. So new edges close no cycle through the old nodes, and each submission is
-ordered on its own: nodes that wait for none of it are taken out, then those that wait for none of
-the rest, and so on. What cannot be taken out waits, at the end, for itself.
+An edge may lead from a node that the job has to a new one, never the other way: so new edges close
+no cycle through the old nodes, and each submission is ordered on its own.
 """
 
 import dataclasses

@@ -29,8 +29,7 @@ TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
 class TaskStatus(enum.StrEnum):
     """Where a task is. Members and order equal the SQL enum ``task_status``.
 
-    AVAILABLE is reported for a task with constraints that only waits for a worker; its row says
-    WAITING.
+    AVAILABLE is reported for a task with constraints that only waits for a worker.
     """
 
     WAITING = "waiting"
@@ -53,7 +52,7 @@ class TaskError:
     """How a task ended that did not finish.
 
     ``code`` is a gRPC status code; ``rejected`` marks a processor's rejection, whose ``reason`` and
-    ``metadata`` are its own, from a failure, whose ``metadata`` are the engine's.
+    ``metadata`` are its own.
     """
 
     code: int

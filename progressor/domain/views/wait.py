@@ -18,11 +18,7 @@ class Lease:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrderWait:
-    """The task of a smaller version that another one waits for.
-
-    ``order`` is that of the waiting task. Of several smaller versions this is the smallest, and of
-    its tasks the oldest.
-    """
+    """The smallest version, and the oldest task of it, that one of this ``order`` waits for."""
 
     order: Order
     process_id: str
@@ -63,8 +59,8 @@ class TimeSpent:
 class Gated:
     """The state of a task with constraints, and ``since`` when it is in it.
 
-    ``order`` and ``gates`` are set in every state except AVAILABLE.
-    ``behind_task_id`` is the older call of its process that is queued for the same gates.
+    ``order`` and ``gates`` are set in every state except AVAILABLE. ``behind_task_id`` is the older
+    call of its process that is queued for the same gates.
     """
 
     state: GatedState
@@ -213,11 +209,7 @@ class GatesFull:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoFreeWorker:
-    """It has been due ``since`` then, but no worker has taken it.
-
-    So many workers of its namespace are busy, of all, in the replicas that serve, as their last
-    heartbeats reported.
-    """
+    """It has been due ``since`` then, but none of the workers of its namespace has taken it."""
 
     NAME: ClassVar = "no_free_worker"
 
@@ -255,8 +247,8 @@ Cause = (
 class Wait:
     """One task that has not ended and why. ``attempt`` is the one that comes next or runs now.
 
-    ``besides`` are the causes that would be left if the first were removed, and ``spent`` is where
-    its time went until now: of tasks with constraints alone.
+    ``besides`` are the causes that would be left if the first were removed; ``spent`` is where its
+    time went, of tasks with constraints alone.
     """
 
     task_id: int

@@ -156,9 +156,8 @@ def count_ends(
 ) -> None:
     """Count the node, and the job, that a durable settlement ended.
 
-    This follows from the process's part in jobs, not from PostgreSQL's answer, so that it also
-    holds for a batch that was written again because its answer was lost. A job that is removed
-    with its leader has not ended.
+    This follows from the process's part in jobs, not from PostgreSQL's answer, which may be lost. A
+    job that is removed with its leader has not ended.
     """
     done = _ends_well(settlement)
     if done is None:

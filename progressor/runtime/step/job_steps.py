@@ -156,9 +156,8 @@ class _Known:
 class NodeNames:
     """A cache of node names, so that a job extended step by step is not read at each step.
 
-    Nodes are neither renamed nor removed, and the init task distinguishes a leader from a later
-    one of the same id: known names stay valid, and only later ones are read. Beyond `names_max`
-    names, the least recently used jobs are forgotten.
+    Nodes are neither renamed nor removed, and the init task distinguishes a leader from a later one
+    of the same id. Beyond `names_max` names, the least recently used jobs are forgotten.
     """
 
     def __init__(self, jobs: Jobs, *, names_max: int = NODES_MAX) -> None:

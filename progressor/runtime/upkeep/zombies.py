@@ -243,9 +243,7 @@ class Jump:
 class ClockGuard:
     """Watches PostgreSQL's clock, by which leases end: one that jumps ahead must not end them all.
 
-    A failover to a host whose clock is ahead makes every heartbeat look old, until the next one. So
-    a scan compares the progress of PostgreSQL's clock since the last scan with the time that passed
-    here.
+    A failover to a host whose clock is ahead makes every heartbeat look old, until the next one.
     """
 
     def __init__(self, lease_timeout: dt.timedelta) -> None:

@@ -1,11 +1,9 @@
 """Pushes the metrics to a collector by OTLP over gRPC.
 
-The SDK's exporter encodes, splits, sends and retries; ours is what turns a snapshot of the fast
-instruments (``../instruments.py``) into its data classes, and the thread that does so. The SDK
-(1.45) has no metric producers, and its periodic reader takes data from its own instruments only.
-
-All values are cumulative since this process started, so a lost push loses nothing. While the
-collector is unavailable, there is one warning a minute.
+The SDK's exporter encodes, splits, sends and retries; ours is the thread that turns a snapshot of
+the fast instruments into its data classes. The SDK (1.45) has no metric producers, and its periodic
+reader takes data from its own instruments only. All values are cumulative since this process
+started. While the collector is unavailable, there is one warning a minute.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """All metrics of a replica: each is an instrument, described where `Metrics` declares it.
 
-The eight histograms that end in ``_duration_ms`` have the names of the Erlang progressor. Labels
-have bounded cardinality: ids of processes and tasks belong in spans and logs. In Prometheus, the
-name of a counter ends in ``_total``.
+The eight histograms that end in ``_duration_ms`` have the names of the Erlang progressor.
 """
 
 import dataclasses
