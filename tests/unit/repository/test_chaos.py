@@ -23,7 +23,7 @@ from tests.chaos.history import (
     Unknown,
 )
 from tests.chaos.judges import compare
-from tests.chaos.linear import UNDECIDED
+from tests.chaos.linear import UNDECIDED, explained
 from tests.chaos.load.jobs import StoredJob, StoredNode, broken_jobs
 from tests.chaos.load.journal import Span
 
@@ -144,11 +144,6 @@ def invent(run: Run) -> None:
     run.change(events=(*run.stored["p"].events, (6, "x")), register=("x", 5))
 
 
-def read_stale(run: Run) -> None:
-    sight = Done(Sight("error", 2, ("s", "a")))
-    run.history.append(asked(Kind.LOOK, "", sight, SETTLED_AT + 2))
-
-
 def never_fail(run: Run) -> None:
     run.change_line(4, deed=Deed.APPEND)
 
@@ -196,7 +191,6 @@ def never_fail(run: Run) -> None:
             id="decided by an old history",
         ),
         pytest.param(lambda run: run.stored.clear(), "no order explains p", id="process lost"),
-        pytest.param(read_stale, "no order explains p", id="stale reading"),
         pytest.param(
             lambda run: run.history.clear(), "p: no client started it",
             id="process out of thin air",
@@ -210,6 +204,26 @@ def test_what_is_wrong_is_found(wrong: Callable[[Run], object], says: str) -> No
     found = run.findings()
 
     assert any(says in finding for finding in found), found
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_right"),
+    [
+        (("s", "a", "n", "u"), True),
+        (("s", "a"), False),
+        (("s", "a", "u"), False),
+        (("s", "a", "u", "n"), False),
+        (("s", "a", "n", "u", "u"), False),
+    ],
+    ids=["all", "stale", "one lost", "two exchanged", "one twice"],
+)
+def test_a_reading_is_explained_only_where_it_is_right(
+    seen: tuple[str, ...], is_right: bool
+) -> None:
+    run = sound()
+    reading = asked(Kind.LOOK, "", Done(Sight("error", len(seen), seen)), SETTLED_AT + 2)
+
+    assert (explained([*run.history, reading], run.journal) is None) == is_right
 
 
 def test_a_history_that_cannot_be_judged_is_found() -> None:
