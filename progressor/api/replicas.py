@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Callable
 from typing import Annotated
 
-from google.protobuf import duration_pb2
-
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Backend, LogLevels, Servicer, reading
 from progressor.api.calls.traces import CallContext
-from progressor.domain.views.activity import Activity, Queue, even_share
+from progressor.domain.views.activity import Activity, NamespaceQueue, even_share
 from progressor.domain.views.replica import (
     LOADS_MAX,
     Facts,
@@ -56,6 +54,7 @@ class LogChange:
     lasting: Annotated[dt.timedelta, between(_NO_TIME, LOG_CHANGE_MAX)]
 
 
+_QUEUE = Shape(NamespaceQueue, pb.NamespaceQueue)
 _LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
 
 list_from_wire = page_tokens.REPLICAS.listing(pb.ListReplicasRequest).read
@@ -80,7 +79,7 @@ def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
     return pb.GetActivityResponse(
         read_at=wire.datetime_to_timestamp(facts.read_at),
         replicas=[_replica(it, facts, share) for it in replicas],
-        queues=map(_queue, counts.queues),
+        queues=map(_QUEUE.message, counts.queues),
         queues_age=None if counts.age is None else wire.timedelta_to_duration(counts.age),
         uncounted_namespace_count=counts.left_out_count,
         exact_below=counts.exact_below,
@@ -112,42 +111,6 @@ def _namespace(name: str, load: NamespaceLoad) -> pb.NamespaceActivity:
     message = _LOAD.message(load)
     message.namespace = name
     return message
-
-
-def _queue(queue: Queue) -> pb.NamespaceQueue:
-    return pb.NamespaceQueue(
-        namespace=queue.namespace,
-        due_count=queue.due,
-        due_age=_age(queue.due, queue.due_seconds),
-        timer_count=queue.timers,
-        retry_count=queue.retries,
-        retry_age=_age(queue.retries, queue.retry_seconds),
-        behind_count=queue.behind,
-        behind_age=_age(queue.behind, queue.behind_seconds),
-        run_at_count=queue.run_at,
-        order_count=queue.order,
-        order_age=_age(queue.order, queue.order_seconds),
-        gate_count=queue.gate,
-        gate_age=_age(queue.gate, queue.gate_seconds),
-        available_count=queue.available,
-        available_age=_age(queue.available, queue.available_seconds),
-        held_count=queue.held,
-        full_gate_count=queue.full_gates,
-        job_count=queue.jobs,
-        waiting_node_count=queue.waiting_nodes,
-        ready_node_count=queue.ready_nodes,
-        running_node_count=queue.running_nodes,
-        failed_node_count=queue.failed_nodes,
-        schedule_count=queue.schedules,
-        paused_schedule_count=queue.paused_schedules,
-        late_schedule_count=queue.late_schedules,
-    )
-
-
-def _age(count: int, seconds: float) -> duration_pb2.Duration | None:
-    if not count:
-        return None
-    return wire.timedelta_to_duration(dt.timedelta(seconds=max(0.0, seconds)))
 
 
 class ReplicaServicer(Servicer):

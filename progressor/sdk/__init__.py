@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         Direction as Direction, HistoryRange as HistoryRange, NO_HISTORY as NO_HISTORY,
     )
     from progressor.domain.processes.policy import RetryPolicy as RetryPolicy
+    from progressor.domain.views.activity import NamespaceQueue as NamespaceQueue
     from progressor.domain.views.replica import StepTally as StepTally
     from progressor.errors import (
         DeadlineExceededError as DeadlineExceededError,
@@ -93,7 +94,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.client.replicas import (
         Activity as Activity, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
-        NamespaceActivity as NamespaceActivity, NamespaceQueue as NamespaceQueue, Rates as Rates,
+        NamespaceActivity as NamespaceActivity, Rates as Rates,
         Replica as Replica, ReplicaActivity as ReplicaActivity, ReplicaState as ReplicaState,
         Replicas as Replicas, StepRate as StepRate,
         SyncReplicas as SyncReplicas, rates_between as rates_between,

@@ -26,7 +26,7 @@ from progressor.domain.processes.task import (
     TaskStatus,
     TaskType,
 )
-from progressor.domain.views.activity import Activity, Queue, QueueCounts
+from progressor.domain.views.activity import Activity, NamespaceQueue, QueueCounts
 from progressor.domain.views.replica import Facts, ReplicaFacts, ReplicaView
 from progressor.storage.processes.claims import Claimed
 from progressor.storage.processes.settlements import Due, Entry, Written
@@ -240,14 +240,14 @@ def make_activity(*replicas: ReplicaFacts, **counts: Any) -> Activity:
 
 
 make_queue = maker(  # empty
-    Queue,
+    NamespaceQueue,
     "namespace",
     namespace=NAMESPACE,
-    due=0,
-    due_seconds=0.0,
-    timers=0,
-    retries=0,
-    retry_seconds=0.0,
-    behind=0,
-    behind_seconds=0.0,
+    due_count=0,
+    due_age=None,
+    timer_count=0,
+    retry_count=0,
+    retry_age=None,
+    behind_count=0,
+    behind_age=None,
 )

@@ -5,10 +5,10 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from progressor.domain.views.activity import NamespaceQueue
 from progressor.sdk.client.replicas import (
     Activity,
     NamespaceActivity,
-    NamespaceQueue,
     Rates,
     ReplicaState,
     StepRate,

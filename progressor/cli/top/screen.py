@@ -17,8 +17,7 @@ from rich.text import Text
 
 from progressor.cli.output.output import Column, instant_text, one_line, status_text
 from progressor.cli.top.overview import NamespaceLine, Overview, ReplicaLine
-from progressor.domain.views.activity import even_share
-from progressor.sdk.client.replicas import NamespaceQueue
+from progressor.domain.views.activity import NamespaceQueue, even_share
 
 SLOWEST_MAX = 5
 """The maximum number of rows in the table of slowest processors."""

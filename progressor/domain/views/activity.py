@@ -11,48 +11,68 @@ QUEUES_MAX = 250
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """What waits in a namespace.
+class NamespaceQueue:
+    """What waits in a namespace, over all replicas.
 
-    ``due`` are those that need only a free worker; ``timers`` and ``retries`` wait for their time,
-    ``behind`` for another task of their process. With constraints, ``run_at`` are those that wait
-    for their instant, ``order`` for a smaller version, ``gate`` for a place in their gates, and
-    ``available`` have passed all of that: these are not among ``due``. The seconds are those that
-    the oldest has waited (a retry: since its first attempt), 0 where there is none. ``held`` places
-    of gates are taken, and ``full_gates`` have none left for those in their queues. ``schedules``
-    have a next instant, of which ``late_schedules`` were due some seconds ago.
+    Tasks without constraints: ``due_count`` wait only for a worker, ``timer_count`` and
+    ``retry_count`` for their time, ``behind_count`` for another task of their process. With
+    constraints: ``run_at_count`` wait for their instant, ``order_count`` for a smaller version,
+    ``gate_count`` for a gate, ``available_count`` only for a worker. Each age is that of the oldest
+    such task; None: there is none. The age of a retry begins with its first attempt, that of a task
+    with constraints when it began to wait for this cause.
+
+    ``held_count``: places of gates that are held. ``full_gate_count``: gates that are full and have
+    a queue.
+
+    ``job_count``: running jobs, counted up to 10,000 over all namespaces; the node counts are
+    theirs. ``schedule_count``: schedules with a next instant, of which ``late_schedule_count`` were
+    due more than 5 s ago. ``paused_schedule_count``: paused ones.
     """
 
     namespace: str
-    due: int
-    due_seconds: float
-    timers: int
-    retries: int
-    retry_seconds: float
-    behind: int
-    behind_seconds: float
-    run_at: int = 0
-    order: int = 0
-    order_seconds: float = 0.0
-    gate: int = 0
-    gate_seconds: float = 0.0
-    available: int = 0
-    available_seconds: float = 0.0
-    held: int = 0
-    full_gates: int = 0
-    jobs: int = 0
-    waiting_nodes: int = 0
-    ready_nodes: int = 0
-    running_nodes: int = 0
-    failed_nodes: int = 0
-    schedules: int = 0
-    paused_schedules: int = 0
-    late_schedules: int = 0
+    due_count: int
+    due_age: dt.timedelta | None
+    timer_count: int
+    retry_count: int
+    retry_age: dt.timedelta | None
+    behind_count: int
+    behind_age: dt.timedelta | None
+    run_at_count: int = 0
+    order_count: int = 0
+    order_age: dt.timedelta | None = None
+    gate_count: int = 0
+    gate_age: dt.timedelta | None = None
+    available_count: int = 0
+    available_age: dt.timedelta | None = None
+    held_count: int = 0
+    full_gate_count: int = 0
+    job_count: int = 0
+    waiting_node_count: int = 0
+    ready_node_count: int = 0
+    running_node_count: int = 0
+    failed_node_count: int = 0
+    schedule_count: int = 0
+    paused_schedule_count: int = 0
+    late_schedule_count: int = 0
+
+    @property
+    def worker_age(self) -> dt.timedelta | None:
+        """How long the oldest has waited for nothing but a worker; None: none does."""
+        ages = [age for age in (self.due_age, self.available_age) if age is not None]
+        return max(ages, default=None)
 
     @property
     def has_constraints(self) -> bool:
-        """Whether anything there waits for its constraints, has passed them, or holds a gate."""
-        return any((self.run_at, self.order, self.gate, self.available, self.held))
+        """Whether tasks with constraints wait there, or hold gates."""
+        return any(
+            (
+                self.run_at_count,
+                self.order_count,
+                self.gate_count,
+                self.available_count,
+                self.held_count,
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +83,7 @@ class QueueCounts:
     exact, the others may be of more.
     """
 
-    queues: tuple[Queue, ...] = ()
+    queues: tuple[NamespaceQueue, ...] = ()
     age: dt.timedelta | None = None
     left_out_count: int = 0
     exact_below: int = 0

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from progressor.domain.processes.process import SLOT_COUNT
-from progressor.domain.views.activity import QUEUES_MAX, Queue
+from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -77,15 +77,15 @@ class QueueScan:
     def __init__(self, *, queues: QueueWatch, namespaces: Namespaces, metrics: Metrics) -> None:
         self._queues = queues
         self._namespaces = namespaces
-        self._last: Sequence[Queue] = ()
+        self._last: Sequence[NamespaceQueue] = ()
         self._gated: frozenset[str] = frozenset()
         metrics.queue_tasks.read_from(self._counts)
         metrics.queue_oldest_age.read_from(self._ages)
         metrics.gates_held.read_from(
-            lambda: [((it.namespace,), it.held) for it in self._with_constraints()]
+            lambda: [((it.namespace,), it.held_count) for it in self._with_constraints()]
         )
         metrics.gates_full.read_from(
-            lambda: [((it.namespace,), it.full_gates) for it in self._with_constraints()]
+            lambda: [((it.namespace,), it.full_gate_count) for it in self._with_constraints()]
         )
 
     async def scan(self) -> None:
@@ -102,22 +102,26 @@ class QueueScan:
 
     def _counts(self) -> Iterator[tuple[Labels, float]]:
         for queue in self._last:
-            yield (queue.namespace, "timer"), queue.timers
-            yield (queue.namespace, "retry"), queue.retries
-            yield (queue.namespace, "no_free_worker"), queue.due
-            yield (queue.namespace, "behind_task"), queue.behind
+            yield (queue.namespace, "timer"), queue.timer_count
+            yield (queue.namespace, "retry"), queue.retry_count
+            yield (queue.namespace, "no_free_worker"), queue.due_count
+            yield (queue.namespace, "behind_task"), queue.behind_count
         for queue in self._with_constraints():
             for cause in ("run_at", "order", "gate", "available"):
-                yield (queue.namespace, cause), getattr(queue, cause)
+                yield (queue.namespace, cause), getattr(queue, f"{cause}_count")
 
     def _ages(self) -> Iterator[tuple[Labels, float]]:
         for queue in self._last:
-            yield (queue.namespace, "retry"), queue.retry_seconds
-            yield (queue.namespace, "no_free_worker"), queue.due_seconds
-            yield (queue.namespace, "behind_task"), queue.behind_seconds
+            yield (queue.namespace, "retry"), _seconds(queue.retry_age)
+            yield (queue.namespace, "no_free_worker"), _seconds(queue.due_age)
+            yield (queue.namespace, "behind_task"), _seconds(queue.behind_age)
         for queue in self._with_constraints():
             for cause in ("order", "gate", "available"):
-                yield (queue.namespace, cause), getattr(queue, f"{cause}_seconds")
+                yield (queue.namespace, cause), _seconds(getattr(queue, f"{cause}_age"))
 
-    def _with_constraints(self) -> Iterator[Queue]:
+    def _with_constraints(self) -> Iterator[NamespaceQueue]:
         return (queue for queue in self._last if queue.namespace in self._gated)
+
+
+def _seconds(age: dt.timedelta | None) -> float:
+    return 0.0 if age is None else age.total_seconds()

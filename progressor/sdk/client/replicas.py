@@ -5,6 +5,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from progressor.domain.views.activity import NamespaceQueue
 from progressor.domain.views.replica import StepTally
 from progressor.sdk.client.resource import Resource, blocking, iterated, sent
 from progressor.sdk.codec.wire import Seconds, WireEnum, duration_to_wire
@@ -103,58 +104,6 @@ class ReplicaActivity:
     caller_count: int | None
     namespaces: tuple[NamespaceActivity, ...]
     is_partial: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceQueue:
-    """What waits in a namespace, over all replicas.
-
-    Tasks without constraints: ``due_count`` wait only for a worker, ``timer_count`` and
-    ``retry_count`` for their time, ``behind_count`` for another task of their process. With
-    constraints: ``run_at_count`` wait for their instant, ``order_count`` for a smaller version,
-    ``gate_count`` for a gate, ``available_count`` only for a worker. Each age is that of the oldest
-    such task; None: there is none. The age of a retry begins with its first attempt, that of a task
-    with constraints when it began to wait for this cause.
-
-    ``held_count``: places of gates that are held. ``full_gate_count``: gates that are full and have
-    a queue.
-
-    ``job_count``: running jobs, counted up to 10,000 over all namespaces; the node counts are
-    theirs. ``schedule_count``: schedules with a next instant, of which ``late_schedule_count`` were
-    due more than 5 s ago. ``paused_schedule_count``: paused ones.
-    """
-
-    namespace: str
-    due_count: int
-    due_age: dt.timedelta | None
-    timer_count: int
-    retry_count: int
-    retry_age: dt.timedelta | None
-    behind_count: int
-    behind_age: dt.timedelta | None
-    run_at_count: int = 0
-    order_count: int = 0
-    order_age: dt.timedelta | None = None
-    gate_count: int = 0
-    gate_age: dt.timedelta | None = None
-    available_count: int = 0
-    available_age: dt.timedelta | None = None
-    held_count: int = 0
-    full_gate_count: int = 0
-    job_count: int = 0
-    waiting_node_count: int = 0
-    ready_node_count: int = 0
-    running_node_count: int = 0
-    failed_node_count: int = 0
-    schedule_count: int = 0
-    paused_schedule_count: int = 0
-    late_schedule_count: int = 0
-
-    @property
-    def worker_age(self) -> dt.timedelta | None:
-        """How long the oldest has waited for nothing but a worker; None: none does."""
-        ages = [age for age in (self.due_age, self.available_age) if age is not None]
-        return max(ages, default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.views.activity import QUEUES_MAX, Activity, Queue, QueueCounts
+from progressor.domain.views.activity import QUEUES_MAX, Activity, NamespaceQueue, QueueCounts
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.replicas.status import Watch
@@ -49,7 +49,7 @@ class Queues:
 
     async def count(
         self, namespaces: Sequence[str], *, count_max: int = COUNT_MAX, rows_max: int = ROWS_MAX
-    ) -> tuple[Queue, ...]:
+    ) -> tuple[NamespaceQueue, ...]:
         """Count what waits in namespaces, each cause up to `count_max`.
 
         Where that could be too much, they share `rows_max` of each cause evenly; as much again is
@@ -68,14 +68,16 @@ class Queues:
         again = {each.namespace: each for each in await self._count(cut, limit_then)}
         return tuple(
             dataclasses.replace(
-                again.get(each.namespace, each), timers=each.timers, run_at=each.run_at
+                again.get(each.namespace, each),
+                timer_count=each.timer_count,
+                run_at_count=each.run_at_count,
             )
             for each in counted
         )
 
-    async def _count(self, namespaces: Sequence[str], limit: int) -> tuple[Queue, ...]:
+    async def _count(self, namespaces: Sequence[str], limit: int) -> tuple[NamespaceQueue, ...]:
         return await self._context.read(
-            Queue,
+            NamespaceQueue,
             _SQL["count_waiting"],
             reads_only=True,
             namespace=list(namespaces),
@@ -85,8 +87,15 @@ class Queues:
         )
 
 
-def _most(queue: Queue) -> int:
-    return max(queue.due, queue.retries, queue.behind, queue.order, queue.gate, queue.available)
+def _most(queue: NamespaceQueue) -> int:
+    return max(
+        queue.due_count,
+        queue.retry_count,
+        queue.behind_count,
+        queue.order_count,
+        queue.gate_count,
+        queue.available_count,
+    )
 
 
 def exact_below(
@@ -104,7 +113,7 @@ Busy = Callable[[], Mapping[str, int]]
 
 
 class Counting(Protocol):
-    async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
+    async def count(self, namespaces: Sequence[str]) -> Sequence[NamespaceQueue]:
         """Count what waits in namespaces."""
 
 
@@ -132,7 +141,7 @@ class QueueWatch:
         self._next_at = float("-inf")
         self._counting = asyncio.Lock()
 
-    async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
+    async def count(self, namespaces: Sequence[str]) -> Sequence[NamespaceQueue]:
         """Count what waits in namespaces, at once and for as long as it takes; and remember it."""
         started_at = self._clock.monotonic()
         found = await self._queues.count(namespaces)

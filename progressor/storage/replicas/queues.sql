@@ -12,6 +12,7 @@
 -- namespaces: it is as short as there are workers. Of tasks a hundred rows are read for the retries,
 -- and one for all that is behind. OFFSET 0 keeps a look-up by key from becoming a join. A namespace
 -- where nothing has constraints pays for two look-ups, which find nothing.
+-- An age is null where nothing waits, and otherwise at least 0: greatest ignores null.
 -- Where more than the limit are available, what is due without constraints may be more than is told.
 -- Locks: none.
 WITH held AS MATERIALIZED (
@@ -33,31 +34,34 @@ jobs AS MATERIALIZED (
     GROUP BY j.namespace
 )
 SELECT n.namespace,
-    due.task_count AS due,
-    coalesce(extract(epoch FROM clock.now - due.oldest_at)::float8, 0) AS due_seconds,
-    least(ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s) AS timers,
-    least(retries.task_count, %(limit)s) AS retries,
-    coalesce(extract(epoch FROM clock.now - retries.tried_since)::float8, 0) AS retry_seconds,
-    least(behind.task_count + gated.behind_count, %(limit)s) AS behind,
-    coalesce(extract(epoch FROM
-        clock.now - least(behind.oldest_at, gated.behind_since))::float8, 0) AS behind_seconds,
-    gated.run_at_count AS run_at,
-    gated.order_count AS "order",
-    coalesce(extract(epoch FROM clock.now - gated.order_since)::float8, 0) AS order_seconds,
-    gated.gate_count AS gate,
-    coalesce(extract(epoch FROM clock.now - gated.gate_since)::float8, 0) AS gate_seconds,
-    available.task_count AS available,
-    coalesce(extract(epoch FROM clock.now - available.oldest_at)::float8, 0) AS available_seconds,
-    places.held_count AS held,
-    places.full_count AS full_gates,
-    coalesce(jobs.job_count, 0) AS jobs,
-    coalesce(jobs.waiting_count, 0) AS waiting_nodes,
-    coalesce(jobs.ready_count, 0) AS ready_nodes,
-    coalesce(jobs.running_count, 0) AS running_nodes,
-    coalesce(jobs.failed_count, 0) AS failed_nodes,
-    schedules.active_count AS schedules,
-    schedules.paused_count AS paused_schedules,
-    schedules.late_count AS late_schedules
+    due.task_count AS due_count,
+    CASE WHEN due.task_count > 0 THEN greatest(clock.now - due.oldest_at, '0') END AS due_age,
+    least(
+        ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s
+    ) AS timer_count,
+    least(retries.task_count, %(limit)s) AS retry_count,
+    CASE WHEN retries.task_count > 0 THEN greatest(clock.now - retries.tried_since, '0') END AS retry_age,
+    least(behind.task_count + gated.behind_count, %(limit)s) AS behind_count,
+    CASE WHEN behind.task_count + gated.behind_count > 0 THEN
+        greatest(clock.now - least(behind.oldest_at, gated.behind_since), '0')
+    END AS behind_age,
+    gated.run_at_count,
+    gated.order_count,
+    CASE WHEN gated.order_count > 0 THEN greatest(clock.now - gated.order_since, '0') END AS order_age,
+    gated.gate_count,
+    CASE WHEN gated.gate_count > 0 THEN greatest(clock.now - gated.gate_since, '0') END AS gate_age,
+    available.task_count AS available_count,
+    CASE WHEN available.task_count > 0 THEN greatest(clock.now - available.oldest_at, '0') END AS available_age,
+    places.held_count,
+    places.full_count AS full_gate_count,
+    coalesce(jobs.job_count, 0) AS job_count,
+    coalesce(jobs.waiting_count, 0) AS waiting_node_count,
+    coalesce(jobs.ready_count, 0) AS ready_node_count,
+    coalesce(jobs.running_count, 0) AS running_node_count,
+    coalesce(jobs.failed_count, 0) AS failed_node_count,
+    schedules.active_count AS schedule_count,
+    schedules.paused_count AS paused_schedule_count,
+    schedules.late_count AS late_schedule_count
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
 LEFT JOIN held ON held.namespace = n.namespace

@@ -68,7 +68,7 @@ async def delete_old_replies(store: Store) -> object:
 async def count_waiting(store: Store) -> object:
     """Nothing is due; of the timers ahead it need not find more than one."""
     [queue] = await store.queues.count(["orders"], count_max=1)
-    assert (queue.due, queue.timers) == (0, 1)
+    assert (queue.due_count, queue.timer_count) == (0, 1)
     return queue
 
 

@@ -280,7 +280,7 @@ async def find_zombies(store: Store) -> object:
 
 async def count_waiting(store: Store) -> object:
     [queue, _] = await store.queues.count(["orders", "elsewhere"], count_max=BATCH)
-    assert (queue.due, queue.timers) == (BATCH, BATCH)
+    assert (queue.due_count, queue.timer_count) == (BATCH, BATCH)
     return queue
 
 

@@ -128,7 +128,7 @@ async def test_what_waits_is_counted_beside(store: Store, activities: Activities
     counts = (await activities.read()).counts
     (queue,) = [it for it in counts.queues if it.namespace == NAMESPACE.name]
 
-    assert (queue.due, queue.due_seconds) == (1, 2.0)
+    assert (queue.due_count, queue.due_age) == (1, seconds(2))
     assert (counts.age, counts.left_out_count) == (seconds(0), 0)
 
 

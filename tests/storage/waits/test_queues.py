@@ -11,7 +11,7 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.domain.views.activity import Queue
+from progressor.domain.views.activity import NamespaceQueue
 from progressor.storage.replicas.queues import LATE_AFTER
 from tests.support.models.gates.walk import Walk
 from tests.support.storage.jobs.store import JobStore, begun
@@ -30,25 +30,36 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOUR = dt.timedelta(hours=1)
 SECOND = dt.timedelta(seconds=1)
 MUTEX = Constraints(gates={"mutex": 1})
-JOBS = ("jobs", "waiting_nodes", "ready_nodes", "running_nodes", "failed_nodes")
-SCHEDULES = ("schedules", "paused_schedules", "late_schedules")
+JOBS = (
+    "job_count",
+    "waiting_node_count",
+    "ready_node_count",
+    "running_node_count",
+    "failed_node_count",
+)
+SCHEDULES = ("schedule_count", "paused_schedule_count", "late_schedule_count")
 
 
-EMPTY = Queue(
-    namespace=NAMESPACE.name, due=0, due_seconds=0.0, timers=0, retries=0, retry_seconds=0.0,
-    behind=0, behind_seconds=0.0,
+EMPTY = NamespaceQueue(
+    namespace=NAMESPACE.name, due_count=0, due_age=None, timer_count=0, retry_count=0,
+    retry_age=None, behind_count=0, behind_age=None,
 )  # fmt: skip
 
 
-async def counted(store: Store, *, count_max: int = 10_000) -> Queue:
+async def counted(store: Store, *, count_max: int = 10_000) -> NamespaceQueue:
     """Return what waits in the namespace of all tests."""
     [queue] = await store.queues.count([NAMESPACE.name], count_max=count_max)
     return queue
 
 
-def queue(**fields: float) -> Queue:
-    """Return what waits, nothing unless said."""
-    return dataclasses.replace(EMPTY, **fields)  # type: ignore[arg-type]
+def queue(**fields: int) -> NamespaceQueue:
+    """Return what waits, nothing unless said: counts, and ages in seconds, 0 unless said."""
+    causes = ("due", "retry", "behind", "order", "gate", "available")
+    found: dict[str, Any] = {f"{it}_age": NO_TIME for it in causes if fields.get(it)}
+    for name, value in fields.items():
+        is_age = name.endswith("_age")
+        found[name if is_age else f"{name}_count"] = value * SECOND if is_age else value
+    return dataclasses.replace(EMPTY, **found)
 
 
 async def test_nothing_waits_where_nothing_is(store: Store) -> None:
@@ -67,8 +78,8 @@ async def test_a_timer_waits_for_its_time_and_then_for_a_worker(store: Store) ->
 
     store.clock.advance(HOUR + dt.timedelta(seconds=2))
 
-    assert ahead == queue(timers=1)
-    assert await counted(store) == queue(due=1, due_seconds=2.0)
+    assert ahead == queue(timer=1)
+    assert await counted(store) == queue(due=1, due_age=2)
 
 
 async def test_a_request_that_finds_no_worker_is_due(store: Store) -> None:
@@ -78,14 +89,14 @@ async def test_a_request_that_finds_no_worker_is_due(store: Store) -> None:
 
     store.clock.advance(dt.timedelta(seconds=3))
 
-    assert await counted(store) == queue(due=2, due_seconds=3.0)
+    assert await counted(store) == queue(due=2, due_age=3)
 
 
 async def test_a_failed_attempt_waits_for_its_retry(store: Store) -> None:
     key = await store.ready()
     await store.settled(await store.run_task(a_request(key)), UNREACHABLE)
 
-    assert await counted(store) == queue(retries=1)
+    assert await counted(store) == queue(retry=1)
 
 
 async def test_requests_wait_behind_the_one_that_runs(store: Store) -> None:
@@ -113,7 +124,7 @@ async def test_requests_wait_behind_one_that_waits_itself(store: Store) -> None:
     await store.admit(a_request(due), run=False)
     await store.admit(a_request(due), run=False)
 
-    assert await counted(store) == queue(due=1, retries=1, behind=2)
+    assert await counted(store) == queue(due=1, retry=1, behind=2)
 
 
 async def test_a_retry_is_as_old_as_its_first_attempt(store: Store) -> None:
@@ -122,7 +133,7 @@ async def test_a_retry_is_as_old_as_its_first_attempt(store: Store) -> None:
     store.clock.advance(dt.timedelta(seconds=3))
     await store.settled(call, UNREACHABLE)
 
-    assert await counted(store) == queue(retries=1, retry_seconds=3.0)
+    assert await counted(store) == queue(retry=1, retry_age=3)
 
 
 async def test_a_retry_keeps_its_age_through_its_attempts(store: Store) -> None:
@@ -132,7 +143,7 @@ async def test_a_retry_keeps_its_age_through_its_attempts(store: Store) -> None:
     [again] = await store.claim_due()
     await store.settled(again.task, UNREACHABLE)
 
-    assert await counted(store) == queue(retries=1, retry_seconds=3600.0)
+    assert await counted(store) == queue(retry=1, retry_age=3600)
 
 
 async def test_a_request_behind_a_task_is_as_old_as_its_admission(store: Store) -> None:
@@ -143,7 +154,7 @@ async def test_a_request_behind_a_task_is_as_old_as_its_admission(store: Store) 
         await store.admit(a_request(key))
     store.clock.advance(dt.timedelta(seconds=2))
 
-    assert await counted(store) == queue(behind=2, behind_seconds=7.0)
+    assert await counted(store) == queue(behind=2, behind_age=7)
 
 
 async def test_a_timer_behind_a_call_is_as_old_as_it_is_late(store: Store) -> None:
@@ -151,7 +162,7 @@ async def test_a_timer_behind_a_call_is_as_old_as_it_is_late(store: Store) -> No
     await store.run_task(a_request(key))
     store.clock.advance(HOUR + dt.timedelta(seconds=4))
 
-    assert await counted(store) == queue(behind=1, behind_seconds=4.0)
+    assert await counted(store) == queue(behind=1, behind_age=4)
 
 
 async def test_each_cause_is_counted_up_to_the_bound(store: Store) -> None:
@@ -165,7 +176,7 @@ async def test_each_cause_is_counted_up_to_the_bound(store: Store) -> None:
     store.clock.advance(dt.timedelta(seconds=1))
 
     assert await counted(store, count_max=4) == queue(
-        due=4, due_seconds=1.0, timers=4, behind=4, behind_seconds=1.0
+        due=4, due_age=1, timer=4, behind=4, behind_age=1
     )
 
 
@@ -177,7 +188,7 @@ async def test_a_retry_is_counted_behind_any_number_of_timers(store: Store) -> N
     assert timeout.task.key == key
     await store.settled(timeout.task, UNREACHABLE)
 
-    assert await counted(store, count_max=3) == queue(timers=3, retries=1)
+    assert await counted(store, count_max=3) == queue(timer=3, retry=1)
 
 
 async def test_a_timer_that_would_be_tried_again_waits_behind_a_call_alone(store: Store) -> None:
@@ -201,7 +212,7 @@ async def test_many_namespaces_share_what_is_counted_and_the_crowded_ones_once_m
     found = await store.queues.count(["elsewhere", NAMESPACE.name], rows_max=4)
 
     assert set(found) == {
-        dataclasses.replace(EMPTY, namespace="elsewhere"), queue(timers=2, behind=4),
+        dataclasses.replace(EMPTY, namespace="elsewhere"), queue(timer=2, behind=4),
     }  # fmt: skip
 
 
@@ -211,13 +222,16 @@ async def test_each_namespace_has_a_queue_of_its_own(store: Store) -> None:
 
     found = await store.queues.count([other.name, NAMESPACE.name])
 
-    assert {each.namespace: each.timers for each in found} == {"elsewhere": 0, NAMESPACE.name: 1}
+    assert {each.namespace: each.timer_count for each in found} == {
+        "elsewhere": 0,
+        NAMESPACE.name: 1,
+    }
 
 
 async def fields_counted(store: Store, *fields: str, count_max: int = 10_000) -> tuple[object, ...]:
     """Return these fields of the only queue."""
     [queue] = await store.queues.count([NAMESPACE.name], count_max=count_max)
-    assert set(fields) <= {it.name for it in dataclasses.fields(Queue)}
+    assert set(fields) <= {it.name for it in dataclasses.fields(NamespaceQueue)}
     return tuple(getattr(queue, field) for field in fields)
 
 
@@ -249,7 +263,7 @@ async def test_of_more_schedules_than_the_limit_so_many_are_fields_counted(store
     for _ in range(3):
         await timetable.create()
 
-    assert await fields_counted(store, "schedules", count_max=2) == (2,)
+    assert await fields_counted(store, "schedule_count", count_max=2) == (2,)
 
 
 async def constrained(
@@ -287,9 +301,7 @@ async def test_one_that_has_passed_its_gates_is_available_and_not_due_besides(st
     await store.admit(a_request(key), run=False)
     store.clock.advance(SECOND)
 
-    assert await counted(store) == queue(
-        due=1, due_seconds=1.0, available=1, available_seconds=3.0, held=1
-    )
+    assert await counted(store) == queue(due=1, due_age=1, available=1, available_age=3, held=1)
 
 
 async def test_one_that_runs_is_not_available_and_holds_its_gates(store: Store) -> None:
@@ -312,7 +324,7 @@ async def test_those_in_line_wait_for_the_gate_since_they_came_to_it(store: Stor
     store.clock.advance(3 * SECOND)
     await constrained(store)
 
-    assert await counted(store) == queue(gate=2, gate_seconds=3.0, held=1, full_gates=1)
+    assert await counted(store) == queue(gate=2, gate_age=3, held=1, full_gate=1)
 
 
 async def test_full_gates_are_those_with_a_line_however_many_lines(store: Store) -> None:
@@ -321,7 +333,7 @@ async def test_full_gates_are_those_with_a_line_however_many_lines(store: Store)
     for gates in ({"a": 1}, {"a": 1, "b": 1}, {"a": 1, "c": 1}, {"b": 1}, {"b": 1}):
         await constrained(store, Constraints(gates=gates))
 
-    assert await counted(store) == queue(gate=5, held=3, full_gates=2)
+    assert await counted(store) == queue(gate=5, held=3, full_gate=2)
 
 
 async def test_a_request_waits_for_its_instant(store: Store) -> None:
@@ -337,9 +349,7 @@ async def test_a_larger_version_waits_for_the_smaller_one(store: Store) -> None:
     await constrained(store, versioned(2))
     store.clock.advance(SECOND)
 
-    assert await counted(store) == queue(
-        order=1, order_seconds=1.0, available=1, available_seconds=2.0
-    )
+    assert await counted(store) == queue(order=1, order_age=1, available=1, available_age=2)
 
 
 async def test_one_waits_behind_a_task_of_its_own_process(store: Store) -> None:
@@ -349,7 +359,7 @@ async def test_one_waits_behind_a_task_of_its_own_process(store: Store) -> None:
     await constrained(store, key=key)
     store.clock.advance(4 * SECOND)
 
-    assert await counted(store) == queue(behind=1, behind_seconds=4.0)
+    assert await counted(store) == queue(behind=1, behind_age=4)
 
 
 async def test_what_is_behind_is_as_old_as_the_oldest_with_constraints_or_without(
@@ -362,7 +372,7 @@ async def test_what_is_behind_is_as_old_as_the_oldest_with_constraints_or_withou
     await constrained(store, key=key)
     store.clock.advance(SECOND)
 
-    assert await counted(store) == queue(behind=2, behind_seconds=2.0)
+    assert await counted(store) == queue(behind=2, behind_age=2)
 
 
 async def test_what_comes_after_an_init_task_with_constraints_is_behind_it(store: Store) -> None:
@@ -372,7 +382,7 @@ async def test_what_comes_after_an_init_task_with_constraints_is_behind_it(store
     store.clock.advance(2 * SECOND)
 
     assert await counted(store) == queue(
-        gate=1, gate_seconds=2.0, held=1, full_gates=1, behind=1, behind_seconds=2.0
+        gate=1, gate_age=2, held=1, full_gate=1, behind=1, behind_age=2
     )
 
 
@@ -386,8 +396,8 @@ async def test_a_timer_with_constraints_is_a_timer_until_its_time_and_never_late
     await store.gates.promote_due([NAMESPACE.name])
     store.clock.advance(SECOND)
 
-    assert ahead == queue(timers=1)
-    assert await counted(store) == queue(gate=1, gate_seconds=1.0, held=1, full_gates=1)
+    assert ahead == queue(timer=1)
+    assert await counted(store) == queue(gate=1, gate_age=1, held=1, full_gate=1)
 
 
 async def test_a_timer_that_waited_for_its_gate_is_due_since_it_has_it(store: Store) -> None:
@@ -402,7 +412,7 @@ async def test_a_timer_that_waited_for_its_gate_is_due_since_it_has_it(store: St
     # Not overdue for an hour: the safety net would say that no replica has looked.
     assert await store.claim_due(overdue=HOUR) == []
     [claimed] = await store.claim_due()
-    assert waiting == queue(available=1, available_seconds=2.0, held=1)
+    assert waiting == queue(available=1, available_age=2, held=1)
     assert claimed.due_at == store.clock.now() - 2 * SECOND
 
 
@@ -411,7 +421,7 @@ async def test_a_retry_is_a_retry_whose_gates_are_free(store: Store) -> None:
     store.clock.advance(5 * SECOND)
     await store.settled(task, UNREACHABLE)
 
-    assert await counted(store) == queue(retries=1, retry_seconds=5.0)
+    assert await counted(store) == queue(retry=1, retry_age=5)
 
 
 async def test_retries_with_constraints_and_without_are_counted_together(store: Store) -> None:
@@ -421,7 +431,7 @@ async def test_retries_with_constraints_and_without_are_counted_together(store: 
     await store.settled(await holding(store), UNREACHABLE)
     await store.timed(HOUR)
 
-    assert await counted(store) == queue(retries=2, timers=1)
+    assert await counted(store) == queue(retry=2, timer=1)
 
 
 async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(store: Store) -> None:
@@ -439,7 +449,7 @@ async def test_each_cause_of_constrained_tasks_is_counted_up_to_the_bound(store:
         await store.timed(HOUR, constraints=MUTEX)
 
     assert await counted(store, count_max=3) == queue(
-        timers=3, run_at=3, order=3, gate=3, available=3, behind=3, held=3, full_gates=1
+        timer=3, run_at=3, order=3, gate=3, available=3, behind=3, held=3, full_gate=1
     )  # fmt: skip
 
 
@@ -449,7 +459,7 @@ async def test_a_constrained_retry_is_counted_behind_any_number_of_timers(store:
         await constrained(store, Constraints(run_at=store.clock.now() + SECOND / 1000))
     await store.settled(await holding(store), UNREACHABLE)
 
-    assert await counted(store, count_max=3) == queue(timers=3, run_at=3, retries=1)
+    assert await counted(store, count_max=3) == queue(timer=3, run_at=3, retry=1)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -466,6 +476,6 @@ async def test_every_task_that_waits_is_counted_once(
         ).fetchone()
         assert waiting is not None
         assert (
-            found.due + found.timers + found.retries + found.behind + found.run_at
-            + found.order + found.gate + found.available
+            found.due_count + found.timer_count + found.retry_count + found.behind_count
+            + found.run_at_count + found.order_count + found.gate_count + found.available_count
         ) == waiting[0], found  # fmt: skip

@@ -67,8 +67,9 @@ async def count(store: Store) -> None:
     names = ["orders", "elsewhere"]
     found = await store.queues.count(names, count_max=COUNT_MAX, rows_max=COUNT_MAX * len(names))
     for queue in found:
-        counts = (queue.run_at, queue.retries, queue.order, queue.gate, queue.behind)
-        assert {*counts, queue.held, queue.full_gates} == {COUNT_MAX}
+        counts = (queue.run_at_count, queue.retry_count, queue.order_count, queue.gate_count)
+        more = (queue.behind_count, queue.held_count, queue.full_gate_count)
+        assert {*counts, *more} == {COUNT_MAX}
 
 
 @pytest.mark.parametrize("analyze", [True, False], ids=["known", "unknown"])

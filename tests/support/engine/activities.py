@@ -4,12 +4,12 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+from progressor.domain.views.activity import NamespaceQueue
 from progressor.domain.views.replica import StepTally
 from progressor.sdk import Client
 from progressor.sdk.client.replicas import (
     Activity,
     NamespaceActivity,
-    NamespaceQueue,
     ReplicaActivity,
     ReplicaState,
 )

@@ -368,10 +368,10 @@ class ModelledStorage:
         store = self.stores[0]
         [queue] = self.do(store.queues.count([NAMESPACE.name]))
         causes = collections.Counter(type(wait.cause) for wait in told)
-        assert queue.due == causes[NoFreeWorker] + causes[NoReplica]
-        assert queue.timers == causes[TimerNotDue]
-        assert queue.retries == causes[RetryNotDue]
-        assert queue.behind == causes[BehindTask]
+        assert queue.due_count == causes[NoFreeWorker] + causes[NoReplica]
+        assert queue.timer_count == causes[TimerNotDue]
+        assert queue.retry_count == causes[RetryNotDue]
+        assert queue.behind_count == causes[BehindTask]
 
     def _is_collected(self, told: Iterable[Wait]) -> None:
         zombies = self.do(self.stores[0].find_zombies())

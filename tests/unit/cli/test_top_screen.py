@@ -13,7 +13,8 @@ from rich.screen import Screen as FullScreen
 
 from progressor.cli.top.overview import Overview, overview_of
 from progressor.cli.top.screen import SLOWEST_MAX, Away, Screen, age_text
-from progressor.sdk.client.replicas import NamespaceQueue, Rates, StepRate
+from progressor.domain.views.activity import NamespaceQueue
+from progressor.sdk.client.replicas import Rates, StepRate
 from tests.support.builders import seconds
 from tests.support.clock import START
 from tests.support.engine.activities import a_namespace, a_queue, a_replica, an_activity

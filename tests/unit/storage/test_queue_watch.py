@@ -1,4 +1,4 @@
-"""Queue sizes: counted rarely, by one statement for all, without delaying other work."""
+"""NamespaceQueue sizes: counted rarely, by one statement for all, without delaying other work."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.views.activity import QUEUES_MAX, Queue, QueueCounts
+from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue, QueueCounts
 from progressor.storage.replicas.queues import (
     COUNT_MAX,
     PATIENCE,
@@ -32,7 +32,7 @@ class Counting:
         self.held: asyncio.Event | None = None
         self.reached = asyncio.Event()
 
-    async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
+    async def count(self, namespaces: Sequence[str]) -> Sequence[NamespaceQueue]:
         self.asked.append(namespaces)
         number = len(self.asked)
         self.reached.set()
@@ -41,7 +41,7 @@ class Counting:
         self.clock.advance(self.lasting)
         if self.raises is not None:
             raise self.raises
-        return [make_queue(name, due=number) for name in namespaces]
+        return [make_queue(name, due_count=number) for name in namespaces]
 
 
 class Namespaces:
@@ -90,7 +90,7 @@ async def test_a_count_serves_all_who_ask_until_it_is_old(
     clock.advance(seconds(0.5))
     later = await watch.counts(idle)
 
-    assert [it.queues[0].due for it in (first, again, later)] == [1, 1, 2]
+    assert [it.queues[0].due_count for it in (first, again, later)] == [1, 1, 2]
     assert [it.age for it in (first, again, later)] == [
         seconds(0), PAUSE - seconds(0.5), seconds(0),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ async def test_those_who_ask_at_once_share_a_statement(counting: Counting) -> No
         counting.held.set()
 
     assert len(counting.asked) == 1
-    assert {it.result().queues[0].due for it in asking} == {1}
+    assert {it.result().queues[0].due_count for it in asking} == {1}
 
 
 async def test_who_goes_leaves_the_count_to_the_next(counting: Counting) -> None:
@@ -119,7 +119,7 @@ async def test_who_goes_leaves_the_count_to_the_next(counting: Counting) -> None
     leaving.cancel()
     counting.held.set()
 
-    assert (await waiting).queues[0].due == 2
+    assert (await waiting).queues[0].due_count == 2
 
 
 async def test_a_long_count_is_followed_by_a_long_rest(
@@ -135,8 +135,8 @@ async def test_a_long_count_is_followed_by_a_long_rest(
     rested = await watch.counts(idle)
 
     # As of when it began: what came meanwhile may not be in it.
-    assert (resting.queues[0].due, resting.age) == (1, seconds(REST + 0.5))
-    assert rested.queues[0].due == 2
+    assert (resting.queues[0].due_count, resting.age) == (1, seconds(REST + 0.5))
+    assert rested.queues[0].due_count == 2
 
 
 async def test_where_it_cannot_be_counted_the_last_count_stands(
@@ -153,7 +153,7 @@ async def test_where_it_cannot_be_counted_the_last_count_stands(
     still = await watch.counts(idle)
 
     assert never == QueueCounts()
-    assert (counted.queues[0].due, counted.age) == (2, seconds(0))
+    assert (counted.queues[0].due_count, counted.age) == (2, seconds(0))
     assert (still.queues, still.age) == (counted.queues, PAUSE)
 
 
@@ -191,8 +191,8 @@ async def test_of_two_counts_at_once_the_one_that_began_later_stays(
     found = await early
     told = await watch.counts(idle)
 
-    assert found[0].due == 1
-    assert (told.queues[0].due, told.age) == (2, seconds(0))
+    assert found[0].due_count == 1
+    assert (told.queues[0].due_count, told.age) == (2, seconds(0))
 
 
 async def test_without_namespaces_nothing_is_counted(counting: Counting) -> None:

@@ -252,7 +252,7 @@ async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
 ) -> None:
     async def count(store: Store) -> None:
         [queue] = await store.queues.count(["orders"])
-        assert queue.jobs > 0
+        assert queue.job_count > 0
 
     read = await reads_of(crowds[MANY], ManualClock(START), count)
 

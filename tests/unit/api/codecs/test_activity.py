@@ -39,7 +39,9 @@ def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -
 
 
 def test_the_age_of_an_empty_queue_is_absent() -> None:
-    (queue,) = told(make_activity(queues=(make_queue(order_seconds=3.0),), age=seconds(0))).queues
+    (queue,) = told(
+        make_activity(queues=(make_queue(),), age=seconds(0))
+    ).queues
 
     ages = (queue.due_age, queue.retry_age, queue.behind_age, queue.order_age, queue.gate_age)
     assert {*ages, queue.available_age} == {None}
@@ -118,8 +120,9 @@ def test_an_answer_with_everything_at_its_bound_fits_into_a_page() -> None:
     ]
     queues = [
         make_queue(
-            name, due=10_000, due_seconds=1e9 + 0.1, timers=10_000, retries=10_000,
-            retry_seconds=1e9 + 0.1, behind=10_000, behind_seconds=1e9 + 0.1,
+            name, due_count=10_000, due_age=seconds(1e9 + 0.1), timer_count=10_000,
+            retry_count=10_000, retry_age=seconds(1e9 + 0.1), behind_count=10_000,
+            behind_age=seconds(1e9 + 0.1),
         )
         for name in names
     ]  # fmt: skip

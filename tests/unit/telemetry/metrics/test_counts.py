@@ -24,7 +24,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Leadership, Part, ProcessStatus, process_key
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import Claim, RunningTask, TaskType
-from progressor.domain.views.activity import QUEUES_MAX, Queue
+from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.runtime.core.measures import count_ends
 from progressor.runtime.upkeep.scans import QueueScan
 from progressor.storage.postgres.pools import Pool, Pools
@@ -389,11 +389,11 @@ async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
 class CountedQueues:
     """Queues as a test has it."""
 
-    def __init__(self, *found: Queue) -> None:
+    def __init__(self, *found: NamespaceQueue) -> None:
         self.found = found
         self.asked: list[tuple[str, ...]] = []
 
-    async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
+    async def count(self, namespaces: Sequence[str]) -> Sequence[NamespaceQueue]:
         self.asked.append(tuple(namespaces))
         return self.found
 
@@ -408,9 +408,9 @@ def scan_of(
     )
 
 
-QUEUE = Queue(
-    namespace="orders", due=4, due_seconds=1.5, timers=3, retries=2, retry_seconds=2.5, behind=1,
-    behind_seconds=3.5,
+QUEUE = NamespaceQueue(
+    namespace="orders", due_count=4, due_age=seconds(1.5), timer_count=3, retry_count=2,
+    retry_age=seconds(2.5), behind_count=1, behind_age=seconds(3.5),
 )  # fmt: skip
 
 
@@ -440,8 +440,9 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
     metrics = Metrics()
     other = dataclasses.replace(QUEUE, namespace="invoices")
     waiting = dataclasses.replace(
-        QUEUE, run_at=9, order=8, order_seconds=8.5, gate=7, gate_seconds=7.5, available=6,
-        available_seconds=6.5, held=5, full_gates=4,
+        QUEUE, run_at_count=9, order_count=8, order_age=seconds(8.5), gate_count=7,
+        gate_age=seconds(7.5), available_count=6, available_age=seconds(6.5), held_count=5,
+        full_gate_count=4,
     )  # fmt: skip
     queues = CountedQueues(waiting, other)
     scan = scan_of(queues, metrics)
