@@ -39,9 +39,7 @@ def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -
 
 
 def test_the_age_of_an_empty_queue_is_absent() -> None:
-    (queue,) = told(
-        make_activity(queues=(make_queue(),), age=seconds(0))
-    ).queues
+    (queue,) = told(make_activity(queues=(make_queue(),), age=seconds(0))).queues
 
     ages = (queue.due_age, queue.retry_age, queue.behind_age, queue.order_age, queue.gate_age)
     assert {*ages, queue.available_age} == {None}
