@@ -470,7 +470,8 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
 async def test_all_namespaces_that_are_looked_at_are_told_of_with_every_cause() -> None:
     metrics = Metrics()
     found = [
-        dataclasses.replace(QUEUE, namespace=f"n{number}", gate_count=1) for number in range(QUEUES_MAX)
+        dataclasses.replace(QUEUE, namespace=f"n{number}", gate_count=1)
+        for number in range(QUEUES_MAX)
     ]
     scan = scan_of(CountedQueues(*found), metrics)
 
