@@ -269,7 +269,7 @@ class JobServicer(Servicer):
         timeout = seconds_left(context)
         submission = submit_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(submission.key.namespace)
-        namespaces = await self._lookup(namespaces_of(submission.key, submission.action))
+        namespaces = await self._known(namespaces_of(submission.key, submission.action))
         request = request_of(submission, namespaces, trace_context_of(context))
         answer = await self._backend().requests.ask(request, timeout=timeout)
         return pb.SubmitJobResponse(task_id=answer.task_id, deduplicated=answer.deduplicated)
@@ -334,13 +334,3 @@ class JobServicer(Servicer):
                 return
             await self._pause(seconds)
             seconds = min(seconds * WATCH_GROWTH, WATCH_SECONDS_MAX)
-
-    async def _lookup(self, names: tuple[str, ...]) -> Mapping[str, Namespace]:
-        """Return the namespaces of these names, up to the first that does not exist."""
-        found: dict[str, Namespace] = {}
-        for name in names:
-            try:
-                found[name] = await self._backend().namespaces.lookup(name)
-            except errors.NamespaceNotFoundError:
-                break
-        return found

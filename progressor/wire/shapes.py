@@ -229,7 +229,8 @@ class Shape(Generic[V, M]):
                 line, function = _line_of(self._proto(how.name or field), hint, how)
             names[f"put_{field}"] = function
             lines.append(f"    item = value.{field}")
-            lines.append(f"    if item is not None: {line.format(call=f'put_{field}')}")
+            lines.append("    if item is not None:")
+            lines.append(f"        {line.format(call=f'put_{field}')}")
         exec("\n".join(lines), names)  # noqa: S102  # of names in our own source alone
         return typing.cast("_Put", names["write"])
 
@@ -346,10 +347,8 @@ _CALL = "{call}(message, item, context)"
 def _line_of(proto: Any, hint: Any, how: Field) -> tuple[str, Any]:
     """Return the statement that writes `item`, and what ``{call}`` in it stands for."""
     name, hint, nested = proto.name, _required(hint), proto.message_type
-    if nested is not None and nested.GetOptions().map_entry:
-        return _CALL, _map_putter(proto, hint, how)
     if proto.is_repeated:
-        return _CALL, _list_putter(proto, hint, how)
+        return _loop_of(proto, typing.get_args(hint), how)
     if nested is not None and nested.full_name in _FILLERS:
         return f"{{call}}(message.{name}, item)", _FILLERS[nested.full_name]
     if nested is not None:
@@ -357,6 +356,21 @@ def _line_of(proto: Any, hint: Any, how: Field) -> tuple[str, Any]:
     if proto.enum_type is not None:
         return f"message.{name} = {{call}}[item]", enum_numbers(hint, proto.enum_type)
     return f"message.{name} = item", None
+
+
+def _loop_of(proto: Any, hints: tuple[Any, ...], how: Field) -> tuple[str, Any]:
+    name, nested = proto.name, proto.message_type
+    if nested is None:
+        assert proto.enum_type is None, "no message that is written has a list of enums"
+        return f"message.{name}.extend(item)", None
+    if not nested.GetOptions().map_entry:
+        line = f"for each in item: {{call}}(message.{name}.add(), each, context)"
+        return line, _filler(proto, hints[0], how)
+    value = nested.fields_by_name["value"]
+    if value.message_type is None:
+        return f"message.{name}.update(item)", None
+    line = f"for key in item: {{call}}(message.{name}[str(key)], item[key], context)"
+    return line, _filler(value, hints[1], how)
 
 
 def _filler(proto: Any, hint: Any, how: Field) -> _Put:
@@ -371,35 +385,6 @@ def _filler(proto: Any, hint: Any, how: Field) -> _Put:
         inner.write(value, message, context)
 
     return fill
-
-
-def _list_putter(proto: Any, hint: Any, how: Field) -> _Put:
-    name = proto.name
-    if proto.message_type is None:
-        assert proto.enum_type is None, "no message that is written has a list of enums"
-        return lambda message, value, _: getattr(message, name).extend(value)
-    fill = _filler(proto, typing.get_args(hint)[0], how)
-
-    def put(message: Any, value: Any, context: Any) -> None:
-        add = getattr(message, name).add
-        for item in value:
-            fill(add(), item, context)
-
-    return put
-
-
-def _map_putter(proto: Any, hint: Any, how: Field) -> _Put:
-    name, value_proto = proto.name, proto.message_type.fields_by_name["value"]
-    if value_proto.message_type is None:
-        return lambda message, value, _: getattr(message, name).update(value)
-    fill = _filler(value_proto, typing.get_args(hint)[1], how)
-
-    def put(message: Any, value: Any, context: Any) -> None:
-        items = getattr(message, name)
-        for key, item in value.items():
-            fill(items[str(key)], item, context)
-
-    return put
 
 
 def _put_one_of(how: OneOf, hint: Any) -> _Put:

@@ -17,6 +17,7 @@ from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.domain.gates.gate import Gate
 from progressor.domain.jobs.job import Job
 from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, ScheduleRun
@@ -126,6 +127,16 @@ class Servicer:
 
     def method(self, rpc: str) -> Any:  # noqa: ANN401  # each has a message type of its own
         return getattr(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower())
+
+    async def _known(self, names: tuple[str, ...]) -> Mapping[str, Namespace]:
+        """Return the namespaces of these names, up to the first that does not exist."""
+        found: dict[str, Namespace] = {}
+        for name in names:
+            try:
+                found[name] = await self._backend().namespaces.lookup(name)
+            except errors.NamespaceNotFoundError:
+                break
+        return found
 
 
 S = TypeVar("S", bound=Servicer)

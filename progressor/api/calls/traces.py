@@ -181,7 +181,15 @@ async def _serve_within(
     with span:
         span.set(_subject_of(request))
         end = await serve(request, context)
-        _record_end(span, end)
+        if isinstance(end, RichStatus):
+            info = error_details_pb2.ErrorInfo()
+            any(detail.Unpack(info) for detail in status_pb2.Status.FromString(end.details).details)
+            is_rejected = info.domain == PROCESSOR_DOMAIN
+            span.ended(end.code.value[0], reason=info.reason, is_rejected=is_rejected)
+        else:
+            if task_id := getattr(end, "task_id", 0):
+                span.set({names.TASK_ID: task_id})
+            span.ended(0)
         return end
 
 
@@ -194,23 +202,3 @@ def _subject_of(request: object) -> dict[str, str | int]:
         elif isinstance(value, int) and value:
             subject[name] = value
     return subject
-
-
-def _record_end(span: Span, end: Message | RichStatus) -> None:
-    if isinstance(end, RichStatus):
-        info = _info_of(end)
-        is_rejected = info.domain == PROCESSOR_DOMAIN
-        span.ended(end.code.value[0], reason=info.reason, is_rejected=is_rejected)
-        return
-    task_id = getattr(end, "task_id", 0)
-    if task_id:
-        span.set({names.TASK_ID: task_id})
-    span.ended(0)
-
-
-def _info_of(end: RichStatus) -> error_details_pb2.ErrorInfo:
-    info = error_details_pb2.ErrorInfo()
-    for detail in status_pb2.Status.FromString(end.details).details:
-        if detail.Unpack(info):
-            break
-    return info

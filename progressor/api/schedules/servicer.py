@@ -1,7 +1,6 @@
 """ScheduleService."""
 
 import asyncio
-import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -22,7 +21,7 @@ from progressor.api.calls.validation import (
 )
 from progressor.api.schedules.spec import SPEC, SpecContext
 from progressor.clock import Clock
-from progressor.domain.jobs.graph import GraphError, check_places
+from progressor.domain.jobs.graph import GraphError, check_places, namespaces_of
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.process import process_key
 from progressor.domain.schedules.schedule import (
@@ -326,13 +325,10 @@ class ScheduleServicer(Servicer):
         asked = read(message, payload_bytes_max=namespace.payload_bytes_max)
         target = asked.spec.target
         if isinstance(target, JobTarget):
-            known = {namespace.name: namespace}
-            for name in {node.namespace for node in target.nodes} - {"", namespace.name}:
-                with contextlib.suppress(errors.NamespaceNotFoundError):
-                    known[name] = await self._backend().namespaces.lookup(name)
+            leader = process_key(asked.key.namespace, asked.key.schedule_id)
+            nodes = StartNodes(nodes=target.nodes)
             try:
-                leader = process_key(asked.key.namespace, asked.key.schedule_id)
-                check_places(leader, StartNodes(nodes=target.nodes), known)
+                check_places(leader, nodes, await self._known(namespaces_of(leader, nodes)))
             except GraphError as error:
                 wire.refuse(f"spec.job.{error.field}", error.description)
         return asked

@@ -162,7 +162,13 @@ class ApiServer:
         reflection.enable_server_reflection(names, server)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(server.stop, None)
-            addresses = [await self._bind(server, address) for address in self._listening.bind]
+            addresses = []
+            for address in self._listening.bind:
+                if not self._listening.port_shared:
+                    await check_free(address)
+                tls = self._listening.tls
+                credentials = None if tls is None else credentials_of(tls)
+                addresses.append(bind(server, address, credentials))
             await server.start()
             undo.pop_all()
         self._server = server
@@ -202,13 +208,6 @@ class ApiServer:
                 await self._sessions.end(_FLUSH_SECONDS)
         # Watchers of health never end by themselves.
         await self._server.stop(_FLUSH_SECONDS)
-
-    async def _bind(self, server: grpc.aio.Server, address: str) -> str:
-        listening = self._listening
-        if not listening.port_shared:
-            await check_free(address)
-        credentials = None if listening.tls is None else credentials_of(listening.tls)
-        return bind(server, address, credentials)
 
     def _options(self) -> list[tuple[str, int]]:
         return [
