@@ -176,11 +176,15 @@ async def test_more_callers_than_may_wait_are_refused_until_one_has_gone() -> No
         assert caught.value.retry_after > seconds(0)
     gone.cancel()
     await settled()
-    await begun(harness.requests.await_task(KEY, 7, timeout=None))
+    waiting = await begun(harness.requests.await_task(KEY, 7, timeout=None))
 
+    assert not waiting.done()
     assert len(harness.admissions.entries) == 1
     with pytest.raises(errors.OverloadedError):
         await harness.requests.ask(make_request(), timeout=None)
+    waiting.cancel()
+    await settled()
+    assert not (await harness.ask()).done()
 
 
 async def test_a_caller_who_goes_before_the_admission_takes_nothing_back(harness: Harness) -> None:

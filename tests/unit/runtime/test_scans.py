@@ -90,12 +90,13 @@ async def test_a_bug_is_an_error_with_its_traceback_and_the_next_scan_comes(
 
 def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlement() -> None:
     measures, task = Measures(Metrics()), make_task()
-    for outcome in (make_success(), make_failure(), Rejected(code=9, message="no")):
+    rejected = Rejected(code=9, message="no")
+    for outcome in (make_success(), make_failure(), make_failure(), rejected):
         measures.answered(task, outcome, 0.25)
     measures.settled(make_entry(), 1.0)
 
     assert measures.tally_of("orders") == StepTally(
-        settled_count=1, attempt_count=3, failed_count=1, processor_time=seconds(0.75)
+        settled_count=1, attempt_count=4, failed_count=2, processor_time=seconds(1)
     )
     assert measures.tally_of("payments") == StepTally()
     for namespace in ("orders", "payments"):

@@ -58,6 +58,15 @@ def test_a_gauge_asks_all_its_sources_each_time() -> None:
     assert counted(gauge) == {("client",): 2, ("processor",): 7}
 
 
+def test_label_sets_beyond_the_bound_of_a_histogram_are_one() -> None:
+    histogram = Histogram(metric(MetricKind.HISTOGRAM, "id"))
+    for number in range(LABEL_SETS_MAX + 3):
+        histogram.record(1, (str(number),))
+
+    found = recorded(histogram)
+    assert (len(found), found[OVERFLOW,]) == (LABEL_SETS_MAX + 1, (3, 3))
+
+
 def test_a_metric_may_have_a_bound_of_its_own() -> None:
     wide = dataclasses.replace(metric(MetricKind.GAUGE, "id"), sets_max=LABEL_SETS_MAX + 7)
     gauge, counter = Gauge(wide), Counter(dataclasses.replace(wide, kind=MetricKind.COUNTER))
