@@ -32,17 +32,12 @@ SNIPPETS = list(snippets())
 
 
 @pytest.mark.parametrize(("where", "code"), SNIPPETS, ids=[it[0] for it in SNIPPETS])
-def test_a_snippet_is_python(where: str, code: str) -> None:
+def test_a_snippet_is_python_and_names_what_there_is(where: str, code: str) -> None:
     compile(code, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-@pytest.mark.parametrize(("where", "code"), SNIPPETS, ids=[it[0] for it in SNIPPETS])
-def test_a_snippet_names_what_there_is(where: str, code: str) -> None:
     names = {
         node.func.id
-        for node in ast.walk(ast.parse(textwrap.dedent(code)))
+        for node in ast.walk(ast.parse(code))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    known = {*sdk.__all__, *testing.__all__, "Order", "replace"}
 
-    assert {it for it in names if it[0].isupper()} <= known, where
+    assert {it for it in names if it[0].isupper()} <= {*sdk.__all__, *testing.__all__, "Order"}

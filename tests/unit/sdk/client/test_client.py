@@ -35,18 +35,27 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("method", ["await_task", "cancel"])
-@pytest.mark.parametrize("task", [{}, {"task_id": 1, "idempotency_key": "k"}])
-async def test_a_task_is_named_in_exactly_one_way(method: str, task: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("await_task", {}, "exactly one"),
+        ("cancel", {"task_id": 1, "idempotency_key": "k"}, "exactly one"),
+        ("put", {"created_at": NOON.replace(tzinfo=None)}, "must have a time zone"),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused(
+    method: str, options: dict[str, Any], words: str
+) -> None:
     async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="exactly one"):
-            await getattr(client, method)("p", **task)
+        with pytest.raises(ValueError, match=words):
+            await getattr(client, method)("p", **options)
 
 
-async def test_a_naive_instant_is_refused_before_anything_is_sent() -> None:
-    async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="must have a time zone"):
-            await client.put("p", created_at=NOON.replace(tzinfo=None))
+async def test_an_option_that_there_is_not_is_refused() -> None:
+    client: Any = Client("unix:/nonexistent")
+    for request in (client.call, client.get, client.gates.get, client.jobs.watch):
+        with pytest.raises(TypeError, match="timout"):
+            await request("p", timout=1)
 
 
 async def test_the_state_has_the_type_that_is_asked_for() -> None:
