@@ -418,7 +418,7 @@ async def test_a_drain_is_said_and_what_is_in_hand_or_crosses_it_is_answered() -
             bound.set_result(address)
             await leave.wait()
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         serving = group.create_task(serve_until_told())
         async with channel_to(await bound) as channel, engine_of(bound.result()) as engine:
             stub: ProcessorServiceAsyncStub = ProcessorServiceStub(channel)
