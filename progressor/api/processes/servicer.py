@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from progressor import errors
 from progressor.api.calls.servicer import Backend, Servicer, log_change, reading, seconds_left
@@ -10,7 +10,6 @@ from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import requests, responses
 from progressor.api.processes.requests import Admitted, NamedTask, Reading, Tracing
-from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
@@ -40,10 +39,7 @@ class ProcessServicer(Servicer):
         return await self._ask(message, TaskType.REPAIR, pb.RepairResponse, context)
 
     async def notify(self, message: pb.NotifyRequest, context: CallContext) -> pb.NotifyResponse:
-        seconds_left(context)
-        request = await self._request_of(message, TaskType.NOTIFY, context)
-        receipt = await self._backend().requests.accept(request)
-        return pb.NotifyResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
+        return await self._ask(message, TaskType.NOTIFY, pb.NotifyResponse, context)
 
     @reading(requests.key_of_request)
     async def simple_repair(self, key: ProcessKey, context: CallContext) -> pb.SimpleRepairResponse:
@@ -69,13 +65,8 @@ class ProcessServicer(Servicer):
 
     async def put(self, message: pb.PutRequest, context: CallContext) -> pb.PutResponse:
         seconds_left(context)
-
-        def decode(limit: int) -> Import:
-            return requests.put_from_wire(
-                message, trace_context_of(context), payload_bytes_max=limit
-            )
-
-        imported = await self._decoded(message.namespace, decode)
+        trace = trace_context_of(context)
+        imported = await self._decoded(requests.put_from_wire, message, trace)
         receipt = await self._backend().requests.put(imported)
         if not receipt.deduplicated:
             log_change(_log, "process imported", imported.key, context)
@@ -130,7 +121,8 @@ class ProcessServicer(Servicer):
     ) -> T:
         """Return the response once the task is durable, or, if the caller waits, has ended."""
         timeout = seconds_left(context)
-        request = await self._request_of(message, task_type, context)
+        trace = trace_context_of(context)
+        request = await self._decoded(requests.request_from_wire, message, task_type, trace)
         if not request.waits:
             receipt = await self._backend().requests.accept(request)
             return respond(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
@@ -139,29 +131,20 @@ class ProcessServicer(Servicer):
             task_id=reply.task_id, response=reply.response, deduplicated=reply.deduplicated
         )
 
-    async def _request_of(
-        self, message: Admitted, task_type: TaskType, context: CallContext
-    ) -> Request:
-        def decode(limit: int) -> Request:
-            return requests.request_from_wire(
-                message, task_type, trace_context_of(context), payload_bytes_max=limit
-            )
-
-        return await self._decoded(message.namespace, decode)
-
-    async def _decoded(self, namespace: str, decode: Callable[[int], T]) -> T:
+    async def _decoded(self, decode: Callable[..., T], message: Any, *more: object) -> T:  # noqa: ANN401  # of many
         """Return a request, decoded with the payload limit of its namespace.
 
         Violations of the request are reported before an unknown namespace.
         """
-        if not is_namespace_name(namespace):
-            return decode(PAYLOAD_BYTES_CEILING)
-        try:
-            found = await self._backend().namespaces.lookup(namespace)
-        except errors.NamespaceNotFoundError:
-            decode(PAYLOAD_BYTES_CEILING)
-            raise
-        return decode(found.payload_bytes_max)
+        bytes_max = PAYLOAD_BYTES_CEILING
+        if is_namespace_name(message.namespace):
+            try:
+                found = await self._backend().namespaces.lookup(message.namespace)
+                bytes_max = found.payload_bytes_max
+            except errors.NamespaceNotFoundError:
+                decode(message, *more, payload_bytes_max=bytes_max)
+                raise
+        return decode(message, *more, payload_bytes_max=bytes_max)
 
     async def _await_init(self, view: ProcessView, seconds: float | None) -> None:
         """Return when the init task has ended, however it has."""

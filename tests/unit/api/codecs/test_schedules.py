@@ -1,7 +1,6 @@
 """Requests of ScheduleService: violations by field; schedules and runs in answers."""
 
 import asyncio
-import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Callable
@@ -304,16 +303,6 @@ def test_what_is_wrong_with_a_backfill_is_named(fields: dict[str, Any], violatio
     message = backfill(**fields)
 
     assert said_of(lambda: schedule_codec.backfill_from_wire(message, now=NOON)) == [violation]
-
-
-def test_a_schedule_as_it_stands_can_be_changed_and_sent_back() -> None:
-    schedule = a_schedule()
-    message = schedule_codec.schedule_to_wire(schedule)
-    message.spec.overlap_policy = pb.OVERLAP_POLICY_SKIP
-
-    timing = read(creation(message.spec)).spec.timing
-
-    assert timing == dataclasses.replace(schedule.spec.timing, overlap_policy=OverlapPolicy.SKIP)
 
 
 # --- Instants are computed off the event loop, by one thread
