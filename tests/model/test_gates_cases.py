@@ -46,9 +46,7 @@ class Scene:
         *,
         run: bool = True,
     ) -> None:
-        self.storage.request(
-            task_type, process_id, 0, run=run, key=None, args=b"", constraints=constraints
-        )
+        self.storage.request(task_type, process_id, 0, run=run, constraints=constraints)
         self.judge()
 
     def claim(self) -> None:
@@ -381,7 +379,7 @@ def test_who_comes_first_passes_first_where_another_gives_way(scene: Scene) -> N
 def broken_by_a_timer(scene: Scene) -> None:
     """Break process a by a timer with a gate; start b."""
     scene.start("b")
-    scene.storage.request(TaskType.INIT, "a", 0, run=True, key=None, args=b"")
+    scene.storage.request(TaskType.INIT, "a", 0)
     timer = SetTimer(after=dt.timedelta(), constraints=Constraints(gates={"x": 1}))
     scene.settle("a", success(timer))
     scene.claim()

@@ -88,9 +88,7 @@ class GatesMachine(ReplicasMachine):
     def start(
         self, process_id: str, store: int, constraints: Constraints | None, run: bool
     ) -> None:
-        self.storage.request(
-            TaskType.INIT, process_id, store, run=run, key=None, args=b"", constraints=constraints
-        )
+        self.storage.request(TaskType.INIT, process_id, store, run=run, constraints=constraints)
 
     @rule(calls=CALLS, store=STORES)
     def call_through_gates(self, calls: list[tuple[str, Constraints]], store: int) -> None:
@@ -103,9 +101,7 @@ class GatesMachine(ReplicasMachine):
             self._call(process_id, store, constraints)
 
     def _call(self, process_id: str, store: int, constraints: Constraints) -> None:
-        self.storage.request(
-            TaskType.CALL, process_id, store, run=True, key=None, args=b"", constraints=constraints
-        )
+        self.storage.request(TaskType.CALL, process_id, store, constraints=constraints)
 
     @rule(
         task_type=st.sampled_from([TaskType.CALL, TaskType.NOTIFY]),
@@ -121,7 +117,7 @@ class GatesMachine(ReplicasMachine):
         key: str | None,
     ) -> None:
         self.storage.request(
-            task_type, process_id, store, run=True, key=key, args=b"",
+            task_type, process_id, store, key=key,
             constraints=self.storage.later(constraints, soon),
         )  # fmt: skip
 
@@ -130,7 +126,7 @@ class GatesMachine(ReplicasMachine):
         process_id=IDS, store=STORES, run=MOSTLY,
     )  # fmt: skip
     def request(self, task_type: TaskType, process_id: str, store: int, run: bool) -> None:
-        self.storage.request(task_type, process_id, store, run=run, key=None, args=b"")
+        self.storage.request(task_type, process_id, store, run=run)
 
     @rule(process_id=IDS, store=STORES, removes=RARELY)
     def repair_or_remove(self, process_id: str, store: int, removes: bool) -> None:

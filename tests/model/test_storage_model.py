@@ -43,7 +43,7 @@ class StorageMachine(ReplicasMachine):
             if isinstance(beginning, TaskType):
                 self.storage.put(process_id, ProcessStatus.ERROR, broken_by=beginning)
             elif beginning is not None:
-                self.storage.request(TaskType.INIT, process_id, 0, run=True, key=None, args=b"")
+                self.storage.request(TaskType.INIT, process_id, 0)
                 self.storage.settle(
                     next(iter(self.storage.held.values())), beginning, continues=False
                 )
@@ -71,7 +71,7 @@ class StorageMachine(ReplicasMachine):
 
     @rule(process_id=IDS, store=STORES, args=ARGS)
     def call(self, process_id: str, store: int, args: bytes) -> None:
-        self.storage.request(TaskType.CALL, process_id, store, run=True, key=None, args=args)
+        self.storage.request(TaskType.CALL, process_id, store, args=args)
 
     @rule(process_id=IDS, store=STORES)
     def simple_repair(self, process_id: str, store: int) -> None:

@@ -113,7 +113,7 @@ def _assert_that_processes_take_calls(storage: ModelledStorage) -> None:
     processes = storage.model.processes
     assert ProcessStatus.INIT not in {process.status for process in processes.values()}
     for process_id in _running(storage):
-        storage.request(TaskType.CALL, process_id, min(storage.alive), run=True, key=None, args=b"")
+        storage.request(TaskType.CALL, process_id, min(storage.alive))
     assert {held.task.key for held in storage.held.values()} == {
         key_of(process_id) for process_id in _running(storage)
     }

@@ -87,9 +87,9 @@ class ModelledStorage:
         process_id: str,
         store: int,
         *,
-        run: bool,
-        key: str | None,
-        args: bytes,
+        run: bool = True,
+        key: str | None = None,
+        args: bytes = b"",
         constraints: Constraints | None = None,
     ) -> None:
         """Admit a request, with a worker to run it or without."""

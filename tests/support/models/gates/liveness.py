@@ -132,7 +132,7 @@ def _complete_one_that_holds(storage: ModelledGates) -> None:
             storage.cancel_task(process_id, init)
             return
         assert process.status is ProcessStatus.RUNNING
-        storage.request(TaskType.CALL, process_id, 0, run=True, key=None, args=b"")
+        storage.request(TaskType.CALL, process_id, 0)
         [held] = [each for each in storage.held.values() if each.task.key.process_id == process_id]
         storage.settle(held, success(Complete()), continues=True)
         return

@@ -142,9 +142,9 @@ class ModelledGates(ModelledStorage):
         process_id: str,
         store: int,
         *,
-        run: bool,
-        key: str | None,
-        args: bytes,
+        run: bool = True,
+        key: str | None = None,
+        args: bytes = b"",
         constraints: Constraints | None = None,
     ) -> None:
         """Admit a request, which comes with the capacities of the gates that are not there."""
