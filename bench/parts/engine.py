@@ -15,7 +15,7 @@ from bench.parts import orders
 from progressor.cli.engine.hosting import host
 from progressor.cli.input.signals import run_loop
 from progressor.engine import engine as app
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Observers
 from progressor.sdk import Client
 from progressor.settings import config
 

@@ -25,12 +25,12 @@ words of enums           the enums                      types of PostgreSQL     
 
  1. ``tests/storage/processes/test_admissions.py``, each cell of the table
  2. ``tests/model/test_storage_model.py``
- 3. ``tests/property/test_retry.py``, ``tests/system/sdk/test_rehearsal.py``
+ 3. ``tests/property/test_processes.py``, ``tests/system/sdk/test_rehearsal.py``
  4. ``tests/model/test_jobs_model.py``, ``tests/property/test_job_graphs.py``
  5. ``tests/storage/schedules/test_runs_triggers.py``
  6. ``tests/model/test_schedules_model.py``
- 7. ``tests/unit/domain/schedules``; no SQL takes part
+ 7. ``tests/unit/domain/test_schedules.py``; no SQL takes part
  8. ``tests/model/test_gates_model.py``
  9. ``tests/storage/waits/test_why.py``, ``tests/storage/waits/test_why_gates_model.py``
-10. ``tests/storage/postgres/test_enums.py``
+10. ``tests/storage/postgres/test_schema.py``
 """

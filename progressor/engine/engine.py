@@ -23,9 +23,8 @@ from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
 from progressor.engine.wiring import Wiring
-from progressor.runtime.core.context import Context
+from progressor.runtime.core.context import Context, Observers
 from progressor.runtime.core.leases import Ending
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.config import Config
 from progressor.settings.namespaces import differing_keys

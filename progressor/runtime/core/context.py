@@ -1,6 +1,7 @@
 """What every part of the runtime takes from the replica around it."""
 
 import asyncio
+import collections
 import dataclasses
 import datetime as dt
 import logging
@@ -11,7 +12,6 @@ from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
 from progressor.runtime.core.measures import Measures
-from progressor.runtime.core.observer import Observers
 from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.postgres.backoff import Backoff
 from progressor.telemetry.metrics.registry import Metrics
@@ -21,6 +21,26 @@ _log = logging.getLogger(__name__)
 
 JITTER = 0.1
 """The share of its interval by which a scan may come earlier or later."""
+
+
+Observer = Callable[[str, dict[str, object]], None]
+"""Called with the name of a point and its facts; must be quick and must not raise."""
+
+
+class Observers:
+    """The observers of one replica, and how often each point was passed."""
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def tell(self, point: str, **facts: object) -> None:
+        self.counts[point] += 1
+        for observer in self._observers:
+            observer(point, facts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Observers
 
 PATIENCE_SECONDS = 30.0
 """After which every wait of a test ends, by a TimeoutError unless it says otherwise."""

@@ -23,7 +23,7 @@ from progressor.domain.schedules.schedule import (
     Timing,
     schedule_key,
 )
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Observers
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
 from progressor.settings.sections import ReplicaSettings, Scanner
