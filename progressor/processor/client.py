@@ -51,7 +51,7 @@ class ProcessorClient:
         # Tasks that were on a stream when it failed. One of them may be the cause, for example
         # by an answer that is too large for a frame. Each is sent in a call of its own the next
         # time, so that a task that breaks streams cannot fail the steps of others.
-        self._suspects: dict[int, None] = {}
+        self._suspects: dict[int, bool] = {}
 
     async def ask(
         self,
@@ -152,7 +152,7 @@ class ProcessorClient:
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
     ) -> bytes | codec.StepOutcome:
         """Send the step on the stream of a connection, or else in a call of its own."""
-        if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
+        if len(request) <= STEP_BYTES_MAX and not self._suspects.pop(task.task_id, False):
             for _ in range(STREAMS_MAX):
                 stream = self._channels.stream_of(connection)
                 if stream is None:
@@ -195,15 +195,9 @@ class ProcessorClient:
         return failures.target_unreachable(target, unreachable_for, answer.message)
 
     def _suspect(self, task_id: int) -> None:
-        self._suspects[task_id] = None
+        self._suspects[task_id] = True
         if len(self._suspects) > SUSPECTS_MAX:
             del self._suspects[next(iter(self._suspects))]
-
-    def _is_suspect(self, task_id: int) -> bool:
-        if task_id not in self._suspects:
-            return False
-        del self._suspects[task_id]
-        return True
 
 
 def _target_of(task: RunningTask) -> str | None:

@@ -54,19 +54,13 @@ class _Handler:
     blocking: BlockingWarning
 
 
+@dataclasses.dataclass(slots=True)
 class _Attempt:
     """A running attempt; ``thread`` is that of a plain handler, which may outlast its step."""
 
-    __slots__ = ("_threads", "request", "thread")
-
-    def __init__(self, request: pb.ProcessRequest, threads: Executor) -> None:
-        self.request, self._threads = request, threads
-        self.thread: Future[Any] | None = None
-
-    async def run(self, function: Callable[..., Payload], *args: object) -> Payload:
-        """Run a plain handler in a thread, and return its result."""
-        self.thread = self._threads.submit(_ended, function, *args)
-        return await asyncio.wrap_future(self.thread)
+    request: pb.ProcessRequest
+    threads: Executor
+    thread: Future[Payload] | None = None
 
 
 class Processor(Generic[State]):
@@ -286,10 +280,10 @@ def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.
     return failure(grpc.StatusCode.ABORTED, message, STILL_RUNNING)
 
 
-def _ended(function: Callable[..., Payload], *args: object) -> Payload:
-    """Call a function; a future cannot hold StopIteration, its waiter would hang."""
+def _ended(function: Callable[[Any], Payload], step: Step[Any]) -> Payload:
+    """Call a plain handler; a future cannot hold StopIteration, its waiter would hang."""
     try:
-        return function(*args)
+        return function(step)
     except StopIteration as error:
         message = "the handler raised StopIteration, as next() does at the end of an iterator"
         raise RuntimeError(message) from error
@@ -299,10 +293,11 @@ async def _run(handler: _Handler, step: Step[Any], attempt: _Attempt) -> Payload
     """Return the result of a handler, awaited if it is a coroutine."""
     if handler.is_async:
         value = await watched(handler.function(step), handler.blocking)
-        return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
-    # A plain handler has the same context variables, such as the current span, as a coroutine.
-    context = contextvars.copy_context()
-    value = await attempt.run(context.run, handler.function, step)
+    else:
+        # A plain handler has the same context variables, such as the current span, as a coroutine.
+        run = contextvars.copy_context().run
+        attempt.thread = attempt.threads.submit(run, _ended, handler.function, step)
+        value = await asyncio.wrap_future(attempt.thread)
     return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
 
 
