@@ -6,7 +6,7 @@ import datetime as dt
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -35,11 +35,29 @@ POLICY = RetryPolicy(
     initial_interval=dt.timedelta(milliseconds=5), coefficient=1.0, jitter=0.0, attempts_max=2
 )
 
-DEEDS = (
-    "emit", "state", "metadata", "reject", "fail", "bug", "retry once", "retry", "timer now",
-    "timer that fails", "timer far", "timer that retries", "no timer", "complete", "remove",
-)  # fmt: skip
-"""The instructions of a step; the last of several may end it."""
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+DEEDS: dict[str, tuple[float, Callable[[Step[Any]], object]]] = {
+    "emit": (6, lambda step: step.emit({"by": step.type})),
+    "state": (4, lambda step: setattr(step, "state", (step.state or 0) + 1)),
+    "metadata": (3, lambda step: setattr(step, "metadata", {"events": step.last_event_id})),
+    "reject": (2, lambda _: _raise(Reject("no", reason="NOT_NOW", metadata={"a": "b"}))),
+    "fail": (2, lambda _: _raise(Fail("broken"))),
+    "bug": (1, lambda _: _raise(ZeroDivisionError("oh"))),
+    "retry once": (2, lambda step: step.attempt > 1 or _raise(Retry("not yet"))),
+    "retry": (1, lambda _: _raise(Retry("never", reason="NEVER"))),
+    "timer now": (3, lambda step: step.set_timer(args="tick")),
+    "timer that fails": (2, lambda step: step.set_timer(args="fail")),
+    "timer far": (3, lambda step: step.set_timer(after=3600)),
+    "timer that retries": (2, lambda step: step.set_timer(args="retry")),
+    "no timer": (2, lambda step: step.unset_timer()),
+    "complete": (0.3, lambda step: step.complete({"events": step.last_event_id})),
+    "remove": (0.2, lambda step: step.remove()),
+}
+"""The instructions of a step, and how likely each is: mostly what lets the process live on."""
 
 
 def moody() -> Processor[Any]:
@@ -48,7 +66,7 @@ def moody() -> Processor[Any]:
 
     def do(step: Step[Any]) -> Any:
         for deed in step.args or []:
-            _do(step, deed)
+            DEEDS[deed][1](step)
         return [step.type, step.status, step.last_event_id, len(step.history), step.state]
 
     for take in (processor.init, processor.call, processor.notify, processor.repair):
@@ -65,47 +83,11 @@ def moody() -> Processor[Any]:
     return processor
 
 
-def _do(step: Step[Any], deed: str) -> None:
-    match deed:
-        case "reject":
-            raise Reject("no", reason="NOT_NOW", metadata={"a": "b"})
-        case "fail":
-            raise Fail("broken")
-        case "bug":
-            raise ZeroDivisionError("oh")
-        case "retry once" if step.attempt == 1:
-            raise Retry("not yet")
-        case "retry":
-            raise Retry("never", reason="NEVER")
-        case _:
-            _decide(step, deed)
-
-
-def _decide(step: Step[Any], deed: str) -> None:
-    decisions: dict[str, Callable[[], None]] = {
-        "emit": lambda: step.emit({"by": step.type}),
-        "timer now": lambda: step.set_timer(args="tick"),
-        "timer that fails": lambda: step.set_timer(args="fail"),
-        "timer that retries": lambda: step.set_timer(args="retry"),
-        "timer far": lambda: step.set_timer(after=3600),
-        "no timer": step.unset_timer,
-        "complete": lambda: step.complete({"events": step.last_event_id}),
-        "remove": step.remove,
-    }
-    match deed:
-        case "state":
-            step.state = (step.state or 0) + 1
-        case "metadata":
-            step.metadata = {"events": step.last_event_id}
-        case _:
-            decisions.get(deed, lambda: None)()
-
-
 def drawn(chance: random.Random) -> tuple[str, list[str]]:
-    """Return a request, and what its step is to do: mostly what lets the process live on."""
+    """Return a request, and what its step is to do."""
     request = chance.choice(["call"] * 4 + ["notify", "repair", "repair", "simple_repair"])
-    weights = [6, 4, 3, 2, 2, 1, 2, 1, 3, 2, 3, 2, 2, 0.3, 0.2]
-    deeds = chance.choices(DEEDS, weights, k=chance.randint(0, 3))
+    weights = [it for it, _ in DEEDS.values()]
+    deeds = chance.choices(list(DEEDS), weights, k=chance.randint(0, 3))
     return request, deeds
 
 
