@@ -54,6 +54,8 @@ def page_to_wire(gates: tuple[Gate, ...], *, page_size: int) -> pb.ListGatesResp
 class GateServicer(Servicer):
     """What operators do with gates."""
 
+    service = pb.DESCRIPTOR.services_by_name["GateService"]
+
     @reading(list_from_wire)
     async def list_gates(self, asked: Listing[str], _: CallContext) -> pb.ListGatesResponse:
         found = await self._backend().gates.list(

@@ -250,6 +250,8 @@ def changes_to_wire(
 class JobServicer(Servicer):
     """What clients and operators do with jobs."""
 
+    service = pb.DESCRIPTOR.services_by_name["JobService"]
+
     def __init__(
         self,
         backend: Callable[[], Backend],

@@ -191,6 +191,8 @@ def _change_of(
 class NamespaceServicer(Servicer):
     """What operators do with namespaces."""
 
+    service = pb.DESCRIPTOR.services_by_name["NamespaceService"]
+
     @reading(create_from_wire)
     async def create_namespace(
         self, namespace: Namespace, _: CallContext

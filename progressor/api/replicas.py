@@ -116,6 +116,8 @@ def _namespace(name: str, load: NamespaceLoad) -> pb.NamespaceActivity:
 class ReplicaServicer(Servicer):
     """What operators ask of replicas."""
 
+    service = pb.DESCRIPTOR.services_by_name["ReplicaService"]
+
     def __init__(self, backend: Callable[[], Backend], *, log_levels: LogLevels, name: str) -> None:
         super().__init__(backend)
         self._log_levels = log_levels

@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from progressor import errors
@@ -333,18 +332,18 @@ class Sessions:
 
     def __init__(
         self,
-        service: ServiceDescriptor,
         servicer: Servicer,
         *,
         interceptor: Interceptor,
         clock: Clock,
         calls_max: int,
     ) -> None:
+        methods = servicer.service.methods_by_name
         self.kinds: Mapping[str, Kind] = {
             rpc.lower(): Kind(
                 rpc=rpc,
-                parse=deserializer(request_type(service.methods_by_name[rpc])),
-                serve=interceptor.served(service.methods_by_name[rpc], servicer.method(rpc)),
+                parse=deserializer(request_type(methods[rpc])),
+                serve=interceptor.served(methods[rpc], servicer.method(rpc)),
             )
             for rpc in _CARRIED
         }

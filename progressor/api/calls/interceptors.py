@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf import empty_pb2, message_factory
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from progressor import errors
@@ -115,12 +115,10 @@ class Interceptor:
         self._request_bytes = 0
         self._storage_logged_at = float("-inf")
 
-    def handler(
-        self, service: ServiceDescriptor, servicer: Servicer, stream: Stream | None = None
-    ) -> grpc.GenericRpcHandler:
+    def handler(self, servicer: Servicer, stream: Stream | None = None) -> grpc.GenericRpcHandler:
         """Return the methods of a service; ``stream`` is its RPC with frames both ways."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        for rpc in service.methods:
+        for rpc in servicer.service.methods:
             if rpc.client_streaming:
                 assert stream is not None, f"{rpc.name} has frames both ways"
                 handlers[rpc.name] = grpc.stream_stream_rpc_method_handler(
@@ -136,7 +134,7 @@ class Interceptor:
                 handlers[rpc.name] = grpc.unary_unary_rpc_method_handler(
                     self.wrapped(rpc, method), functools.partial(self._weighed, parse), _serialize
                 )
-        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+        return grpc.method_handlers_generic_handler(servicer.service.full_name, handlers)
 
     def wrapped(self, descriptor: MethodDescriptor, method: Method) -> Method:
         """Return a method as grpc.aio calls it; cancellation passes through."""

@@ -10,7 +10,9 @@ import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from google.protobuf.descriptor import ServiceDescriptor
 
 from progressor import errors
 from progressor.api.calls.traces import CallContext, trace_context_of
@@ -121,6 +123,8 @@ class Servicer:
     A method takes a message and a `CallContext`, and returns a message or raises the `errors` that
     become statuses. Cancelling it (the caller hung up) never cancels a task.
     """
+
+    service: ClassVar[ServiceDescriptor]
 
     def __init__(self, backend: Callable[[], Backend]) -> None:
         self._backend = backend

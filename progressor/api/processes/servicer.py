@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 class ProcessServicer(Servicer):
     """What clients do with processes."""
 
+    service = pb.DESCRIPTOR.services_by_name["ProcessService"]
+
     def __init__(self, backend: Callable[[], Backend], *, turns: Turns | None = None) -> None:
         super().__init__(backend)
         self._turns = turns or Turns()

@@ -213,6 +213,8 @@ def page_to_wire(schedules: tuple[Schedule, ...], *, page_size: int) -> pb.ListS
 class ScheduleServicer(Servicer):
     """What clients and operators do with schedules."""
 
+    service = pb.DESCRIPTOR.services_by_name["ScheduleService"]
+
     def __init__(self, backend: Callable[[], Backend], *, clock: Clock) -> None:
         super().__init__(backend)
         self._clock = clock

@@ -5,10 +5,9 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -30,21 +29,6 @@ from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
-from progressor.v1 import (
-    gate_service_pb2,
-    job_service_pb2,
-    namespace_service_pb2,
-    process_service_pb2,
-    replica_service_pb2,
-    schedule_service_pb2,
-)
-
-PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
-NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
-GATE_SERVICE = gate_service_pb2.DESCRIPTOR.services_by_name["GateService"]
-JOB_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"]
-SCHEDULE_SERVICE = schedule_service_pb2.DESCRIPTOR.services_by_name["ScheduleService"]
-REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
@@ -116,20 +100,19 @@ class ApiServer:
         """
         self._turns = Turns()
         processes = ProcessServicer(backend, turns=self._turns)
-        self._servicers: Mapping[ServiceDescriptor, Servicer] = {
-            PROCESS_SERVICE: processes,
-            NAMESPACE_SERVICE: NamespaceServicer(backend),
-            GATE_SERVICE: GateServicer(backend),
-            JOB_SERVICE: JobServicer(backend, clock=clock),
-            SCHEDULE_SERVICE: ScheduleServicer(backend, clock=clock),
-            REPLICA_SERVICE: ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
-        }
-        self._names = [service.full_name for service in self._servicers]
+        self._servicers: tuple[Servicer, ...] = (
+            processes,
+            NamespaceServicer(backend),
+            GateServicer(backend),
+            JobServicer(backend, clock=clock),
+            ScheduleServicer(backend, clock=clock),
+            ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
+        )
+        self._names = [it.service.full_name for it in self._servicers]
         self._listening = listening
         metrics = metrics or Metrics()
         self._interceptor = Interceptor(clock=clock, metrics=metrics, tracing=tracing)
         self._sessions = Sessions(
-            PROCESS_SERVICE,
             processes,
             interceptor=self._interceptor,
             clock=clock,
@@ -152,10 +135,7 @@ class ApiServer:
         _GRPC_LOG.addFilter(_is_not_disconnect)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
-            tuple(
-                self._interceptor.handler(service, servicer, self._sessions)
-                for service, servicer in self._servicers.items()
-            )
+            tuple(self._interceptor.handler(it, self._sessions) for it in self._servicers)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*self._names, _HEALTH_SERVICE, reflection.SERVICE_NAME)

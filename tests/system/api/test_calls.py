@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2
 
 from progressor import errors
 from progressor.api.calls import interceptors
-from progressor.api.server.server import PROCESS_SERVICE
+from progressor.api.processes.servicer import ProcessServicer
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.process import ProcessStatus
 from progressor.v1 import namespace_service_pb2, replica_service_pb2, types_pb2
@@ -179,7 +179,7 @@ async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> Non
         "AwaitTask": key | {"task_id": 1},
         "Cancel": key | {"task_id": 1},
     }
-    for rpc in set(PROCESS_SERVICE.methods_by_name) - {"Session"}:
+    for rpc in set(ProcessServicer.service.methods_by_name) - {"Session"}:
         request = getattr(pb, f"{rpc}Request")(**more.get(rpc, key))
         code, info = await end_of(getattr(stub, rpc)(request))
         assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")

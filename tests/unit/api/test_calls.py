@@ -14,8 +14,8 @@ from progressor.api.calls.interceptors import Interceptor, Method
 from progressor.api.calls.malformed import Malformed
 from progressor.api.calls.servicer import Servicer, seconds_left
 from progressor.api.calls.traces import CallContext, trace_context_of
+from progressor.api.jobs import JobServicer
 from progressor.api.processes.servicer import ProcessServicer
-from progressor.api.server.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.clock import SystemClock
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import job_service_pb2 as jobs_pb
@@ -25,7 +25,7 @@ from tests.support.telemetry.spans import TRACE_ID, TRACED, Spans, attributes_of
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STATED = {"traceparent": PARENT, "tracestate": "a=1"}
-WATCH_JOB = JOB_SERVICE.methods_by_name["WatchJob"]
+WATCH_JOB = JobServicer.service.methods_by_name["WatchJob"]
 REQUEST = jobs_pb.WatchJobRequest(namespace="orders", job_id="job")
 ONE, OTHER = (jobs_pb.WatchJobResponse(job=jobs_pb.Job(revision=it)) for it in (1, 2))
 CALL = pb.CallRequest()
@@ -70,7 +70,7 @@ def interceptor(metrics: Metrics | None = None) -> Interceptor:
 
 
 def wrapped(gate: Interceptor, name: str, method: Method) -> Method:
-    return gate.wrapped(PROCESS_SERVICE.methods_by_name[name], method)
+    return gate.wrapped(ProcessServicer.service.methods_by_name[name], method)
 
 
 def raising(error: Exception) -> Method:
@@ -137,7 +137,7 @@ def test_a_deadline_that_has_passed_ends_the_call(remaining: float) -> None:
         seconds_left(Context(remaining=remaining))
 
 
-@pytest.mark.parametrize("name", sorted(set(PROCESS_SERVICE.methods_by_name) - {"Session"}))
+@pytest.mark.parametrize("name", sorted(set(ProcessServicer.service.methods_by_name) - {"Session"}))
 async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> None:
     # Nothing may reach the backend, so that there need not be one.
     servicer = ProcessServicer(None)  # type: ignore[arg-type]
@@ -228,12 +228,12 @@ async def test_a_cancellation_passes_through_and_a_cut_call_is_reported() -> Non
 
 def test_every_rpc_of_the_contract_needs_its_method() -> None:
     class Nothing(Servicer):
-        pass
+        service = JobServicer.service
 
     with pytest.raises(AttributeError, match="submit_job"):
-        interceptor().handler(JOB_SERVICE, Nothing(None))  # type: ignore[arg-type]
+        interceptor().handler(Nothing(None))  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="Session has frames both ways"):
-        interceptor().handler(PROCESS_SERVICE, ProcessServicer(None))  # type: ignore[arg-type]
+        interceptor().handler(ProcessServicer(None))  # type: ignore[arg-type]
 
 
 async def watch_one(

@@ -17,7 +17,7 @@ from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import deserializer
 from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.traces import CallContext, trace_context_of
-from progressor.api.server.server import PROCESS_SERVICE
+from progressor.api.processes.servicer import ProcessServicer
 from progressor.api.sessions import TIMEOUT_SECONDS_MAX, Call, Sessions
 from progressor.clock import SystemClock
 from progressor.internal.v1 import frames_pb2
@@ -85,6 +85,8 @@ class Stream(Context):
 class Methods(Servicer):
     """Methods that answer by their args: ``hang`` never, ``break`` with a bug, others at once."""
 
+    service = ProcessServicer.service
+
     def __init__(self, news: asyncio.Event) -> None:
         self.release = asyncio.Event()
         self.news = news
@@ -129,14 +131,13 @@ class Running:
         self.metrics = Metrics()
         self.interceptor = Interceptor(clock=SystemClock(), metrics=self.metrics)
         self.sessions = Sessions(
-            PROCESS_SERVICE,
             self.methods,
             interceptor=self.interceptor,
             clock=SystemClock(),
             calls_max=calls_max,
         )
         self.serve: Any = self.interceptor.wrapped_stream(
-            PROCESS_SERVICE.methods_by_name["Session"], self.sessions
+            ProcessServicer.service.methods_by_name["Session"], self.sessions
         )
         self.task: asyncio.Task[None] | None = None
 

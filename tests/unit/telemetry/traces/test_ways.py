@@ -11,7 +11,7 @@ from progressor import errors
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.status import RichStatus
 from progressor.api.calls.traces import CallContext
-from progressor.api.server.server import PROCESS_SERVICE
+from progressor.api.processes.servicer import ProcessServicer
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.intent import Failed, Rejected
@@ -73,9 +73,9 @@ async def served(
          {"progressor.schedule_id": "nightly"}),
         (GATE_SERVICE, "SetGate", gates_pb.SetGateRequest(gate="stock"),
          {"progressor.gate": "stock"}),
-        (PROCESS_SERVICE, "AwaitTask", pb.AwaitTaskRequest(process_id="p", task_id=7),
+        (ProcessServicer.service, "AwaitTask", pb.AwaitTaskRequest(process_id="p", task_id=7),
          {"progressor.process_id": "p", "progressor.task_id": 7}),
-        (PROCESS_SERVICE, "Cancel", pb.CancelRequest(process_id="p", task_id=7),
+        (ProcessServicer.service, "Cancel", pb.CancelRequest(process_id="p", task_id=7),
          {"progressor.process_id": "p", "progressor.task_id": 7}),
     ],
 )  # fmt: skip
@@ -104,7 +104,7 @@ async def test_the_end_of_a_request_is_told_with_its_reason(
 ) -> None:
     spans = Spans()
 
-    call = PROCESS_SERVICE.methods_by_name["Call"]
+    call = ProcessServicer.service.methods_by_name["Call"]
     end = await served(spans.tracing, error, pb.CallRequest(), call)
 
     assert isinstance(end, RichStatus)
