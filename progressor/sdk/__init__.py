@@ -43,6 +43,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
     # fmt: off
     from progressor.domain.gates.gate import Gate as Gate, GateWaiter as GateWaiter
+    from progressor.domain.jobs.roles import (
+        FollowedJob as FollowedJob, JobRole as JobRole, LedJob as LedJob, NodeCounts as NodeCounts,
+    )
     from progressor.domain.processes.event import (
         Direction as Direction, HistoryRange as HistoryRange, NO_HISTORY as NO_HISTORY,
     )
@@ -133,16 +136,15 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.values.jobs import (
         Job as Job, JobCancelledError as JobCancelledError, JobFailedError as JobFailedError,
-        JobRetried as JobRetried, JobState as JobState,
-        JobView as JobView, Node as Node, NodeCounts as NodeCounts, NodeOutcome as NodeOutcome,
-        NodeState as NodeState,
+        JobRetried as JobRetried, JobState as JobState, JobView as JobView, Node as Node,
+        NodeOutcome as NodeOutcome, NodeState as NodeState,
     )
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig, ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
-        Event as Event, FollowedJob as FollowedJob, GateWait as GateWait, JobRole as JobRole,
-        LedJob as LedJob, NewEvent as NewEvent, NewTimer as NewTimer, OrderWait as OrderWait,
+        Event as Event, GateWait as GateWait, NewEvent as NewEvent, NewTimer as NewTimer,
+        OrderWait as OrderWait,
         Process as Process, ProcessStatus as ProcessStatus, Receipt as Receipt, Reply as Reply,
         SimpleRepaired as SimpleRepaired, Snapshot as Snapshot, TaskError as TaskError,
         TaskReply as TaskReply, TaskStatus as TaskStatus, TaskTrace as TaskTrace,

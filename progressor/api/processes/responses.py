@@ -9,11 +9,11 @@ from google.protobuf.message import Message
 from progressor.api.calls import page_tokens
 from progressor.api.gates import HOLDER
 from progressor.domain.gates.constraint import Order, Version
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     HistoryPage,
-    JobRole,
     Listed,
     ProcessPage,
     ProcessView,

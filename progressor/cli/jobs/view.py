@@ -8,7 +8,8 @@ from rich.text import Text
 
 from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
 from progressor.cli.output.output import Column, duration_text, facts, instant_text, one_line, table
-from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeState
+from progressor.domain.jobs.roles import NodeCounts
+from progressor.sdk.values.jobs import Job, JobState, Node, NodeState
 
 NODES_SHOWN = 100
 """The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""

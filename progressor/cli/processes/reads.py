@@ -35,10 +35,10 @@ from progressor.cli.output.output import (
     table,
 )
 from progressor.cli.processes.timeline import timeline
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import NO_HISTORY
 from progressor.sdk.values.processes import (
     Event,
-    JobRole,
     Process,
     ProcessStatus,
     Snapshot,

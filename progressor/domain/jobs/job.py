@@ -22,6 +22,7 @@ import enum
 from collections.abc import Iterable, Mapping
 
 from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.process import JobOptions, Leadership, ProcessKey
 from progressor.domain.processes.task import NodeState, TaskError
 
@@ -90,21 +91,6 @@ class StartNodes:
     timeout: dt.timedelta | None = None
     schedule_id: str | None = None
     caller_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCounts:
-    waiting: int = 0
-    ready: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-
-    @property
-    def unfinished(self) -> int:
-        return self.waiting + self.ready + self.running
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import datetime as dt
 from collections.abc import Mapping
 
 from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
@@ -19,25 +20,6 @@ class Timer:
     task_type: TaskType
     status: TaskStatus
     due_at: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LedJob:
-    unfinished_count: int
-    node_count: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FollowedJob:
-    namespace: str
-    job_id: str
-    node: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobRole:
-    led: LedJob | None
-    followed: FollowedJob | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

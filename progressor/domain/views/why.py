@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from progressor.domain.gates.constraint import GatedState
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.process import JobRole
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
 from progressor.domain.views.wait import (
     BehindTask,

@@ -14,7 +14,8 @@ cancelled  its job ended first
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from progressor.sdk.values.jobs import NodeCounts, NodeState
+from progressor.domain.jobs.roles import NodeCounts
+from progressor.sdk.values.jobs import NodeState
 from progressor.sdk.values.processes import TaskError
 from progressor.v1 import nodes_pb2
 

@@ -24,6 +24,7 @@ from typing import Any, Self
 from typing_extensions import TypeForm
 
 from progressor import errors, job_errors
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire
@@ -38,7 +39,7 @@ from progressor.sdk.values.graph import (
     graph_from_wire,
     nodes_to_wire,
 )
-from progressor.sdk.values.jobs import JobState, NodeCounts, NodeOutcome, NodeState
+from progressor.sdk.values.jobs import JobState, NodeOutcome, NodeState
 from progressor.sdk.values.namespaces import NamespaceConfig, policy_from_wire
 from progressor.sdk.values.processes import ProcessStatus, TaskError, TaskType
 from progressor.v1 import nodes_pb2

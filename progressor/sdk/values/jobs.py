@@ -11,6 +11,7 @@ from typing import Any, Generic
 from typing_extensions import TypeForm
 
 from progressor import errors
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import WireEnum, payload
@@ -65,24 +66,6 @@ class NodeState(WireEnum):
 
 
 _ENDED = frozenset({NodeState.DONE, NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED})
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCounts:
-    """The number of nodes of a job in each state."""
-
-    waiting: int = 0
-    ready: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of all nodes."""
-        return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeForm
 
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
@@ -228,31 +229,6 @@ class Timer:
     type: TaskType
     status: TaskStatus
     due_at: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LedJob:
-    """The job that a process leads, by its numbers of nodes."""
-
-    unfinished_count: int
-    node_count: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FollowedJob:
-    """The job in which a process carries out a node; ``namespace`` is that of the leader."""
-
-    namespace: str
-    job_id: str
-    node: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobRole:
-    """The role of a process in jobs: it leads one, carries out a node of one, or both."""
-
-    led: LedJob | None
-    followed: FollowedJob | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from psycopg.types.json import Json, Jsonb
 
 from progressor import errors
+from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes import reply
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NO_HISTORY, Direction, Event, HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.process import HistoryPage, JobRole, ProcessView, Timer
+from progressor.domain.views.process import HistoryPage, ProcessView, Timer
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.namespaces.namespaces import Namespaces

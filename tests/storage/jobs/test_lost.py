@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.jobs.job import JobState, NodeCounts, StartNodes
+from progressor.domain.jobs.job import JobState, StartNodes
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey, ProcessStatus

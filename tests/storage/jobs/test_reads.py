@@ -7,7 +7,8 @@ import pytest
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import Job, JobFilter, JobState, NodeCounts, NodeSpec
+from progressor.domain.jobs.job import Job, JobFilter, JobState, NodeSpec
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.process import JobOptions, Leadership
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from tests.support.storage.jobs.store import JobStore, begun

@@ -10,7 +10,8 @@ import pytest
 
 from progressor import job_errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.jobs.job import JobState, NodeCounts, StartNodes
+from progressor.domain.jobs.job import JobState, StartNodes
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskError

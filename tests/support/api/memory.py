@@ -8,7 +8,8 @@ from typing import Any
 
 from progressor import errors
 from progressor.api.calls.servicer import Backend, JobControl
-from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
+from progressor.domain.jobs.job import Job, JobState, Node
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Event, HistoryRange
 from progressor.domain.processes.namespace import Namespace

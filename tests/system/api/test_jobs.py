@@ -12,14 +12,8 @@ from google.protobuf import duration_pb2, struct_pb2
 
 from progressor import job_errors
 from progressor.domain.jobs.graph import decode_graph
-from progressor.domain.jobs.job import (
-    JobFilter,
-    JobPage,
-    JobState,
-    NodeCounts,
-    NodeSpec,
-    StartNodes,
-)
+from progressor.domain.jobs.job import JobFilter, JobPage, JobState, NodeSpec, StartNodes
+from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.process import Leadership, process_key
 from progressor.domain.processes.task import TaskType
