@@ -193,15 +193,19 @@ class Shape(Generic[V, M]):
     ) -> dict[str, Any]:
         """Return the named fields of the value, without a look at the others."""
         values: dict[str, Any] = {}
-        violations = Violations()
+        found: list[errors.FieldViolation] = []
         for name in names:
             try:
                 values[name] = self._takes[name](message, path, context)
             except errors.InvalidRequestError as error:
-                violations.extend(error)
+                found += error.violations
         if self._check_all is not None:
-            violations.attempt(self._check_all, values, path, context)
-        violations.raise_any()
+            try:
+                self._check_all(values, path, context)
+            except errors.InvalidRequestError as error:
+                found += error.violations
+        if found:
+            raise errors.InvalidRequestError(*found[:VIOLATIONS_MAX])
         return values
 
     @functools.cached_property
