@@ -80,20 +80,8 @@ class TestUnknown:
         assert status.metadata["process_id"] == "p"
 
     @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
+    @pytest.mark.parametrize("rpc", ["Get", "Start", "Call", "Notify", "Repair"])
     async def test_event_is_not_found(
-        self, env: Env, channel: grpc.aio.Channel, direction: Any
-    ) -> None:
-        await env.client.start("p")
-
-        beyond = HistoryRange(after=2, direction=direction)
-        status = await refused(channel, "Get", message(env, "Get", history_range=beyond))
-
-        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
-        assert status.metadata["event_id"] == "2"
-
-    @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
-    @pytest.mark.parametrize("rpc", ["Start", "Call", "Notify", "Repair"])
-    async def test_event_is_not_found_by_a_request_with_a_range(
         self, env: Env, channel: grpc.aio.Channel, rpc: str, direction: Any
     ) -> None:
         if rpc == "Repair":
