@@ -18,7 +18,7 @@ from progressor.sdk.client.resource import (
 )
 from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
-from progressor.sdk.codec.wire import instant_to_wire, object_to_wire, optional
+from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, nothing
 from progressor.sdk.values import processes as values
@@ -342,24 +342,26 @@ def _asked(
     args: Payload,
     **options: Unpack[TaskOptions],
 ) -> Exchange[values.Reply[Decoded]]:
-    def read(message: pb.CallResponse, _path: str, _context: object) -> values.Reply[Decoded]:
+    def parse(message: pb.CallResponse) -> values.Reply[Decoded]:
         return values.read_reply(message, resource.codec, kind, accept_only=request.accept_only)
 
-    return _task(resource, request, read, process_id, args, **options)
+    return _task(resource, request, parse, process_id, args, **options)
 
 
 def _task(  # noqa: PLR0913  # what all requests that become tasks have
     resource: Resource[Any],
     request: pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest,
-    read: Callable[[Any, str, Any], Result],
+    parse: Callable[[Any], Result],
     process_id: str,
     args: Payload,
     *,
     idempotency_key: str = "",
     context: Mapping[str, str] | None = None,
     history: HistoryRange | None = None,
-    **options: Unpack[RequestOptions],
+    timeout: Seconds | None = None,
+    namespace: str = "",
 ) -> Exchange[Result]:
+    request.namespace = namespace or resource.namespace
     request.process_id = process_id
     request.args = resource.codec.encode(args)
     if idempotency_key:
@@ -368,7 +370,7 @@ def _task(  # noqa: PLR0913  # what all requests that become tasks have
         request.caller_context.update(context)
     if history is not None:
         request.history_range.CopyFrom(values.range_to_wire(history))
-    return exchange(resource, request, read, repeatable=bool(idempotency_key), **options)
+    return Exchange(request, parse, timeout, repeatable=bool(idempotency_key))
 
 
 def _read_task_id(message: pb.CancelResponse, _path: str, _context: object) -> int:
