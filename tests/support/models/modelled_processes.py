@@ -95,6 +95,9 @@ class ModelledStorage:
         """Admit a request, with a worker to run it or without."""
         verdict, joined = self.model.admit(process_id, task_type, args, key, constraints)
 
+        if process_id not in self.model.processes:
+            # The model lets a key go with its process; test_results is about answers that are kept.
+            self.machinery.observer.execute("DELETE FROM progressor.replies")
         admission = self.do(
             self.stores[store].admit(
                 a_request(
