@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from bench.disturbing.routes import Route
 from bench.peers import Peer, started
 from progressor.sdk import Client, NamespaceConfig, ZombiePolicy
 from progressor.storage.embedded.server import EmbeddedPostgres
+from tests.support.engine.process import free_ports
 
 REPLICA_COUNT = 2
 
@@ -126,7 +126,7 @@ async def open_env(
 ) -> AsyncIterator[Env]:
     """Start replicas with the default settings, changed by `settings`."""
     chosen = {"database.dsn": server.dsn, **(settings or {})}
-    replicas = [Replica(f"127.0.0.1:{port}", chosen) for port in _free_ports(REPLICA_COUNT)]
+    replicas = [Replica(f"127.0.0.1:{port}", chosen) for port in free_ports(REPLICA_COUNT, _PORTS)]
     config = NamespaceConfig(
         name=f"disturbed-{secrets.token_hex(4)}",
         processor_targets=(processor.address,),
@@ -151,15 +151,3 @@ async def open_env(
             processor=processor,
             namespace=config.name,
         )
-
-
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    for port in _PORTS:
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    message = f"no {count} free ports in {_PORTS}"
-    raise OSError(message)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from progressor.storage.postgres.migrations import migrate
 from tests.chaos.load import jobs
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.support.engine.process import ChildProcess, ReplicaProcess
+from tests.support.engine.process import ChildProcess, ReplicaProcess, free_ports
 from tests.support.engine.replica import serving
 from tests.support.postgres.cluster import Cluster, open_cluster
 from tests.support.postgres.relay import Relay
@@ -84,7 +83,8 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
     with _cluster() as cluster:
         conninfo = cluster.create_database()
         await asyncio.to_thread(migrate, conninfo)
-        ports = _free_ports(2 + replica_count, first=_PORTS_APART * seed % len(_PORTS))
+        first = _PORTS_APART * seed % len(_PORTS)
+        ports = free_ports(2 + replica_count, [*_PORTS[first:], *_PORTS[:first]])
         scene = _scene(cluster, conninfo, directory, [f"127.0.0.1:{port}" for port in ports])
         async with contextlib.AsyncExitStack() as stack:
             for process in (*scene.processors.values(), *scene.replicas.values()):
@@ -152,17 +152,3 @@ def _cluster() -> Iterator[Cluster]:
     with open_cluster(durable=True) as cluster:
         assert cluster.is_embedded, "a chaos run kills PostgreSQL and needs one of its own"
         yield cluster
-
-
-def _free_ports(count: int, *, first: int) -> list[int]:
-    """Return ports of this machine that are free, and that stay the same."""
-    found: list[int] = []
-    for offset in range(len(_PORTS)):
-        port = _PORTS[(first + offset) % len(_PORTS)]
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    message = f"no {count} free ports in {_PORTS}"
-    raise OSError(message)

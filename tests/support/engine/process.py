@@ -5,9 +5,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,16 @@ async def gone(process: int) -> None:
 
 def kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
+
+
+def free_ports(count: int, among: Sequence[int]) -> list[int]:
+    """Return the first ports among these that are free on this machine."""
+    found: list[int] = []
+    for port in among:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    message = f"no {count} free ports in {among}"
+    raise OSError(message)

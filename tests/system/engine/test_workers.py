@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import grpc
@@ -17,7 +17,7 @@ import pytest
 
 from progressor import errors
 from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
-from progressor.sdk import BYTES, Client, NamespaceConfig
+from progressor.sdk import BYTES, Client, NamespaceConfig, Reply
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import NAME, Supervised, gone, kill, running_supervisor
 from tests.support.postgres.cluster import wait_until_no_server
@@ -26,6 +26,7 @@ from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
 CLIENTS = 16
 """Each with a connection of its own: one in 32,768 times all of them go to one of two replicas."""
 
+PROCESSES = [f"p{number}" for number in range(CLIENTS)]
 NAMES = {f"{NAME}-1", f"{NAME}-2"}
 
 
@@ -44,6 +45,18 @@ class Scene:
         for process in processes:
             self.processor.on_process(process, Hang(released), Answer())
         return released
+
+    async def in_hand(
+        self, group: asyncio.TaskGroup, processes: Sequence[str]
+    ) -> tuple[asyncio.Event, list["asyncio.Task[Reply]"]]:
+        """Have each client start one of these, which is answered by its name once released."""
+        released = self.hold(processes)
+        starts = [
+            group.create_task(client.start(process, process.encode(), idempotency_key=process))
+            for client, process in zip(self.clients, processes, strict=True)
+        ]
+        await self.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        return released, starts
 
     async def carriers(self) -> dict[str, str]:
         """Return which replica has the step of a process in hand, by process."""
@@ -90,32 +103,20 @@ async def open_scene(database: str) -> AsyncIterator[Scene]:
 
 async def test_both_replicas_carry_what_comes_in_by_the_one_port(own_database: str) -> None:
     async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
-        processes = [f"p{number}" for number in range(CLIENTS)]
-        released = scene.hold(processes)
-        starts = [
-            group.create_task(client.start(process, b"hello"))
-            for client, process in zip(scene.clients, processes, strict=True)
-        ]
-        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        released, starts = await scene.in_hand(group, PROCESSES)
         carriers = await scene.carriers()
         released.set()
         answers = [await start for start in starts]
 
         assert set(carriers.values()) == NAMES
-        assert {answer.response for answer in answers} == {b"hello"}
+        assert [answer.response for answer in answers] == [name.encode() for name in PROCESSES]
         assert len(scene.supervisor.logged("engine listening")) == 1
         assert len(scene.supervisor.logged("engine serves")) == 1
 
 
 async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_database: str) -> None:
     async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
-        processes = [f"p{number}" for number in range(CLIENTS)]
-        released = scene.hold(processes)
-        starts = [
-            group.create_task(client.start(process, b"hello"))
-            for client, process in zip(scene.clients, processes, strict=True)
-        ]
-        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        released, starts = await scene.in_hand(group, PROCESSES)
         scene.supervisor.terminate()
         for name in NAMES:
             await scene.supervisor.log_record("draining", replica=name)
@@ -123,19 +124,13 @@ async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_datab
         answers = [await start for start in starts]
 
         assert await scene.supervisor.left() == 0
-        assert {answer.response for answer in answers} == {b"hello"}
+        assert [answer.response for answer in answers] == [name.encode() for name in PROCESSES]
         assert await scene.unsettled() == 0
 
 
 async def test_a_killed_replica_is_replaced_and_costs_no_answer(own_database: str) -> None:
     async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
-        held = [f"held-{number}" for number in range(CLIENTS)]
-        released = scene.hold(held)
-        starts = [
-            group.create_task(client.start(process, process.encode(), idempotency_key=process))
-            for client, process in zip(scene.clients, held, strict=True)
-        ]
-        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        released, starts = await scene.in_hand(group, PROCESSES)
         carriers = await scene.carriers()
 
         async def ask(number: int, client: Client) -> None:
@@ -162,7 +157,7 @@ async def test_a_killed_replica_is_replaced_and_costs_no_answer(own_database: st
 
         assert died["exit_code"] == -signal.SIGKILL
         assert f"{NAME}-1" in carriers.values()
-        assert [answer.response for answer in answers] == [process.encode() for process in held]
+        assert [answer.response for answer in answers] == [name.encode() for name in PROCESSES]
         assert scene.supervisor.replicas()[f"{NAME}-1"] != victim
         assert await scene.unsettled() == 0
 
