@@ -13,9 +13,7 @@ from progressor.api.calls.traces import CallContext
 from progressor.domain.views.activity import Activity, NamespaceQueue, even_share
 from progressor.domain.views.replica import (
     LOADS_MAX,
-    Facts,
     NamespaceLoad,
-    ReplicaFacts,
     ReplicaState,
     ReplicaView,
 )
@@ -59,7 +57,7 @@ _LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_
 
 list_from_wire = page_tokens.REPLICAS.listing(pb.ListReplicasRequest).read
 log_change_from_wire = Shape(LogChange, pb.SetLogLevelRequest).read
-replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field()).message
+replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field(), loads=UNSENT).message
 
 
 def log_level_to_wire(level: Level) -> pb.LogLevel.ValueType:
@@ -78,7 +76,7 @@ def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)
     return pb.GetActivityResponse(
         read_at=wire.datetime_to_timestamp(facts.read_at),
-        replicas=[_replica(it, facts, share) for it in replicas],
+        replicas=[_replica(it, share) for it in replicas],
         queues=map(_QUEUE.message, counts.queues),
         queues_age=None if counts.age is None else wire.timedelta_to_duration(counts.age),
         uncounted_namespace_count=counts.left_out_count,
@@ -86,19 +84,17 @@ def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
     )
 
 
-def _replica(replica: ReplicaFacts, facts: Facts, share: int) -> pb.ReplicaActivity:
+def _replica(replica: ReplicaView, share: int) -> pb.ReplicaActivity:
     loads = replica.loads or {}
     is_whole = replica.loads is not None and len(loads) < LOADS_MAX and len(loads) <= share
     return pb.ReplicaActivity(
         replica_id=replica.replica_id,
         name=replica.name[:NAME_LENGTH_MAX],
         version=replica.version[:NAME_LENGTH_MAX],
-        state=_STATE_TO_WIRE[facts.state_of(replica)],
+        state=_STATE_TO_WIRE[replica.state],
         heartbeat_at=wire.datetime_to_timestamp(replica.heartbeat_at),
         # One that was written while the others were read is not from the future.
-        heartbeat_age=wire.timedelta_to_duration(
-            max(_NO_TIME, facts.read_at - replica.heartbeat_at)
-        ),
+        heartbeat_age=wire.timedelta_to_duration(max(_NO_TIME, replica.heartbeat_age)),
         step_count=replica.step_count,
         caller_count=replica.caller_count,
         # Those that matter most came first with the heartbeat, and still do.

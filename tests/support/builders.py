@@ -27,7 +27,7 @@ from progressor.domain.processes.task import (
     TaskType,
 )
 from progressor.domain.views.activity import Activity, NamespaceQueue, QueueCounts
-from progressor.domain.views.replica import Facts, ReplicaFacts, ReplicaView
+from progressor.domain.views.replica import Facts, ReplicaView
 from progressor.storage.processes.claims import Claimed
 from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
@@ -196,40 +196,29 @@ make_zombie = maker(  # the lost lease of a silent replica
     found_at=START + seconds(10),
     cause=ZombieCause.SILENT,
 )
-make_replica_view = maker(  # idle, and has just beaten
-    ReplicaView,
-    replica_id=1,
-    name="host-1",
-    version="1.2.3",
-    functions="progressor_1",
-    started_at=START,
-    heartbeat_at=START,
-    heartbeat_age=seconds(0),
-    lease_timeout=seconds(5),
-    draining=False,
-    step_count=0,
-    caller_count=0,
-    clock_offset=seconds(0),
-    lease_count=0,
-)
 
 
-def make_replica_facts(replica_id: int = 1, **fields: Any) -> ReplicaFacts:
-    """Return a replica that has just beaten, with nothing in hand."""
+def make_replica_view(replica_id: int = 1, **fields: Any) -> ReplicaView:
+    """Return a replica that is idle; at START, it has just beaten."""
+    heartbeat_at = fields.get("heartbeat_at", START)
     defaults: Fields = {
-        "heartbeat_at": START,
-        "lease_timeout": seconds(5),
-        "draining": False,
-        "loads": {},
         "name": f"host-{replica_id}",
         "version": "1.2.3",
+        "functions": "progressor_1",
+        "started_at": START,
+        "heartbeat_at": heartbeat_at,
+        "heartbeat_age": START - heartbeat_at,
+        "lease_timeout": seconds(5),
+        "draining": False,
         "step_count": 0,
         "caller_count": 0,
+        "clock_offset": seconds(0),
+        "loads": {},
     }
-    return ReplicaFacts(replica_id=replica_id, **defaults | fields)
+    return ReplicaView(replica_id=replica_id, **defaults | fields)
 
 
-def make_activity(*replicas: ReplicaFacts, **counts: Any) -> Activity:
+def make_activity(*replicas: ReplicaView, **counts: Any) -> Activity:
     """Return what goes on in these replicas; what waits was just counted, and is nothing."""
     facts = Facts(
         read_at=START,

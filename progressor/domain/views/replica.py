@@ -73,56 +73,13 @@ class ReplicaLoad:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFacts:
-    """A replica as its last heartbeat described it. None: its release does not report it.
-
-    A namespace that is not among the loads has no step in that replica, unless they are
-    LOADS_MAX.
-    """
-
-    replica_id: int
-    heartbeat_at: dt.datetime
-    lease_timeout: dt.timedelta
-    draining: bool
-    loads: Mapping[str, NamespaceLoad] | None
-    name: str = ""
-    version: str = ""
-    step_count: int | None = None
-    caller_count: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of the replicas at ``read_at``, by PostgreSQL's clock.
-
-    ``collecting`` is how long at most a lost lease waits for a scan that collects it.
-    """
-
-    read_at: dt.datetime
-    replicas: Mapping[int, ReplicaFacts]
-    collecting: dt.timedelta
-
-    def is_silent(self, replica: ReplicaFacts) -> bool:
-        """Return whether a replica is presumed dead, by the same rule as the scan for zombies."""
-        return replica.heartbeat_at < self.read_at - replica.lease_timeout
-
-    def state_of(self, replica: ReplicaFacts) -> ReplicaState:
-        if self.is_silent(replica):
-            return ReplicaState.SILENT
-        return ReplicaState.DRAINING if replica.draining else ReplicaState.SERVING
-
-    def serving(self) -> tuple[ReplicaFacts, ...]:
-        return tuple(
-            it for it in self.replicas.values() if self.state_of(it) is ReplicaState.SERVING
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """A replica as its last heartbeat described it; instants and the age by PostgreSQL's clock.
 
-    ``lease_count`` are the leases that it holds now. None: its release does not report it.
-    ``clock_offset`` (by how much its clock is ahead) is also None after its first heartbeat.
+    ``lease_count`` are the leases that it holds now, where they were counted. None: its release
+    does not report it. ``clock_offset`` (by how much its clock is ahead) is also None after its
+    first heartbeat, and ``loads`` where they were not read. A namespace that is not among the loads
+    has no step in that replica, unless they are LOADS_MAX.
     """
 
     replica_id: int
@@ -136,11 +93,32 @@ class ReplicaView:
     draining: bool
     step_count: int | None
     caller_count: int | None
-    clock_offset: dt.timedelta | None
-    lease_count: int
+    clock_offset: dt.timedelta | None = None
+    lease_count: int = 0
+    loads: Mapping[str, NamespaceLoad] | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is presumed dead, by the same rule as the scan for zombies."""
+        return self.heartbeat_age > self.lease_timeout
 
     @property
     def state(self) -> ReplicaState:
-        if self.heartbeat_age > self.lease_timeout:
+        if self.is_silent:
             return ReplicaState.SILENT
         return ReplicaState.DRAINING if self.draining else ReplicaState.SERVING
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of the replicas at ``read_at``, by PostgreSQL's clock.
+
+    ``collecting`` is how long at most a lost lease waits for a scan that collects it.
+    """
+
+    read_at: dt.datetime
+    replicas: Mapping[int, ReplicaView]
+    collecting: dt.timedelta
+
+    def serving(self) -> tuple[ReplicaView, ...]:
+        return tuple(it for it in self.replicas.values() if it.state is ReplicaState.SERVING)

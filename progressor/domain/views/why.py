@@ -19,7 +19,7 @@ from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -194,7 +194,7 @@ def _leased(lease: Lease, facts: Facts, namespace: str) -> Cause:
     replica = facts.replicas.get(lease.replica_id)
     # Who leases has just written a heartbeat: what was read before does not know of it.
     is_news = lease.leased_at >= facts.read_at
-    if not is_news and (replica is None or facts.is_silent(replica)):
+    if not is_news and (replica is None or replica.is_silent):
         return PresumedDead(
             replica_id=lease.replica_id,
             since=lease.leased_at,
@@ -211,12 +211,12 @@ def _leased(lease: Lease, facts: Facts, namespace: str) -> Cause:
     return _running(lease, None if is_news else replica, facts, namespace)
 
 
-def _running(lease: Lease, replica: ReplicaFacts | None, facts: Facts, namespace: str) -> Running:
+def _running(lease: Lease, replica: ReplicaView | None, facts: Facts, namespace: str) -> Running:
     death = _death(replica)
     if replica is None or death is None:
         return Running(replica_id=lease.replica_id, since=lease.leased_at)
     # Two heartbeats and a half fit into a lease timeout, so that one is missing after half of it.
-    is_late = facts.read_at - replica.heartbeat_at > replica.lease_timeout / 2
+    is_late = replica.heartbeat_age > replica.lease_timeout / 2
     return Running(
         replica_id=lease.replica_id,
         since=lease.leased_at,
@@ -229,7 +229,7 @@ def _running(lease: Lease, replica: ReplicaFacts | None, facts: Facts, namespace
 def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker | NoReplica:
     serving = facts.serving()
     if not serving:
-        silent = sum(map(facts.is_silent, facts.replicas.values()))
+        silent = sum(it.is_silent for it in facts.replicas.values())
         return NoReplica(
             since=since, draining_count=len(facts.replicas) - silent, silent_count=silent
         )
@@ -243,7 +243,7 @@ def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker
     )
 
 
-def _death(replica: ReplicaFacts | None) -> dt.datetime | None:
+def _death(replica: ReplicaView | None) -> dt.datetime | None:
     """Return when a replica is presumed dead, if no heartbeat follows."""
     return None if replica is None else replica.heartbeat_at + replica.lease_timeout
 
@@ -253,7 +253,7 @@ def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
     return lost_at + facts.collecting if facts.serving() else None
 
 
-def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.datetime | None:
+def _unreachable_since(replicas: Sequence[ReplicaView], namespace: str) -> dt.datetime | None:
     """Return since when a processor has not been reached by the one that has tried for longest."""
     since = [
         it.heartbeat_at - load.unreachable_for

@@ -57,9 +57,10 @@ LIMIT %(limit)s
 -- out the dead before the living; a row of nulls behind the instant where there is none. The instant
 -- is now() and not the clock's: who has leased anything before it has a heartbeat in the snapshot,
 -- which is taken after it.
-SELECT moment.now, p.replica_id, p.heartbeat_at,
+SELECT moment.now, p.replica_id, p.name, p.version, p.functions, p.started_at, p.heartbeat_at,
+    moment.now - p.heartbeat_at AS heartbeat_age,
     coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining,
-    p.facts AS loads, p.name, p.version, p.step_count, p.caller_count
+    p.step_count, p.caller_count, p.clock_offset, p.facts AS loads
 FROM (SELECT coalesce(%(now)s, now()) AS now) moment
 LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC

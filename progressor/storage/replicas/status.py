@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.records import reader
@@ -39,7 +39,7 @@ _read_load = reader(NamespaceLoad, _LOAD, is_json=True)
 
 class _FactsRow(NamedTuple):
     now: dt.datetime
-    replica: ReplicaFacts | None
+    replica: ReplicaView | None
 
 
 class Watch:
@@ -121,7 +121,7 @@ def _columns(load: NamespaceLoad) -> Sequence[object]:
     )
 
 
-def _with_loads(replica: ReplicaFacts) -> ReplicaFacts:
+def _with_loads(replica: ReplicaView) -> ReplicaView:
     loads: Any = replica.loads
     return replica if loads is None else dataclasses.replace(replica, loads=_Loads(loads))
 

@@ -12,7 +12,7 @@ from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaFacts
+from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -34,7 +34,7 @@ from progressor.domain.views.wait import (
     UnfinishedTask,
     Wait,
 )
-from tests.support.builders import make_namespace, make_process, make_replica_facts, seconds
+from tests.support.builders import make_namespace, make_process, make_replica_view, seconds
 from tests.support.clock import START as NOW
 
 NAMESPACE = make_namespace(
@@ -54,11 +54,12 @@ def ahead(count: float) -> dt.datetime:
     return NOW + seconds(count)
 
 
-def a_replica(replica_id: int = 1, *, age: float = 0, **fields: Any) -> ReplicaFacts:
-    return make_replica_facts(replica_id, **{"heartbeat_at": ago(age)} | fields)
+def a_replica(replica_id: int = 1, *, age: float = 0, **fields: Any) -> ReplicaView:
+    heartbeat_at = fields.setdefault("heartbeat_at", ago(age))
+    return make_replica_view(replica_id, heartbeat_age=NOW - heartbeat_at, **fields)
 
 
-def facts_of(*replicas: ReplicaFacts) -> Facts:
+def facts_of(*replicas: ReplicaView) -> Facts:
     return Facts(
         read_at=NOW, replicas={it.replica_id: it for it in replicas}, collecting=seconds(1)
     )
@@ -161,7 +162,7 @@ class TestATaskThatNobodyCarries:
          ((), 0, 0)],
     )  # fmt: skip
     def test_has_no_replica_where_all_drain_or_are_silent(
-        self, replicas: tuple[ReplicaFacts, ...], draining: int, silent: int
+        self, replicas: tuple[ReplicaView, ...], draining: int, silent: int
     ) -> None:
         assert cause_of(a_task(), facts=facts_of(*replicas)) == NoReplica(
             since=ago(2), draining_count=draining, silent_count=silent
@@ -179,7 +180,7 @@ def overrun(collected_at: dt.datetime | None) -> Overrun:
 LATE, DRAINS = a_replica(1, age=6), a_replica(2, draining=True)
 LONG_SILENT = a_replica(1, heartbeat_at=ago(8) - MICROSECOND, lease_timeout=seconds(8), loads=None)
 UNREACHABLE = a_replica(1, loads=a_load(1, unreachable=8), age=2)
-LEASED: dict[str, tuple[UnfinishedTask, tuple[ReplicaFacts, ...], Cause]] = {
+LEASED: dict[str, tuple[UnfinishedTask, tuple[ReplicaView, ...], Cause]] = {
     "runs": (leased(), (a_replica(loads=a_load(1)),), Running(replica_id=1, since=ago(20))),
     "runs in a replica that does not reach the processor": (
         leased(), (UNREACHABLE, a_replica(2, loads=a_load(1, unreachable=100))),
@@ -212,7 +213,7 @@ LEASED: dict[str, tuple[UnfinishedTask, tuple[ReplicaFacts, ...], Cause]] = {
 
 @pytest.mark.parametrize(("task", "replicas", "cause"), LEASED.values(), ids=LEASED)
 def test_a_task_that_is_leased(
-    task: UnfinishedTask, replicas: tuple[ReplicaFacts, ...], cause: Cause
+    task: UnfinishedTask, replicas: tuple[ReplicaView, ...], cause: Cause
 ) -> None:
     assert cause_of(task, facts=facts_of(*replicas)) == cause
 

@@ -10,7 +10,7 @@ from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, StepTally
 from progressor.sdk.client.replicas import Activity as SdkActivity
 from progressor.sdk.client.replicas import ReplicaState, read_activity
 from progressor.storage.replicas.status import REPLICAS_MAX
-from tests.support.builders import make_activity, make_queue, make_replica_facts, seconds
+from tests.support.builders import make_activity, make_queue, make_replica_view, seconds
 from tests.support.clock import START
 
 LONG_AGO = dt.datetime(1, 1, 2, tzinfo=dt.UTC)
@@ -23,9 +23,9 @@ def told(activity: Activity) -> SdkActivity:
 
 
 def test_fields_unknown_to_an_older_release_are_absent_and_zeros_are_present() -> None:
-    old = make_replica_facts(1, loads=None, step_count=None, caller_count=None)
-    silent_on_tallies = make_replica_facts(2, loads={"orders": NamespaceLoad(busy_count=0, size=4)})
-    fresh = make_replica_facts(
+    old = make_replica_view(1, loads=None, step_count=None, caller_count=None)
+    silent_on_tallies = make_replica_view(2, loads={"orders": NamespaceLoad(busy_count=0, size=4)})
+    fresh = make_replica_view(
         3, loads={"orders": NamespaceLoad(busy_count=0, size=4, tally=replica.StepTally())}
     )
 
@@ -51,10 +51,10 @@ def test_uncounted_queues_differ_from_empty_ones() -> None:
 
 
 def test_the_state_of_a_replica_follows_from_its_heartbeat() -> None:
-    silent = make_replica_facts(1, heartbeat_at=START - seconds(6), draining=True)
-    draining = make_replica_facts(2, heartbeat_at=START - seconds(5), draining=True)
+    silent = make_replica_view(1, heartbeat_at=START - seconds(6), draining=True)
+    draining = make_replica_view(2, heartbeat_at=START - seconds(5), draining=True)
     # It beat while the rows were read.
-    early = make_replica_facts(3, heartbeat_at=START + seconds(0.001))
+    early = make_replica_view(3, heartbeat_at=START + seconds(0.001))
 
     found = told(make_activity(silent, draining, early)).replicas
 
@@ -65,7 +65,7 @@ def test_the_state_of_a_replica_follows_from_its_heartbeat() -> None:
 
 
 def test_replicas_are_in_the_order_of_their_ids() -> None:
-    found = told(make_activity(*map(make_replica_facts, (9, 2, 5)))).replicas
+    found = told(make_activity(*map(make_replica_view, (9, 2, 5)))).replicas
 
     assert [it.replica_id for it in found] == [2, 5, 9]
 
@@ -73,8 +73,8 @@ def test_replicas_are_in_the_order_of_their_ids() -> None:
 def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial() -> None:
     load = NamespaceLoad(busy_count=1, size=1, tally=replica.StepTally())
     crowd = {f"n{number}": load for number in range(LOADS_MAX - 1)}
-    many = [make_replica_facts(number, loads=crowd) for number in range(1, 101)]
-    small = make_replica_facts(101, loads=dict(list(crowd.items())[:5]))
+    many = [make_replica_view(number, loads=crowd) for number in range(1, 101)]
+    small = make_replica_view(101, loads=dict(list(crowd.items())[:5]))
 
     found = told(make_activity(*many, small)).replicas
 
@@ -87,7 +87,7 @@ def test_every_replica_reports_equally_many_namespaces_and_says_if_it_is_partial
 
 def test_a_full_heartbeat_makes_the_replica_partial() -> None:
     crowd = {f"n{number}": NamespaceLoad(busy_count=1, size=1) for number in range(LOADS_MAX)}
-    (found,) = told(make_activity(make_replica_facts(loads=crowd))).replicas
+    (found,) = told(make_activity(make_replica_view(loads=crowd))).replicas
 
     assert len(found.namespaces) == LOADS_MAX
     assert found.is_partial
@@ -105,7 +105,7 @@ def test_an_answer_with_everything_at_its_bound_fits_into_a_page() -> None:
     )
     names = [f"{number:064}" for number in range(QUEUES_MAX)]
     replicas = [
-        make_replica_facts(
+        make_replica_view(
             2**62 + number,
             loads=dict.fromkeys(names[:LOADS_MAX], load),
             heartbeat_at=LONG_AGO + seconds(1.000001),
