@@ -267,7 +267,7 @@ class JobServicer(Servicer):
     async def submit_job(
         self, message: pb.SubmitJobRequest, context: CallContext
     ) -> pb.SubmitJobResponse:
-        """Start a job that the engine leads, and return once its nodes are there."""
+        """Start a job that the engine leads, and return once its nodes exist."""
         timeout = seconds_left(context)
         submission = submit_from_wire(message, now=self._clock.now())
         await self._backend().namespaces.lookup(submission.key.namespace)

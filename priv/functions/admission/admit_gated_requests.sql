@@ -2,7 +2,7 @@
 -- they name. None is leased, so p_run is false: what is available at once is due, and in the row of effects.
 -- Locks: as admit_requests, then as settle_gates.
 -- Returns: as admit_requests; and one row more, without an item, whose effects are those of settle_gates.
--- Raises a serialization failure for a gate that is not there and comes without a capacity.
+-- Raises a serialization failure for a gate that does not exist and has no capacity in the request.
 CREATE FUNCTION admit_gated_requests(
     LIKE admit_requests,
     p_starvation_timeout double precision,

@@ -2,7 +2,7 @@
 -- is leased, so p_run is false: what is available at once is due, and in the row of effects.
 -- Locks: as admit_starts, then as settle_gates.
 -- Returns: as admit_starts; and one row more, without an item, whose effects are those of settle_gates.
--- Raises a serialization failure for a gate that is not there and comes without a capacity.
+-- Raises a serialization failure for a gate that does not exist and has no capacity in the request.
 CREATE FUNCTION admit_gated_starts(
     LIKE admit_starts,
     p_starvation_timeout double precision,

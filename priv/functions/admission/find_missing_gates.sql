@@ -1,4 +1,4 @@
--- Finds the items whose constraints name a gate that is not there, and give it no capacity.
+-- Finds the items whose constraints name a gate that does not exist, without a capacity.
 -- Returns: each such item, and the first gate that it lacks.
 CREATE FUNCTION find_missing_gates(p_namespace text[], p_constraints json[])
 RETURNS TABLE (item integer, gate text)

@@ -1,5 +1,5 @@
--- Finds which of the given processes are locked by another transaction, or, with p_with_leaders, have a leader that
--- is: a settlement of these would have to wait for it. Does not wait for locks.
+-- Finds which of the given processes are locked by another transaction, or, with p_with_leaders, have a locked
+-- leader: their settlement would have to wait for it. Does not wait for locks.
 -- Locks: the others, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked(

@@ -1,7 +1,7 @@
 -- Takes the locks of a process, the leader of the job that it follows in, and followers of its own, in key order.
 -- Whom it follows never changes, so that it can be looked up before.
 -- Locks: these; nothing else before.
--- Returns: the process as it is under the lock; nulls if it is not there: one that comes later is not locked.
+-- Returns: the process as it is under the lock; nulls if it does not exist; one that is created later is not locked.
 CREATE FUNCTION lock_with_leader(
     p_slot               smallint,
     p_namespace          text,

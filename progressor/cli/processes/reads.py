@@ -55,7 +55,7 @@ def _why_text(process: Process) -> str:
     """Return why a process waits: its first cause only, or its detail."""
     if process.first_wait is None:
         return one_line(process.detail)
-    return one_line(process.first_wait.explanation.partition(" Besides, ")[0])
+    return one_line(process.first_wait.explanation.partition(" It also ")[0])
 
 
 _NAMESPACE_COLUMN: Mapping[str, Column[Process]] = {"namespace": lambda it: it.namespace}

@@ -125,8 +125,8 @@ class Import:
 class Admission:
     """The result of a request.
 
-    ``running`` is there where the task was leased to this replica at once, ``ended`` where a
-    duplicate's task has ended already. ``due_now``: it waits for a worker. ``process`` is there for
+    ``running`` is set where the task was leased to this replica at once, ``ended`` where a
+    duplicate's task has ended already. ``due_now``: it waits for a worker. ``process`` is set for
     PROCESS_FAILED, and ``failure`` if a task broke it; ``gate`` for GATE_NOT_FOUND.
     """
 

@@ -179,7 +179,7 @@ class RetryNotDue:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BehindTask:
-    """It is in line behind another task of its process, which runs or waits ``since`` then.
+    """The task is queued behind another task of its process, running or waiting since ``since``.
 
     ``until`` is the instant for which a timer was set.
     """

@@ -55,8 +55,8 @@ def waits(
 
 
 def explain(wait: Wait) -> str:
-    """Return why a task waits, in one or two sentences, and one more for each cause besides."""
-    besides = "".join(f" Besides, it {_predicate(cause, wait)}" for cause in wait.besides)
+    """Return why a task waits, in one or two sentences, and one more for each further cause."""
+    besides = "".join(f" It also {_predicate(cause, wait)}" for cause in wait.besides)
     return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait.cause, wait)}{besides}"
 
 
@@ -101,7 +101,7 @@ def _before(task: UnfinishedTask, line: Sequence[UnfinishedTask]) -> UnfinishedT
     if not task.is_constrained or task.is_timer:
         # Calls run in order, and before the timer: whatever stands before it, it is behind.
         return line[-1] if line else None
-    # It will come into the line by its id; what was asked for later waits behind it, unless begun.
+    # It will be queued by its id; later requests wait behind it, unless they have begun.
     first = (
         it
         for it in reversed(line)
@@ -277,7 +277,7 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911  one cas
                 f"{_collection(cause.collected_at)}."
             )
         case Overrun():
-            ought = f"ought to have ended by {_at(cause.expired_at)}"
+            ought = f"should have ended by {_at(cause.expired_at)}"
             return f"{_runs(cause)} and {ought}; {_collection(cause.collected_at)}."
         case TimerNotDue(until=until):
             return f"is a timer, until {_at(until)}."
@@ -321,7 +321,7 @@ def _of_order(wait: OrderWait) -> str:
 def _of_gate(wait: GateWait) -> str:
     place = ""
     if wait.position:
-        place = f", as number {wait.position} of {wait.waiting_count} in line"
+        place = f", as number {wait.position} of {wait.waiting_count} in the queue"
     if not wait.holders:
         return f"gate {wait.gate}, whose capacity is {wait.capacity}{place}"
     first = wait.holders[0]

@@ -1,7 +1,7 @@
 """Group read: what is asked for at the moment becomes one statement and one round trip.
 
 A statement costs this process a tenth of a millisecond, and PostgreSQL two; one more item in it
-costs a fraction of that. So a read waits in line until a *reader* is free, and a reader takes all
+costs a fraction of that. So a read is queued until a *reader* is free, and a reader takes all
 that wait. One alone is read at once; under load the batches grow by themselves.
 
 What holds:
@@ -9,7 +9,7 @@ What holds:
 - An item is read after it was asked for: whatever was acknowledged before, it shows.
 - Every item gets its own result. One that PostgreSQL refuses fails alone: a batch that fails as a
   whole is split until the culprit stands alone.
-- A caller that goes away takes its item out of the line; what is being read is not disturbed.
+- A caller that goes away takes its item out of the queue; what is being read is not disturbed.
 - A batch whose connection broke, or that takes too long, is given up: each of its callers may ask
   again.
 """
@@ -90,7 +90,7 @@ class GroupRead(Generic[Item, Result]):
     async def ask(self, item: Item) -> Result:
         """Return what is read for an item, some time after now.
 
-        Cancelled, it takes the item out of the line.
+        Cancelled, it takes the item out of the queue.
 
         Raises:
             OverloadedError: As many items wait as may.

@@ -41,7 +41,7 @@ class Namespaces:
         self._known: dict[str, Namespace] = {}
 
     async def lookup(self, name: str) -> Namespace:
-        """Return a namespace, from memory if it is there: as of the last `refresh`.
+        """Return a namespace, from memory if it is known there: as of the last `refresh`.
 
         A change made through another replica takes effect here with the next scan; while PostgreSQL
         is unreachable, running steps end by the policy in memory.

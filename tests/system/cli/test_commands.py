@@ -223,7 +223,7 @@ def test_why_prints_the_fields_beside_the_sentences_in_json(
 
 def test_list_shows_what_comes_first(engine: ScriptedEngine, cli: Cli) -> None:
     process = _process(first_wait=_waits()[0])
-    process.first_wait.explanation += " Besides, it has an order."
+    process.first_wait.explanation += " It also has an order."
     engine.answers["List"] = process_service_pb2.ListResponse(processes=[process])
 
     people = cli("list").out

@@ -421,7 +421,7 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
      (f"{TAKEN} is no longer on the list of replicas and is presumed dead; the task is "
      "collected once a replica serves.")),
     ((OVERRUN,), {},
-     f"{RUNS} and ought to have ended by {AT_1}; {COLLECTED.replace('02.000', '02.500')}"),
+     f"{RUNS} and should have ended by {AT_1}; {COLLECTED.replace('02.000', '02.500')}"),
     ((TimerNotDue(until=ahead(1)),), {}, f"is a timer, until {AT_1}."),
     ((RETRY,), {"attempt": 3, "last_error": ERROR},
      ("waits for its retry, attempt 3 of 8, at 2026-01-01 00:00:01.250Z, after AWAY: connection "
@@ -441,19 +441,19 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((RunAtNotDue(until=NOW),), {}, f"may not run before {AT}."),
     ((BEHIND_VERSION,), {}, VERSION),
     ((GatesFull(gates=(GATE,)),), {},
-     ("waits for gate db/7, as number 2 of 5 in line, which is full: 1 of 1 held, by task 4 of "
-     f"process q since {AT}.")),
+     ("waits for gate db/7, as number 2 of 5 in the queue, which is full: 1 of 1 held, by task 4 "
+     f"of process q since {AT}.")),
     ((GatesFull(gates=(FULL_OF_TWO,)),), {},
      ("waits for gate db/7, which is full: 2 of 2 held, longest by task 4 of process q since "
      f"{AT}.")),
     ((GatesFull(gates=(RESERVED,)),), {},
-     ("waits for gate db/7, as number 1 of 1 in line, which is full: 1 of 1 held, by task 4 of "
-     f"process q since {AT}, for which it is reserved.")),
+     ("waits for gate db/7, as number 1 of 1 in the queue, which is full: 1 of 1 held, by task 4 "
+     f"of process q since {AT}, for which it is reserved.")),
     ((GatesFull(gates=(SHUT, QUEUED)),), {},
      ("waits for gate shut, whose capacity is 0, and for gate shut, whose capacity is 0, as number "
-     "3 of 9 in line.")),
+     "3 of 9 in the queue.")),
     ((RunAtNotDue(until=NOW), BEHIND_VERSION, GatesFull(gates=(SHUT,))), {},
-     (f"may not run before {AT}. Besides, it {VERSION} Besides, it waits for gate shut, whose "
+     (f"may not run before {AT}. It also {VERSION} It also waits for gate shut, whose "
      "capacity is 0.")),
 ]  # fmt: skip
 

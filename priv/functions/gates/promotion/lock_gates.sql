@@ -1,7 +1,7 @@
--- Takes the locks of orders, and then of gates: after those of processes, before anything else. Orders that are not
--- there are made: an order is deleted with its last task (settle_gates).
+-- Takes the locks of orders, and then of gates: after those of processes, before anything else. Missing
+-- orders are created: an order is deleted with its last task (settle_gates).
 -- Locks: orders in key order, then gates in key order.
--- Returns: nothing; gates that are not there are not locked.
+-- Returns: nothing; missing gates are skipped.
 CREATE FUNCTION lock_gates(
     p_order_namespace text[], p_order_key text[], p_gate_namespace text[], p_gate text[]
 )

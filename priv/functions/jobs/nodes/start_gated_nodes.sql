@@ -1,7 +1,7 @@
 -- Starts ready nodes with constraints, as admit_gated_starts does it: none is leased, and who waits for nothing is
--- due now. A follower of a node that begins again is there already.
+-- due now. The follower of a node that begins again already exists.
 -- Locks: none of its own but for new processes, inserted in key order: the caller has locked the leader, and the
--- followers that are there; then as settle_gates.
+-- existing followers; then as settle_gates.
 -- Returns: one row: how many were started, and the effects.
 CREATE FUNCTION start_gated_nodes(
     LIKE own_arguments,

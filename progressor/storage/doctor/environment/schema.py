@@ -94,7 +94,7 @@ def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
             ),
             offenders=missing + invalid,
         )
-    return findings.ok(f"all {len(names)} are there and valid")
+    return findings.ok(f"all {len(names)} exist and are valid")
 
 
 def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:

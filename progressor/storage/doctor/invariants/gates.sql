@@ -8,7 +8,7 @@
 -- Inserting or deleting a holder changes the count, under the lock of the gate.
 SELECT n.namespace, '' AS process_id,
     concat('gate ', n.gate,
-        CASE WHEN n.held IS NULL THEN ' is not there' ELSE concat(' counts ', n.held) END,
+        CASE WHEN n.held IS NULL THEN ' does not exist' ELSE concat(' counts ', n.held) END,
         ', and has ', coalesce(n.count, 0), ' holders') AS detail
 FROM (
     SELECT namespace, gate, g.held, h.count
@@ -85,7 +85,7 @@ SELECT h.namespace, h.process_id,
     concat('gate ', h.gate, ' is ', CASE WHEN h.is_reserved THEN 'reserved' ELSE 'held' END,
         ' until its ', h.hold, ' ends, by task ', h.task_id, ', which ',
         CASE WHEN g.state IS NULL THEN 'has ended' ELSE concat('waits, ', g.state) END,
-        ', of a process that is ', coalesce(p.status::text, 'not there')) AS detail
+        ', of a process that is ', coalesce(p.status::text, 'missing')) AS detail
 FROM progressor.gate_holders h
 LEFT JOIN progressor.gated g USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
@@ -101,7 +101,7 @@ END
 -- refresh_gate_queue), under the lock of its first gate; the last one deletes it.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' for gates ', g.gates, ' is in queue ', g.queue, ', which ',
-        CASE WHEN l.gates IS NULL THEN 'is not there' ELSE 'is for others' END) AS detail
+        CASE WHEN l.gates IS NULL THEN 'does not exist' ELSE 'is for others' END) AS detail
 FROM progressor.gated g
 LEFT JOIN progressor.gate_queues l USING (namespace, queue)
 WHERE g.queue IS NOT NULL
@@ -233,7 +233,7 @@ SELECT l.namespace, '' AS process_id,
     concat('queue ', l.queue, ' waits for ',
         CASE
             WHEN l.waits_on IS NULL THEN 'nothing'
-            WHEN g.gate IS NULL THEN concat('gate ', l.waits_on, ', which is not there')
+            WHEN g.gate IS NULL THEN concat('gate ', l.waits_on, ', which does not exist')
             ELSE concat('gate ', l.waits_on, ', which has a place')
         END,
         '; next is task ', l.head_task_id) AS detail

@@ -63,7 +63,7 @@ SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state,
         CASE
             WHEN n.state = 'skipped' THEN concat(' because of ', n.skipped_because_of, ', which is ',
-                coalesce(c.state::text, 'not there'), ', and by its predecessors because of ',
+                coalesce(c.state::text, 'missing'), ', and by its predecessors because of ',
                 coalesce(b.causes::text, 'nobody'))
             ELSE concat(', and before it has failed ', coalesce(b.causes::text, 'nobody'))
         END) AS detail
@@ -96,7 +96,7 @@ WHERE j.state = 'running'
 -- from below is reopened when that is done, and failed then where that has failed as a whole.
 SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
-        '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
+        '/', n.follower_id, ' is ', coalesce(f.status::text, 'missing')) AS detail
 FROM progressor.jobs j
 JOIN progressor.job_nodes n USING (slot, namespace, process_id)
 LEFT JOIN progressor.processes f
@@ -160,7 +160,7 @@ SELECT j.namespace, j.process_id,
         WHEN j.join_task_id IS NULL THEN 'no node is unfinished, and the leader has no join'
         ELSE concat('join ', j.join_task_id, ' is ',
             CASE
-                WHEN t.status IS NULL THEN 'not there'
+                WHEN t.status IS NULL THEN 'missing'
                 ELSE concat('a ', t.task_type, ', ', t.status)
             END,
             ', and the job runs with ', j.waiting + j.ready + j.running, ' nodes unfinished')
@@ -205,7 +205,7 @@ WHERE j.state IS DISTINCT FROM 'running' OR j.join_task_id IS DISTINCT FROM w.ta
 -- The settlement that ends a leader ends its job, and what brings it back brings its job back.
 SELECT j.namespace, j.process_id,
     concat('the job runs, and its leader, led by ', coalesce(p.led_by, 'nobody'), ', is ',
-        coalesce(p.status::text, 'not there')) AS detail
+        coalesce(p.status::text, 'missing')) AS detail
 FROM progressor.jobs j
 LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS NOT NULL) IS NOT TRUE
@@ -215,7 +215,7 @@ WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS N
 -- deep
 -- The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
 SELECT p.namespace, p.process_id,
-    concat('the leader is ', p.status, ', and its job ', coalesce(j.state::text, 'not there')) AS detail
+    concat('the leader is ', p.status, ', and its job ', coalesce(j.state::text, 'missing')) AS detail
 FROM progressor.processes p
 LEFT JOIN progressor.jobs j USING (slot, namespace, process_id)
 WHERE p.led_by IS NOT NULL
@@ -230,7 +230,7 @@ WHERE p.led_by IS NOT NULL
 -- says: every job is of a leader, and every node of a job
 -- deep
 -- Job and nodes go with their leader, and never without it.
-SELECT r.namespace, r.process_id, concat(r.what, ' is there without ', r.lacks) AS detail
+SELECT r.namespace, r.process_id, concat(r.what, ' exists without ', r.lacks) AS detail
 FROM (
     SELECT j.namespace, j.process_id, 'a job' AS what, 'its leader' AS lacks
     FROM progressor.jobs j
@@ -253,7 +253,7 @@ SELECT j.namespace, j.process_id,
     concat('the job, ', j.state, ', counts ', j.node_count, ' nodes, ', j.waiting, ' waiting, ', j.ready,
         ' ready, ', j.running, ' running, ', j.failed, ' failed, ', j.skipped, ' skipped, ', j.cancelled,
         ' cancelled; it has ', c.nodes, ', ', c.waiting, ', ', c.ready, ', ', c.running, ', ', c.failed,
-        ', ', c.skipped, ', ', c.cancelled, '; of those that run ', c.idle, ' have no step in hand')
+        ', ', c.skipped, ', ', c.cancelled, '; of those that run ', c.idle, ' have no step')
         AS detail
 FROM progressor.jobs j
 CROSS JOIN LATERAL (
@@ -331,7 +331,7 @@ WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 -- nodes revived is reported when that job's upkeep runs.
 SELECT p.namespace, p.process_id,
     concat('the process is ', p.status, ', and follows node ', p.node, ' of ', p.leader_namespace, '/',
-        p.leader_id, ', which is ', coalesce(n.state::text, 'not there')) AS detail
+        p.leader_id, ', which is ', coalesce(n.state::text, 'missing')) AS detail
 FROM progressor.processes p
 JOIN progressor.jobs j
     ON (j.slot, j.namespace, j.process_id) = (p.leader_slot, p.leader_namespace, p.leader_id)

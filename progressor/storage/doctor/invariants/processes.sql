@@ -47,7 +47,7 @@ WHERE t.status IS DISTINCT FROM 'waiting'
     OR t.attempt_count IS DISTINCT FROM s.attempt
 
 -- name: tasks_fit_their_process_status
--- says: what waits or runs is of a process that is there, not finished, and in init for its init task alone
+-- says: what waits or runs is of a process that exists, has not finished, and in init for its init task alone
 -- The settlement that finishes a process, and the removal that deletes it, take all that waits away in
 -- the same transaction; admission looks at the status under the lock. While a process is in init,
 -- what else waits has no due time, so that nothing but its init task is ever leased. What its constraints
@@ -55,7 +55,7 @@ WHERE t.status IS DISTINCT FROM 'waiting'
 SELECT w.namespace, w.process_id,
     concat(w.task_type, ' ', w.task_id, ' is ', w.place, ', and the process ',
         CASE
-            WHEN p.status IS NULL THEN 'is not there'
+            WHEN p.status IS NULL THEN 'does not exist'
             WHEN w.task_type = 'init'
                 THEN concat('is ', p.status, ' with init task ', p.init_task_id)
             ELSE concat('is ', p.status)
@@ -214,7 +214,7 @@ WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
 -- deep
 -- A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
 -- it has no processes, under a lock that starts wait for.
-SELECT o.namespace, o.process_id, concat(o.what, ' of a process that is not there') AS detail
+SELECT o.namespace, o.process_id, concat(o.what, ' of a process that does not exist') AS detail
 FROM (
     SELECT slot, namespace, process_id, concat('task ', task_id) AS what FROM progressor.tasks
     UNION ALL
@@ -223,7 +223,7 @@ FROM (
 LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE p.process_id IS NULL
 UNION ALL
-SELECT p.namespace, p.process_id, 'a process of a namespace that is not there'
+SELECT p.namespace, p.process_id, 'a process of a namespace that does not exist'
 FROM progressor.processes p
 LEFT JOIN progressor.namespaces n ON n.name = p.namespace
 WHERE n.name IS NULL

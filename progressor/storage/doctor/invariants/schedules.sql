@@ -78,7 +78,7 @@ WHERE t.task_type <> f.task_type
 -- The record of runs goes with the schedule, and counts no more than that.
 SELECT f.namespace, f.schedule_id AS process_id,
     concat(f.count, ' runs have started something, of a schedule that ',
-        coalesce(concat('counts ', s.started_count), 'is not there')) AS detail
+        coalesce(concat('counts ', s.started_count), 'does not exist')) AS detail
 FROM (
     SELECT f.slot, f.namespace, f.schedule_id, count(f.task_id) AS count
     FROM progressor.schedule_runs f
@@ -91,6 +91,6 @@ WHERE s.schedule_id IS NULL OR f.count > s.started_count
 -- says: every schedule is of a namespace
 -- deep
 -- A namespace takes its schedules with it.
-SELECT s.namespace, s.schedule_id AS process_id, 'its namespace is not there' AS detail
+SELECT s.namespace, s.schedule_id AS process_id, 'its namespace does not exist' AS detail
 FROM progressor.schedules s
 WHERE s.namespace NOT IN (SELECT n.name FROM progressor.namespaces n)

@@ -159,7 +159,7 @@ async def test_a_full_gate_is_waited_for_until_it_is_left(
     assert wait.spent is not None
     assert wait.spent.gates > dt.timedelta()
     assert line.startswith(
-        f"Task {first} (init) waits for gate g, as number 1 of 2 in line, which is full: "
+        f"Task {first} (init) waits for gate g, as number 1 of 2 in the queue, which is full: "
         f"1 of 1 held, by task {gate.holders[0].task_id} of process h since "
     )
 
@@ -280,7 +280,7 @@ class TestAStepThatOverruns:
 
         assert (wait.task_id, answer.task_id) == (task_id, task_id)
         assert wait.collected_at is not None
-        assert f"in replica {wait.replica_id} and ought to have ended by " in line
+        assert f"in replica {wait.replica_id} and should have ended by " in line
         assert "; the task is collected at " in line
         assert len(env.asked_for("p")) == 2
 
