@@ -361,7 +361,7 @@ class OverloadedError(RequestError):
 
 
 class ShuttingDownError(RequestError):
-    """This replica drains and has not accepted the request; another one takes it."""
+    """This replica is draining and did not accept the request; another one will."""
 
     reason = "SHUTTING_DOWN"
 

@@ -74,7 +74,7 @@ def check_timeout(timeout: dt.timedelta, field: str) -> None:
 def node_spec_from_wire(
     message: nodes_pb2.NodeSpec, field: str, payload_bytes_max: int
 ) -> NodeSpec:
-    """Return a node, without a look at the other ones."""
+    """Return a node, checked by itself."""
     args = message.args
     if len(args) > payload_bytes_max:
         wire.check_payload(args, f"{field}.args", payload_bytes_max)

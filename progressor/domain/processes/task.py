@@ -49,7 +49,7 @@ FINAL_STATUSES = frozenset({TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CA
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskError:
-    """How a task ended that did not finish.
+    """How a task that did not finish has ended.
 
     ``code`` is a gRPC status code; ``rejected`` marks a processor's rejection, whose ``reason`` and
     ``metadata`` are its own.

@@ -79,7 +79,7 @@ def _needs_tags(error: TypeError) -> bool:
 
 
 def unwritable_json(kind: object) -> tuple[object, str] | None:
-    """Return the member of a type, itself or of a union, that cannot be written, and why.
+    """Return the part of a type that cannot be written (the type or a member of a union), and why.
 
     A class counts only if none of its subclasses can be written either.
     """

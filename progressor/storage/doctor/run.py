@@ -158,7 +158,7 @@ def open_run(
 
 
 def undone(error: psycopg.Error, timeout: dt.timedelta) -> Verdict:
-    """Return why a question was not answered, on a connection that still stands."""
+    """Return why a question was not answered, although the connection still works."""
     why = (error.diag.message_primary or str(error)).strip()
     match error:
         case psycopg.errors.QueryCanceled():
