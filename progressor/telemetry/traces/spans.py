@@ -55,7 +55,7 @@ class Span:
 
     __slots__ = (
         "_began_at", "_is_dropped", "_is_rpc", "_progress", "_span", "_step", "_subject", "_token",
-        "_tracer", "on_sent",
+        "_tracer",
     )  # fmt: skip
 
     def __init__(
@@ -83,8 +83,14 @@ class Span:
         # The clock of uvloop has a resolution of milliseconds.
         self._began_at = time.perf_counter()
         self._token: Token[contexts.Context] | None = None
-        self.on_sent: Callable[[], None] | None = self._sent
-        """Called when the batch with this write is sent, perhaps after its caller is gone."""
+
+    @property
+    def on_sent(self) -> Callable[[], None] | None:
+        """Called when the batch with this write is sent, perhaps after its caller is gone.
+
+        Not kept in the span: that would be a cycle, free only after a garbage collection.
+        """
+        return self._sent
 
     def __enter__(self) -> Self:
         self._token = contexts.attach(trace.set_span_in_context(self._span))
@@ -220,7 +226,10 @@ class _Untraced(Span):
 
     def __init__(self) -> None:
         super().__init__(trace.NoOpTracer(), trace.INVALID_SPAN)
-        self.on_sent = None
+
+    @property
+    def on_sent(self) -> None:
+        return None
 
     def __enter__(self) -> Self:
         return self

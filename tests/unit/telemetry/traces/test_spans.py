@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import gc
 
 import pytest
 from opentelemetry import trace
@@ -14,7 +15,7 @@ from progressor.domain.processes.settlement import Finish, Retry
 from progressor.domain.processes.task import Claim, TaskType
 from progressor.telemetry import names
 from progressor.telemetry.traces.progress import AGE_MAX, STEPS_MAX, TraceProgress
-from progressor.telemetry.traces.spans import UNTRACED, record_server
+from progressor.telemetry.traces.spans import UNTRACED, Span, record_server
 from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import make_request, make_success, make_task, make_zombie, seconds
 from tests.support.clock import START
@@ -135,6 +136,19 @@ def test_a_bug_that_leaves_a_span_is_its_status_and_a_caller_that_hangs_up_is_no
     assert attributes_of(ended)["error.type"] == ("KeyError" if is_bug else "CANCELLED")
     code = attributes_of(ended).get("rpc.response.status_code")
     assert code == (None if is_bug else "CANCELLED")
+
+
+def test_a_span_is_free_without_a_garbage_collection() -> None:
+    spans = Spans()
+    gc.collect()
+    gc.disable()
+    try:
+        with spans.tracing.step(make_task(trace_context=TRACED)) as step, step.settle() as settling:
+            assert settling.on_sent is not None
+        del step, settling
+        assert [it for it in gc.get_objects() if type(it) is Span] == []
+    finally:
+        gc.enable()
 
 
 def test_a_step_is_a_child_of_what_is_stored_and_the_parent_of_its_parts() -> None:
