@@ -35,9 +35,10 @@ without jobs and schedules does not load those.
 Start reading at ``client/client.py`` or at ``processor/processor.py``.
 """
 
-import ast
+import dis
 import importlib
-import pkgutil
+import inspect
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
@@ -153,14 +154,25 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     # fmt: on
 
 
-def _modules() -> dict[str, str]:
-    """Return the module of each name, from the imports above, which only type checkers run."""
-    tree = ast.parse(pkgutil.get_data(__name__, "__init__.py") or b"")
-    imports = [it for it in ast.walk(tree) if isinstance(it, ast.ImportFrom)]
-    return {it.asname: str(of.module) for of in imports for it in of.names if it.asname}
+def _modules(frame: FrameType | None) -> dict[str, str]:
+    """Return the module of each name, from the imports above, which only type checkers run.
+
+    They are read from the bytecode, which is there where the source is not: in a frozen program.
+    """
+    assert frame is not None, "CPython has frames"
+    found, module = {}, ""
+    for it in dis.get_instructions(frame.f_code):
+        if it.opname == "IMPORT_NAME":
+            module = it.argval
+        elif it.opname == "IMPORT_FROM" and module.startswith("progressor."):
+            found[str(it.argval)] = module
+    if not found:
+        message = f"the imports of {__name__} cannot be read from its bytecode"
+        raise ImportError(message)
+    return found
 
 
-_MODULES = _modules()
+_MODULES = _modules(inspect.currentframe())
 __all__ = tuple(sorted(_MODULES))
 
 if not TYPE_CHECKING:  # a type checker would take every name for a public one
