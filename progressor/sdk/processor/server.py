@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
 import logging
 import signal
 import sys
@@ -237,15 +236,17 @@ async def _serve_until_signal(
 
 def _announce(processors: tuple[Servable, ...], address: str) -> None:
     """Log the address and the processors, or write them to stderr if INFO is not logged."""
-    described = ", ".join(
-        f"{it.name!r} ({', '.join(getattr(it, 'task_types', ()))})" for it in processors
-    )
-    text = f"serving {described} on {address}"
+    text = f"serving {', '.join(map(_described, processors))} on {address}"
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(text, extra={"address": address, "processors": [it.name for it in processors]})
     else:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+def _described(processor: Servable) -> str:
+    task_types: tuple[str, ...] = getattr(processor, "task_types", ())
+    return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
 
 
 def _router(processors: tuple[Servable, ...], threads: Executor) -> AnswerStep:
@@ -255,7 +256,8 @@ def _router(processors: tuple[Servable, ...], threads: Executor) -> AnswerStep:
         message = f"must serve at least one processor, each of another name; got: {names or 'none'}"
         raise ValueError(message)
     if len(processors) == 1:
-        return functools.partial(processors[0].answer, threads=threads)
+        answer = processors[0].answer
+        return lambda request: answer(request, threads)
 
     async def answer_step(request: pb.ProcessRequest) -> pb.ProcessResponse:
         processor = by_name.get(request.process.namespace)

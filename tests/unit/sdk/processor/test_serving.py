@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk import Limits, Processor, Step, running
-from progressor.sdk.processor import streaming
+from progressor.sdk.processor import server, streaming
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2_grpc import ProcessorServiceStub
@@ -347,6 +347,27 @@ def answering(name: str) -> Processor[Any]:
         return f"{name} for {step.namespace}"
 
     return processor
+
+
+class Bare:
+    """No more than a server needs of a processor, with names of its own for the arguments."""
+
+    name = "bare"
+
+    async def answer(self, asked: pb.ProcessRequest, pool: Executor) -> pb.ProcessResponse:
+        assert pool is not None
+        return pb.ProcessResponse(response=asked.process.namespace.encode())
+
+
+async def test_a_processor_of_another_kind_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    bare: Any = Bare()
+    async with running(bare, bind="127.0.0.1:0") as address, stub_to(address) as stub:
+        response = await stub.Process(called("p", namespace="bare"))
+    with caplog.at_level("INFO"):
+        server._announce((bare,), address)  # said only by a whole program
+
+    assert response.response == b"bare"
+    assert caplog.messages == [f"serving 'bare' on {address}"]
 
 
 async def test_a_unix_socket_will_do(tmp_path: Path) -> None:
