@@ -204,7 +204,12 @@ class Jobs(Resource[Connection]):
         )
 
     async def wait(
-        self, job_id: str, *, check: bool = False, **options: Unpack[RequestOptions]
+        self,
+        job_id: str,
+        *,
+        check: bool = False,
+        timeout: Seconds | None = None,
+        namespace: str = "",
     ) -> Job:
         """Wait until a job has ended, and return it; without a timeout there is no limit.
 
@@ -212,7 +217,8 @@ class Jobs(Resource[Connection]):
             JobFailedError, JobCancelledError: The job is not done, and `check` is set.
             DeadlineExceededError: The timeout has passed; the job continues.
         """
-        async with contextlib.aclosing(self.watch(job_id, **options)) as views:
+        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
+        async with contextlib.aclosing(watching) as views:
             async for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job
@@ -229,9 +235,17 @@ class SyncJobs(Resource[BlockingConnection]):
     retry = blocking(Jobs.retry)
     watch = blocking_streamed(Jobs.watch)
 
-    def wait(self, job_id: str, *, check: bool = False, **options: Unpack[RequestOptions]) -> Job:
+    def wait(
+        self,
+        job_id: str,
+        *,
+        check: bool = False,
+        timeout: Seconds | None = None,
+        namespace: str = "",
+    ) -> Job:
         """Wait until a job has ended, as `Jobs.wait`."""
-        with contextlib.closing(self.watch(job_id, **options)) as views:
+        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
+        with contextlib.closing(watching) as views:
             for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job

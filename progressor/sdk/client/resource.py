@@ -11,7 +11,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, get_args, overload
 
 from progressor.sdk.codec.codecs import Codec, Typed
 from progressor.sdk.codec.kinds import ANYTHING
@@ -20,6 +20,7 @@ from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
 
 P = ParamSpec("P")
+Built = TypeVar("Built")
 C = TypeVar("C", bound=Connection | BlockingConnection)
 S = TypeVar("S", bound="Resource[Connection]")
 
@@ -90,10 +91,39 @@ def listing(
     return Listing(request, parse, timeout)
 
 
+def _exact(build: Callable[P, Built]) -> Callable[P, Built]:
+    """Return a function that has each of its options as a parameter, and refuses any other.
+
+    So the signature names them, and none reaches `exchange` or `listing` as one of theirs.
+    """
+    signature = inspect.signature(build)
+    *named, rest = signature.parameters.values()
+    if rest.kind is not rest.VAR_KEYWORD:
+        return build
+    for name, hint in get_args(rest.annotation)[0].__annotations__.items():
+        default = "" if hint is str else None
+        named.append(
+            rest.replace(name=name, kind=rest.KEYWORD_ONLY, annotation=hint, default=default)
+        )
+    names = frozenset(it.name for it in named)
+
+    @functools.wraps(build)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Built:
+        unknown = kwargs.keys() - names
+        if unknown:
+            message = f"{build.__name__}() got an unexpected keyword argument {min(unknown)!r}"
+            raise TypeError(message)
+        return build(*args, **kwargs)
+
+    checked.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]  # for help() and mocks
+    return checked
+
+
 def sent(
     build: Callable[Concatenate[S, P], Exchange[Result]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, Result]]:
     """Return the method that sends an exchange."""
+    build = _exact(build)
 
     @functools.wraps(build)
     async def send(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -106,6 +136,7 @@ def iterated(
     build: Callable[Concatenate[S, P], Listing[Result]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[Result]]:
     """Return the method that iterates over a listing."""
+    build = _exact(build)
 
     @functools.wraps(build)
     async def iterate(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Result]:
@@ -142,7 +173,7 @@ def blocking(
 ) -> Callable[Concatenate[Resource[BlockingConnection], P], Iterator[Result]]: ...
 def blocking(method: Any) -> Any:
     """Return the blocking method of one that is `sent`, `streamed` or `iterated`."""
-    build = inspect.unwrap(method)
+    build = _exact(inspect.unwrap(method))
 
     @functools.wraps(build)
     def send(self: Resource[BlockingConnection], /, *args: object, **kwargs: object) -> object:

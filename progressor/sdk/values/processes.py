@@ -11,7 +11,7 @@ from typing import Any, Generic
 from typing_extensions import TypeForm
 
 from progressor.domain.jobs.roles import JobRole
-from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import (
@@ -27,7 +27,7 @@ from progressor.sdk.codec.wire import (
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints, GateHolder, Order, TimeSpent
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from progressor.wire.shapes import Field, Shape
+from progressor.wire.shapes import Field, Shape, enum_numbers
 
 
 class ProcessStatus(WireEnum):
@@ -324,7 +324,17 @@ class Trace:
     next_page_token: str
 
 
-_RANGE = Shape(HistoryRange, types.HistoryRange)
+_DIRECTIONS = {
+    number: it for it, number in enum_numbers(Direction, types.Direction.DESCRIPTOR).items()
+}
+_RANGE = Shape(
+    HistoryRange,
+    types.HistoryRange,
+    # FORWARD also stands for a direction that only a newer engine knows.
+    direction=Field(
+        read=lambda message, _path, _context: _DIRECTIONS.get(message.direction, Direction.FORWARD)
+    ),
+)
 RANGE = Field(name="history_range", shape=_RANGE)
 """The field of a message with a range of history."""
 

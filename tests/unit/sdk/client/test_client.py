@@ -1,6 +1,7 @@
 """What the clients repeat, and how every status of the engine becomes an error."""
 
 import datetime as dt
+import inspect
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from progressor.sdk import (
     Direction,
     EngineUnavailableError,
     HistoryRange,
+    SyncClient,
     UnexpectedStatusError,
 )
 from progressor.sdk.transport.failures import error_for, read_status
@@ -56,6 +58,31 @@ async def test_an_option_that_there_is_not_is_refused() -> None:
     for request in (client.call, client.get, client.gates.get, client.jobs.watch):
         with pytest.raises(TypeError, match="timout"):
             await request("p", timout=1)
+
+
+@pytest.mark.parametrize("option", ["field", "kind", "repeatable"])
+async def test_how_a_request_is_built_is_no_option(option: str) -> None:
+    client, blocking = Client("unix:/nonexistent"), SyncClient("unix:/nonexistent")
+    refused: Any = pytest.raises(TypeError, match=rf"^remove\(\) got an .* '{option}'")
+    options: dict[str, Any] = {option: ""}
+    with refused:
+        await client.remove("p", **options)
+    with refused:
+        blocking.remove("p", **options)
+
+
+@pytest.mark.parametrize("client", [Client, SyncClient])
+def test_signatures_name_every_option(client: type[Client | SyncClient]) -> None:
+    parameters = inspect.signature(client.call).parameters
+    assert list(parameters)[-5:] == [
+        "timeout",
+        "namespace",
+        "idempotency_key",
+        "context",
+        "history",
+    ]
+    assert all(it.kind is not it.VAR_KEYWORD for it in parameters.values())
+    assert (parameters["timeout"].default, parameters["namespace"].default) == (None, "")
 
 
 async def test_the_state_has_the_type_that_is_asked_for() -> None:

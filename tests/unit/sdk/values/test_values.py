@@ -34,7 +34,7 @@ from progressor.sdk.values.constraints import (
     constraints_to_wire,
 )
 from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
-from progressor.sdk.values.processes import timer_to_wire
+from progressor.sdk.values.processes import read_range, timer_to_wire
 from progressor.v1 import job_service_pb2 as jobs
 from progressor.v1 import namespace_service_pb2 as namespaces
 from progressor.v1 import nodes_pb2 as nodes
@@ -74,6 +74,12 @@ def test_enums_mirror_the_wire(ours: type[WireEnum]) -> None:
     }
     assert all(ours.from_number(it.number) is it for it in ours)
     assert ours.from_number(1000) is ours.from_number(-1) is ours("unspecified")
+
+
+def test_a_direction_that_only_a_newer_engine_knows_can_be_read() -> None:
+    assert [read_range(types.HistoryRange(direction=it)).direction for it in (0, 1, 2, 1000)] == [  # type: ignore[arg-type]  # as received
+        sdk.Direction.FORWARD, sdk.Direction.FORWARD, sdk.Direction.BACKWARD, sdk.Direction.FORWARD,
+    ]  # fmt: skip
 
 
 def test_states_tell_what_has_ended() -> None:
