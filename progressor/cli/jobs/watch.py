@@ -70,10 +70,7 @@ async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
     first = await client.jobs.get(job_id, payloads=False)
     progress = JobProgress(first)
     if not as_json and sys.stdout.isatty() and not Console().is_dumb_terminal:
-        # The last drawing remains on the terminal.
-        with Live(progress, console=SafeConsole(highlight=False), auto_refresh=False) as live:
-            live.refresh()
-            await until_signal(_follow(client, progress, lambda *_: live.refresh()))
+        await until_signal(_draw(client, progress))
     else:
         show = _print_document if as_json else _print_lines
         show(first, (), True)  # noqa: FBT003  as for any view
@@ -84,6 +81,13 @@ async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
 def code_of(job: Job) -> ExitCode:
     """Return the exit code of an ended job; for a running one, that the watch was interrupted."""
     return _CODES.get(job.state, ExitCode.INTERRUPTED)
+
+
+async def _draw(client: Client, progress: JobProgress) -> None:
+    """Refresh the drawing on the terminal; the last one remains there."""
+    with Live(progress, console=SafeConsole(highlight=False), auto_refresh=False) as live:
+        live.refresh()
+        await _follow(client, progress, lambda *_: live.refresh())
 
 
 async def _follow(client: Client, progress: JobProgress, show: Show) -> None:
