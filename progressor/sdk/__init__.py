@@ -35,10 +35,7 @@ without jobs and schedules does not load those.
 Start reading at ``client/client.py`` or at ``processor/processor.py``.
 """
 
-import dis
 import importlib
-import inspect
-from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
@@ -153,40 +150,78 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     # fmt: on
 
+_MODULES = {
+    "progressor.domain.gates.gate": "Gate GateWaiter",
+    "progressor.domain.jobs.roles": "FollowedJob JobRole LedJob NodeCounts",
+    "progressor.domain.processes.event": "Direction HistoryRange NO_HISTORY",
+    "progressor.domain.processes.policy": "RetryPolicy",
+    "progressor.domain.views.activity": "NamespaceQueue",
+    "progressor.domain.views.replica": "StepTally",
+    "progressor.errors": """
+        DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
+        GateNotFoundError IdempotencyKeyReusedError InvalidRequestError NamespaceAlreadyExistsError
+        NamespaceChangedError NamespaceNotEmptyError NamespaceNotFoundError NotFoundError
+        OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
+        ProcessIsRunningError ProcessNotFoundError ProcessRemovedError ProgressorError RejectedError
+        RepairFailedError ReplicaStoppedError RequestError ShuttingDownError StateError
+        StepFailedError StorageUnavailableError TaskCancelledError TaskFailedError TaskHasEndedError
+        TaskIsRunningError TaskNotFoundError
+    """,
+    "progressor.job_errors": """
+        JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError
+        ScheduleChangedError ScheduleNotFoundError
+    """,
+    "progressor.sdk.client.client": "Client SyncClient",
+    "progressor.sdk.client.gates": "GateView Gates SyncGates",
+    "progressor.sdk.client.jobs": "Jobs SyncJobs",
+    "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",
+    "progressor.sdk.client.processes": "Processes SyncProcesses TaskOptions",
+    "progressor.sdk.client.replicas": """
+        Activity LogLevel LogLevelChange NamespaceActivity Rates Replica ReplicaActivity
+        ReplicaState Replicas StepRate SyncReplicas rates_between rates_by_namespace
+    """,
+    "progressor.sdk.client.resource": "RequestOptions",
+    "progressor.sdk.client.schedules": """
+        Backfilled Cron Every NextRun OverlapPolicy Schedule ScheduleRun ScheduleRunCause
+        ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
+        ScheduledStart Schedules SyncSchedules
+    """,
+    "progressor.sdk.codec.codecs": "BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload",
+    "progressor.sdk.processor.processor": "Processor",
+    "progressor.sdk.processor.server": "Limits running serve",
+    "progressor.sdk.processor.step": "Step",
+    "progressor.sdk.processor.verdicts": "Fail Reject Retry",
+    "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
+    "progressor.sdk.values.constraints": "Constraints GateHold GateHolder Order TimeSpent",
+    "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
+    "progressor.sdk.values.jobs": """
+        Job JobCancelledError JobFailedError JobRetried JobState JobView Node NodeOutcome NodeState
+    """,
+    "progressor.sdk.values.namespaces": "NamespaceConfig ZombiePolicy",
+    "progressor.sdk.values.processes": """
+        Event GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply
+        SimpleRepaired Snapshot TaskError TaskReply TaskStatus TaskTrace TaskType Timer Trace Wait
+        WaitCause
+    """,
+}
+"""The public names by the module that defines them."""
 
-def _modules(frame: FrameType | None) -> dict[str, str]:
-    """Return the module of each name, from the imports above, which only type checkers run.
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-    They are read from the bytecode, which is there where the source is not: in a frozen program.
-    """
-    assert frame is not None, "CPython has frames"
-    found, module = {}, ""
-    for it in dis.get_instructions(frame.f_code):
-        if it.opname == "IMPORT_NAME":
-            module = it.argval
-        elif it.opname == "IMPORT_FROM" and module.startswith("progressor."):
-            found[str(it.argval)] = module
-    if not found:
-        message = f"the imports of {__name__} cannot be read from its bytecode"
-        raise ImportError(message)
-    return found
-
-
-_MODULES = _modules(inspect.currentframe())
-__all__ = tuple(sorted(_MODULES))
+__all__ = tuple(sorted(_HOMES))  # computed, so that a name stands here twice at most
 
 if not TYPE_CHECKING:  # a type checker would take every name for a public one
 
     def __getattr__(name: str) -> object:
         """Load a public name."""
-        if name not in _MODULES:
+        if name not in _HOMES:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        value = getattr(importlib.import_module(_MODULES[name]), name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return [*globals(), *_MODULES]
+    return [*globals(), *_HOMES]
