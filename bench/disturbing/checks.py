@@ -39,10 +39,10 @@ async def findings(env: Env, callers: Callers) -> list[str]:
 async def doctor(dsn: str) -> list[str]:
     """Return the invariants that `progressor doctor --deep` finds violated."""
     chosen = config.load(environment={}, flags={"database.dsn": dsn})
-    told = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
+    findings = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
     return [
         f"doctor: {each.check}: {each.words} {each.offenders[:_NAMED_MAX]}"
-        for each in told
+        for each in findings
         if each.state is State.FAILED
     ]
 

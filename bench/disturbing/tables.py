@@ -41,14 +41,14 @@ def _waits(line: Line) -> Iterator[tuple[str, ...]]:
         ("answered", "each"), ("asked again", "asked_again"), ("settled", "settled"),
         ("answered", "answered"),
     ):  # fmt: skip
-        told = line.get(field)
-        if told is not None:
+        times = line.get(field)
+        if times is not None:
             first = _seconds(line["first_seconds"]) if field == "each" else ""
             yield (
                 line["name"],
                 until,
                 first,
-                *(f"{told[each]:.2f}" for each in ("p50", "p99", "max")),
+                *(f"{times[each]:.2f}" for each in ("p50", "p99", "max")),
             )
 
 

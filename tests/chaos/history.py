@@ -434,9 +434,11 @@ def _heard(
 def _heard_since(
     asked: Sequence[Operation], refusals: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
-    told = [refusal for refusal in refusals if refusal.kind is Kind.AWAIT and not _is_gone(refusal)]
-    if told:
-        return told[0].outcome, told[0].answered_at
+    awaited = [
+        refusal for refusal in refusals if refusal.kind is Kind.AWAIT and not _is_gone(refusal)
+    ]
+    if awaited:
+        return awaited[0].outcome, awaited[0].answered_at
     if any(each.kind is Kind.CANCEL and isinstance(each.outcome, Unknown) for each in asked):
         return Unknown("perhaps cancelled"), math.inf
     return Accepted(), settled_at

@@ -60,7 +60,7 @@ class ModelNode:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ModelJob:
-    """A job. ``joins`` are the tasks by which its leader was told that all nodes have ended."""
+    """A job. ``joins`` are the join tasks that its leader has had."""
 
     led_by: str
     state: str = "running"
@@ -514,7 +514,7 @@ class JobsMachine(StoredMachine):
             pass
         elif node is None:
             if task.task_type is TaskType.JOIN and task.attempt == 1:
-                assert job.has_come_to_its_end, "a leader was told that its nodes have ended"
+                assert job.has_come_to_its_end, "a leader got a join before its nodes had ended"
                 assert task.task_id not in job.joins
                 job.joins.append(task.task_id)
         else:

@@ -215,9 +215,9 @@ class Interceptor:
                 # One alone is never too large.
                 if size and self._request_bytes > max(size, REQUEST_BYTES_MAX):
                     what = f"requests of {self._request_bytes} bytes are in flight"
-                    raise errors.OverloadedError(what, RETRY_AFTER)  # noqa: TRY301 - as of the method
+                    raise errors.OverloadedError(what, RETRY_AFTER)  # noqa: TRY301 - ends as errors of the method
                 if self._refuses_all or (self._refuses_work and not is_read):
-                    raise errors.ShuttingDownError(RETRY_AFTER)  # noqa: TRY301 - as of the method
+                    raise errors.ShuttingDownError(RETRY_AFTER)  # noqa: TRY301 - ends as errors of the method
                 if isinstance(request, Malformed):
                     request.refuse()
                 answer = await method(request, context)

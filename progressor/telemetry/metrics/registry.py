@@ -36,7 +36,7 @@ def _declared(  # a field of any type of instrument
     meaning: str,
     *labels: str,
     **bounds: Any,  # noqa: ANN401  # as `Metric` has them
-) -> Any:  # noqa: ANN401
+) -> Any:  # noqa: ANN401  # a default of a dataclass
     metric = Metric(kind=kind, name=name, unit=unit, meaning=meaning, labels=labels, **bounds)
     return dataclasses.field(
         default_factory=functools.partial(instrument, metric), metadata={"metric": metric}

@@ -220,7 +220,7 @@ class Span:
 
 
 class _Untraced(Span):
-    """Records nothing, since OpenTelemetry's invalid span does not, and is no part of a context."""
+    """Records nothing: it wraps OpenTelemetry's invalid span, and is never put into a context."""
 
     __slots__ = ()
 

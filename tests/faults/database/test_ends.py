@@ -26,7 +26,7 @@ COUNT = 30
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_whoever_holds_and_whoever_waits_passes_afterwards(
+async def test_holders_and_waiters_of_a_gate_pass_afterwards(
     replicas: tuple[Replica, Replica], mortal: Cluster, conninfo: str, end: str
 ) -> None:
     here, there = replicas

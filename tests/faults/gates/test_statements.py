@@ -210,7 +210,7 @@ async def gate_env(
     ("operation", "fault"),
     cells(OPERATIONS, lambda row, fault: fault not in STALLS or fault == STALLS[row % 2]),
 )
-async def test_a_fault_in_the_middle_leaves_no_gate_held_and_nobody_in_line(
+async def test_a_fault_in_the_middle_leaves_no_gate_held_and_no_queue(
     gate_env: GateEnv, operation: str, fault: str
 ) -> None:
     async with gate_env.cell(fault) as env:

@@ -376,9 +376,7 @@ async def test_a_fault_in_the_middle_of_a_job_loses_nothing_and_does_nothing_twi
 
 
 @pytest.mark.parametrize("name", ["", "/b"], ids=["leader", "follower"])
-async def test_whoever_keeps_a_process_of_a_job_locked_keeps_no_other_job(
-    job_env: JobEnv, name: str
-) -> None:
+async def test_a_locked_process_of_a_job_delays_no_other_job(job_env: JobEnv, name: str) -> None:
     locked = await job_env.held(DIAMOND, {"b": (hang := held("b"))})
     other = await job_env.held(DIAMOND, {"b": (other_hang := held("b"))})
     async with job_env.locked(f"{locked}{name}"):

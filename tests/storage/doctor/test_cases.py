@@ -48,10 +48,10 @@ def replies(count: int, deleted_count: int) -> tuple[str, ...]:
     return (
         "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
         (
-            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"  # noqa: S608
+            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"  # noqa: S608  # our own values
             f" SELECT n, 'call', 'finished', now() FROM generate_series(1, {count}) n"
         ),
-        f"DELETE FROM progressor.replies WHERE task_id <= {deleted_count}",  # noqa: S608
+        f"DELETE FROM progressor.replies WHERE task_id <= {deleted_count}",  # noqa: S608  # our own values
         "SELECT pg_stat_force_next_flush()",
     )
 
@@ -65,7 +65,7 @@ def alter_database(setting: str) -> str:
 CASES = [
     Case(
         "one is missing", "migrations",
-        (f"DELETE FROM progressor.migrations WHERE number = {LAST.number}",),  # noqa: S608
+        (f"DELETE FROM progressor.migrations WHERE number = {LAST.number}",),  # noqa: S608  # our own values
         State.FAILED, offenders=(f"{LAST.name}$",), advice="progressor migrate",
     ),
     Case(
@@ -76,7 +76,7 @@ CASES = [
     *(
         Case(
             f"a later release has {name}", "migrations",
-            (f"INSERT INTO progressor.migrations VALUES (99, '{name}', '')",),  # noqa: S608
+            (f"INSERT INTO progressor.migrations VALUES (99, '{name}', '')",),  # noqa: S608  # our own values
             state, offenders=(f"{name}$",),
         )
         for name, state in {

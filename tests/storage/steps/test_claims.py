@@ -360,7 +360,9 @@ class TestZombies:
         assert [each.task_id for each in zombies] == [each.task_id for each in lost[:2]]
         await store.beat()
 
-    async def test_are_collected_once_by_whoever_is_first(self, store: Store, other: Store) -> None:
+    async def test_are_collected_once_by_the_first_replica(
+        self, store: Store, other: Store
+    ) -> None:
         await store.start(fresh_key())
         store.clock.advance(HOUR)
         [zombie] = await store.find_zombies()

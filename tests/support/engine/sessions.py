@@ -36,7 +36,7 @@ class RawSession:
             return None
         self.answers.extend(frame.answers)
         self.is_draining |= frame.draining
-        return frame  # type: ignore[no-any-return]
+        return frame  # type: ignore[no-any-return]  # untyped by grpc
 
     async def answered(self, count: int = 1) -> Mapping[int, messages.SessionAnswer]:
         while len(self.answers) < count:
@@ -68,7 +68,7 @@ class SessionStub:
 
     def __getattr__(self, rpc: str) -> Callable[..., Any]:
         if rpc not in CARRIED:
-            return getattr(self._stub, rpc)  # type: ignore[no-any-return]
+            return getattr(self._stub, rpc)  # type: ignore[no-any-return]  # untyped by grpc
 
         def call(
             request: Message,
@@ -89,7 +89,7 @@ class SessionStub:
             await session.ended()
         if answer.HasField("error"):
             raise error_of(answer)
-        return getattr(answer, answer.WhichOneof("result") or "")  # type: ignore[no-any-return]
+        return getattr(answer, answer.WhichOneof("result") or "")  # type: ignore[no-any-return]  # untyped by grpc
 
 
 def call_of(

@@ -233,4 +233,4 @@ async def test_large_requests_in_flight_are_bounded_by_their_bytes_together(
 
 
 async def as_coroutine(call: Any) -> pb.CallResponse:
-    return await call  # type: ignore[no-any-return]
+    return await call  # type: ignore[no-any-return]  # untyped by grpc

@@ -86,7 +86,7 @@ async def read_all(
 
 
 async def answered(call: Any) -> pb.GetResponse:
-    return await call  # type: ignore[no-any-return]
+    return await call  # type: ignore[no-any-return]  # untyped by grpc
 
 
 async def test_of_answers_that_are_not_taken_only_so_many_are_read() -> None:

@@ -142,7 +142,7 @@ async def test_a_drain_turns_work_away_and_waits_for_what_is_in_flight(api: Engi
 
 
 async def as_coroutine(call: Any) -> pb.CallResponse:
-    return await call  # type: ignore[no-any-return]
+    return await call  # type: ignore[no-any-return]  # untyped by grpc
 
 
 async def test_a_drain_that_runs_out_of_grace_tells_those_who_wait(api: Engine) -> None:

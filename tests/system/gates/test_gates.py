@@ -79,7 +79,7 @@ class TestConstraints:
 
 class TestCancel:
     @pytest.mark.parametrize("by", ["task_id", "idempotency_key"])
-    async def test_whoever_waits_is_told(self, env: Env, by: str) -> None:
+    async def test_waiting_callers_get_an_error(self, env: Env, by: str) -> None:
         await env.running("p")
         async with held(env):
             waiting = asyncio.ensure_future(

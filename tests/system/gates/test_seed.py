@@ -311,7 +311,7 @@ async def test_a_process_whose_step_ends_it_gives_its_gates_back(gated: Gated, e
     assert gated.ended_at("p") < gated.begun_at("q")
 
 
-async def test_a_cancellation_reaches_whoever_waits_on_any_replica(
+async def test_a_cancellation_reaches_callers_on_any_replica(
     gated: Gated, replicas: tuple[Replica, Replica]
 ) -> None:
     (hang,) = await gated.held("first")

@@ -164,7 +164,7 @@ class TestLeader:
         assert is_whole(jobs)
 
     @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01])
-    async def test_is_told_whenever_whoever_settles_the_last_node_is_killed(
+    async def test_runs_whenever_the_replica_that_settles_the_last_node_is_killed(
         self, jobs: JobEnv, tmp_path: Path, delay: float
     ) -> None:
         async with a_victim(jobs, tmp_path) as (victim, there):

@@ -145,7 +145,10 @@ async def test_a_target_that_came_back_is_waited_for_as_long_again(
         await _answered(bound, second.target)
         await second.stop()
 
-        assert is_patient(await bound.ask(second.target))
+        # A step sent before the channel notices the closed socket is cut off, which is no patience.
+        while _is_cut_off(outcome := await bound.ask(second.target)):
+            pass
+        assert is_patient(outcome)
 
 
 async def test_a_target_that_is_cut_off_under_a_step_costs_it_an_attempt(
@@ -163,6 +166,11 @@ async def test_a_target_that_is_cut_off_under_a_step_costs_it_an_attempt(
 
         assert isinstance(cut_off, Failed)
         assert (cut_off.reason, cut_off.patient) == ("PROCESSOR_UNAVAILABLE", False)
+
+
+def _is_cut_off(outcome: Outcome) -> bool:
+    assert isinstance(outcome, Failed), outcome
+    return outcome.reason == "PROCESSOR_UNAVAILABLE" and not outcome.patient
 
 
 async def _answered(bound: Bound, target: str) -> None:

@@ -119,7 +119,7 @@ class Methods(Servicer):
                     raise
                 # One that has to finish what it has begun, and then has an answer after all.
         answer = message.DESCRIPTOR.name.replace("Request", "Response")
-        return getattr(pb, answer)()  # type: ignore[no-any-return]
+        return getattr(pb, answer)()  # type: ignore[no-any-return]  # untyped by grpc
 
 
 class Running:

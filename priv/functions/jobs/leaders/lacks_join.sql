@@ -1,6 +1,6 @@
--- Tells whether all nodes of a running job have ended and its leader was not told so, nor will be. One that was,
--- and has neither finished nor broken, goes on at its own pace.
--- Returns: whether that is so.
+-- Finds out whether a leader lacks a join task: all nodes of its running job have ended, and it neither had nor has
+-- one. A leader that had one, and has neither finished nor broken, decides by itself when the job ends.
+-- Returns: whether it lacks one.
 CREATE FUNCTION lacks_join(p_job jobs)
 RETURNS boolean
 STABLE

@@ -51,7 +51,7 @@ class BareEngine:
         async for frame in requests:
             self.calls.extend(frame.calls)
             if frame.calls:
-                return frame.calls[0]  # type: ignore[no-any-return]
+                return frame.calls[0]  # type: ignore[no-any-return]  # untyped by grpc
         raise AssertionError
 
 
