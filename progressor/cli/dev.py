@@ -17,11 +17,9 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.engine.hosting import host
-from progressor.cli.input.inputs import bad_input, option
-from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.input.options import DEFAULT_SETTINGS, Settings, bad_input, option
 from progressor.cli.input.signals import forever, run_loop, until_signal
-from progressor.cli.output.failures import ExitCode, exit_code_for
-from progressor.cli.output.output import SafeConsole
+from progressor.cli.output import ExitCode, SafeConsole, exit_code_for
 from progressor.cli.processes.timeline import timeline
 from progressor.engine.engine import Engine
 from progressor.example.mapreduce import MapReduceScenario

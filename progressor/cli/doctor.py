@@ -12,10 +12,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 import progressor
-from progressor.cli.input.inputs import check_range, option
-from progressor.cli.input.options import DEFAULT_SETTINGS, TIMEOUT_MIN, Json, Settings
-from progressor.cli.output.failures import ExitCode
-from progressor.cli.output.output import show
+from progressor.cli.input.options import (
+    DEFAULT_SETTINGS,
+    TIMEOUT_MIN,
+    Json,
+    Settings,
+    check_range,
+    option,
+)
+from progressor.cli.output import ExitCode, show
 from progressor.settings.config import Config
 from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding, State

@@ -6,9 +6,14 @@ from typing import Annotated
 from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 
-from progressor.cli.input.inputs import PAGE_MAX, option
-from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
-from progressor.cli.output.output import Column, facts, instant_text, one_line, show, table
+from progressor.cli.input.options import (
+    IN_DEFAULT_NAMESPACE,
+    PAGE_MAX,
+    NamespaceOptions,
+    client_of,
+    option,
+)
+from progressor.cli.output import Column, facts, instant_text, one_line, show, table
 from progressor.domain.gates.gate import Gate, GateWaiter
 from progressor.sdk.client.gates import GateView
 from progressor.sdk.values.constraints import GateHolder

@@ -9,7 +9,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 import progressor
 from progressor import errors
-from progressor.cli.output.failures import EPILOGUE, ExitCode, only_ours, report, report_words
+from progressor.cli.output import EPILOGUE, ExitCode, only_ours, report, report_words
 
 _Command = tuple[str, str, str]
 """Its name, its function and its summary, as in the help of what it belongs to."""
@@ -98,19 +98,23 @@ _COMMANDS = {
         ("version", "engine.settings:version", "Print the version."),
     ),
     "Processes": (
-        ("start", "processes.requests:start", "Create a process."),
-        ("call", "processes.requests:call", "Run a call on a process."),
-        ("notify", "processes.requests:notify", "Run a call without waiting for its answer."),
-        ("repair", "processes.requests:repair", "Repair a broken process by its processor."),
-        ("simple-repair", "processes.requests:simple_repair", "Repair it without its processor."),
-        ("await", "processes.requests:await_task", "Wait for a task."),
-        ("cancel", "processes.requests:cancel", "Cancel a waiting task."),
-        ("get", "processes.reads:get", "Print a process."),
-        ("why", "processes.reads:why", "Explain what a process waits for."),
-        ("trace", "processes.reads:trace", "Print the tasks of a process as a timeline."),
-        ("list", "processes.reads:list_processes", "Print the processes of one namespace or all."),
-        ("put", "processes.requests:put", "Import a process."),
-        ("remove", "processes.requests:remove", "Delete a process."),
+        ("start", "processes.processes:start", "Create a process."),
+        ("call", "processes.processes:call", "Run a call on a process."),
+        ("notify", "processes.processes:notify", "Run a call without waiting for its answer."),
+        ("repair", "processes.processes:repair", "Repair a broken process by its processor."),
+        ("simple-repair", "processes.processes:simple_repair", "Repair it without its processor."),
+        ("await", "processes.processes:await_task", "Wait for a task."),
+        ("cancel", "processes.processes:cancel", "Cancel a waiting task."),
+        ("get", "processes.processes:get", "Print a process."),
+        ("why", "processes.processes:why", "Explain what a process waits for."),
+        ("trace", "processes.processes:trace", "Print the tasks of a process as a timeline."),
+        (
+            "list",
+            "processes.processes:list_processes",
+            "Print the processes of one namespace or all.",
+        ),
+        ("put", "processes.processes:put", "Import a process."),
+        ("remove", "processes.processes:remove", "Delete a process."),
     ),
 }
 _NAMESPACE_COMMANDS = (

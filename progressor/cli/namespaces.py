@@ -8,10 +8,16 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import RenderableType
 
-from progressor.cli.input.inputs import PAGE_MAX, bad_input, option, pairs
-from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
-from progressor.cli.output.documents import plain
-from progressor.cli.output.output import Column, facts, instant_text, show, table
+from progressor.cli.input.options import (
+    DEFAULT_ENGINE,
+    PAGE_MAX,
+    EngineOptions,
+    bad_input,
+    client_of,
+    option,
+    pairs,
+)
+from progressor.cli.output import Column, facts, instant_text, plain, show, table
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.namespaces import NamespaceConfig, ZombiePolicy
 from progressor.settings.decoding import Given

@@ -29,7 +29,7 @@ from progressor.api import namespaces
 from progressor.api.calls import status, validation
 from progressor.api.processes import responses
 from progressor.cli.main import main
-from progressor.cli.output.failures import EPILOGUE, ExitCode
+from progressor.cli.output import EPILOGUE, ExitCode
 from progressor.domain.jobs import graph, job
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.schedules import schedule

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from progressor import errors
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.output import show
+from progressor.cli.output import show
 from progressor.settings.addresses import redact_dsn
 from progressor.storage.postgres import migrations
 

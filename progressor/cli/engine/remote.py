@@ -7,10 +7,16 @@ from typing import Annotated, Literal
 import grpc
 from grpc_health.v1 import health_pb2
 
-from progressor.cli.input.inputs import PAGE_MAX, bad_input, duration, option
-from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
-from progressor.cli.output.failures import ExitCode
-from progressor.cli.output.output import Column, show, status_text, table
+from progressor.cli.input.options import (
+    DEFAULT_ENGINE,
+    PAGE_MAX,
+    EngineOptions,
+    bad_input,
+    client_of,
+    duration,
+    option,
+)
+from progressor.cli.output import Column, ExitCode, show, status_text, table
 from progressor.sdk.client.replicas import LogLevel, Replica
 from progressor.sdk.transport.failures import error_for, read_status
 

@@ -16,7 +16,7 @@ import msgspec
 from progressor import errors
 from progressor.cli.engine.hosting import host
 from progressor.cli.input.signals import forever, run_loop
-from progressor.cli.output.failures import ExitCode, exit_code_for, only_ours, words_of
+from progressor.cli.output import ExitCode, exit_code_for, only_ours, words_of
 from progressor.engine import engine as app
 from progressor.settings.config import Config
 

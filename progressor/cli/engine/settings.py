@@ -7,9 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import progressor
-from progressor.cli.input.inputs import option
-from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.output import Column, show, table
+from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings, option
+from progressor.cli.output import Column, show, table
 from progressor.settings import config
 from progressor.settings.decoding import Source, SourceKind
 

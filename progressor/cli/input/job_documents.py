@@ -22,7 +22,7 @@ import msgspec
 from cyclopts import CycloptsError, convert
 
 from progressor import errors
-from progressor.cli.input.inputs import (
+from progressor.cli.input.options import (
     ConstraintsInput,
     bad_input,
     checked_metadata,

@@ -1,20 +1,287 @@
-"""Options that many commands share: cyclopts turns each field of a dataclass into an option."""
+"""Checks what the user typed, and turns it into the values of a request.
+
+A function or method that refuses it raises `InvalidRequestError`, which names the option.
+"""
 
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, TypeVar
 
 import grpc
-from cyclopts import Group, Parameter
+import msgspec
+from cyclopts import Group, Parameter, Token, convert
+from cyclopts.types import Int32, Int64
 
 from progressor import errors
-from progressor.cli.input.inputs import bad_input, check_range, pairs
+from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.sdk.codec.codecs import BYTES
+from progressor.sdk.codec.wire import object_to_wire
+from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+PAGE_MAX = 1000
+"""Items of one page."""
+
+_LIMIT_MAX = 1_000_000
+_REQUEST = Group("Request", sort_key=5)
+_DIGITS_MAX = 9  # More do not fit into an int32; the engine's own limit is far below.
+
+
+def option(meaning: str) -> Parameter:
+    """Return an option with its help, and without a negative form for a flag or list."""
+    return Parameter(help=meaning, negative="")
+
+
+def duration(meaning: str, *, name: str | None = None, shown: str = "") -> Parameter:
+    """Return an option that takes a duration such as 30s; the help shows `shown` as its default."""
+    return Parameter(name, help=meaning, converter=_duration, show_default=lambda _: shown)
+
+
+def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta:
+    try:
+        found = convert(kind, tokens)
+    except OverflowError as error:
+        description = f"{tokens[0].value!r} is too long"
+        raise ValueError(description) from error
+    assert isinstance(found, dt.timedelta), "converted to another type"
+    return found
+
+
+def bad_input(option: str, description: str) -> errors.InvalidRequestError:
+    return errors.InvalidRequestError(errors.FieldViolation(option, description))
+
+
+def check_range(option: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise bad_input(option, f"must be from {lowest:,} to {highest:,}, got {value}")
+
+
+def check_limit(limit: int) -> None:
+    check_range("--limit", limit, 1, _LIMIT_MAX)
+
+
+async def first(limit: int, items: AsyncIterator[Item]) -> tuple[list[Item], bool]:
+    """Return the first `limit` items, and whether there are more."""
+    found: list[Item] = []
+    async for item in items:
+        if len(found) == limit:
+            return found, True
+        found.append(item)
+    return found, False
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadInput:
+    """The args of a request, in one of three forms."""
+
+    args: Annotated[str | None, Parameter(name="--args", allow_leading_hyphen=True)] = None
+    """The args for the processor: JSON, sent unchanged."""
+    args_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """A file with the args, sent unchanged; - for standard input."""
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """The args as plain text, sent as UTF-8."""
+
+    def payload(self) -> bytes:
+        """Return the bytes to send, empty without any of the three."""
+        if sum(form is not None for form in (self.args, self.args_file, self.text)) > 1:
+            raise bad_input("--args", "only one of --args, --args-file and --text can be given")
+        if self.args is not None:
+            return json_bytes("--args", self.args)
+        if self.args_file is not None:
+            return file_bytes("--args-file", self.args_file)
+        return (self.text or "").encode()
+
+
+class RequestArguments(TypedDict):
+    """The arguments that all requests of the client share."""
+
+    args: bytes
+    idempotency_key: str
+    context: dict[str, str]
+    history: HistoryRange | None
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInput(PayloadInput):
+    """Options of every request to a processor."""
+
+    idempotency_key: str = ""
+    """Makes the request safe to repeat: the same key and request run once, with one answer."""
+    context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """KEY=VALUE, passed on to the processor; may be repeated."""
+    history_last: Int32 | None = None
+    """How many of the last events the processor gets; by default, as set for the namespace."""
+
+    def arguments(self) -> RequestArguments:
+        last = self.history_last
+        return {
+            "args": self.payload(),
+            "idempotency_key": self.idempotency_key,
+            "context": pairs("--context", self.context),
+            "history": None if last is None else HistoryRange.last(last),
+        }
+
+
+@Parameter(name="*", group=Group("Constraints", sort_key=6))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsInput:
+    """The constraints that must be met before a task runs."""
+
+    gate: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A gate to hold: KEY, or KEY=CAPACITY to create it if absent; may be repeated."""
+    order: str | None = None
+    """KEY=VERSION: wait until all tasks of this key with a smaller version have ended."""
+    run_at: str | None = None
+    """Do not run before this instant, for example 2026-01-31T12:00:00Z."""
+    priority: Int32 | None = None
+    """The priority for gates, from 1, the highest, to 5; 3 by default."""
+    hold: Literal["task", "process"] | None = None
+    """Whether the gates are held until the end of the task or the process; task by default."""
+
+    def constraints(self) -> Constraints | None:
+        """Return the constraints; None without any of the options."""
+        if self == UNCONSTRAINED:
+            return None
+        return Constraints(
+            run_at=instant("--run-at", self.run_at),
+            order=None if self.order is None else _key_and_version(self.order),
+            gates=_gates(self.gate),
+            priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
+            hold=self.hold or "task",
+        )
+
+
+NO_REQUEST = RequestInput()
+UNCONSTRAINED = ConstraintsInput()
+
+
+@Parameter(name="*", group=Group("History", sort_key=5))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryInput:
+    """The part of a history to print."""
+
+    after: Int64 = 0
+    """Leave out the events up to and including this id."""
+    limit: Int32 | None = None
+    """The maximum number of events."""
+    backward: Annotated[bool, Parameter(negative="")] = False
+    """Print the newest events first."""
+
+    def range(self) -> HistoryRange:
+        direction = Direction.BACKWARD if self.backward else Direction.FORWARD
+        return HistoryRange(after=self.after, limit=self.limit, direction=direction)
+
+
+def json_bytes(option: str, text: str) -> bytes:
+    """Return the bytes of a JSON text, unchanged."""
+    encoded = text.encode()
+    _json(option, encoded, msgspec.Raw, "is not JSON")
+    return encoded
+
+
+def json_object(option: str, text: str | None) -> dict[str, object] | None:
+    """Return a JSON object that is valid as metadata; None for None."""
+    if text is None:
+        return None
+    found = _json(option, text.encode(), dict[str, object], "is not a JSON object")
+    return parsed(option, checked_metadata, found)
+
+
+def _json(option: str, encoded: bytes, kind: type[Item], otherwise: str) -> Item:
+    try:
+        return msgspec.json.decode(encoded, type=kind)
+    except msgspec.DecodeError as error:
+        raise bad_input(option, f"{otherwise}: {error}") from error
+    except RecursionError as error:
+        raise bad_input(option, "is nested too deeply") from error
+
+
+def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
+    """Return metadata unchanged if the SDK can send it.
+
+    Raises:
+        ValueError: It cannot; the message says where.
+    """
+    object_to_wire(metadata)
+    return metadata
+
+
+def instant(option: str, text: str | None) -> dt.datetime | None:
+    """Return an ISO 8601 instant, in UTC if it names no zone; None for None."""
+    return None if text is None else parsed(option, instant_of, text)
+
+
+def instant_of(text: str) -> dt.datetime:
+    """Return an ISO 8601 instant in UTC; without a zone, it is taken as UTC.
+
+    Raises:
+        ValueError: It is not an instant, or out of range.
+    """
+    try:
+        found = dt.datetime.fromisoformat(text)
+        return found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    except (ValueError, OverflowError) as error:
+        message = f"must be an instant such as 2026-01-31T12:00:00Z, got {text!r}"
+        raise ValueError(message) from error
+
+
+def parsed(option: str, parse: Callable[[Value], Item], value: Value) -> Item:
+    """Return what `parse` makes of a value; its ValueError becomes one about the option."""
+    try:
+        return parse(value)
+    except (ValueError, OverflowError) as error:
+        raise bad_input(option, str(error)) from error
+
+
+def file_bytes(option: str, path: str) -> bytes:
+    """Return the bytes of a file, or of standard input for ``-``."""
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise bad_input(option, f"cannot read {path}: {error.strerror}") from error
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` texts as a mapping; the last value of a key wins."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key.strip() and equals):
+            raise bad_input(option, f"must be KEY=VALUE, got {text!r}")
+        found[key.strip()] = value
+    return found
+
+
+def _key_and_version(text: str) -> tuple[str, str]:
+    key, _, version = text.rpartition("=")
+    if not (key and version):
+        raise bad_input("--order", f"must be KEY=VERSION, got {text!r}")
+    return key, version
+
+
+def _gates(texts: Iterable[str]) -> dict[str, int | None]:
+    """Return gates with their capacities; a key that contains ``=`` must be followed by one."""
+    found: dict[str, int | None] = {}
+    for text in texts:
+        key, equals, number = text.rpartition("=") if "=" in text else (text, "", "")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX
+        if not key or (number and not is_number):
+            raise bad_input("--gate", f"must be KEY or KEY=CAPACITY, got {text!r}")
+        if key in found:
+            raise bad_input("--gate", f"must name {key!r} only once")
+        found[key] = int(number) if equals and number else None
+    return found
+
 
 if TYPE_CHECKING:  # loaded by the commands that make one
     from progressor.sdk.client.client import Client

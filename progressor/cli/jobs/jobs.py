@@ -1,21 +1,50 @@
 """Commands about jobs: submit, get, list, watch, retry, cancel."""
 
+import contextlib
+import datetime as dt
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.text import Text
 
-from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option, parsed
 from progressor.cli.input.job_documents import JOB_FORMAT, Deadline, deadline_of, placed, read_job
-from progressor.cli.input.options import IN_DEFAULT_NAMESPACE, NamespaceOptions, client_of
+from progressor.cli.input.options import (
+    IN_DEFAULT_NAMESPACE,
+    PAGE_MAX,
+    NamespaceOptions,
+    bad_input,
+    check_limit,
+    client_of,
+    first,
+    option,
+    parsed,
+)
+from progressor.cli.input.signals import until_signal
+from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
 from progressor.cli.jobs.drawing import mermaid as flowchart
-from progressor.cli.jobs.drawing import shown_name
-from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
-from progressor.cli.jobs.watch import code_of, watch_job
-from progressor.cli.output.failures import ExitCode
-from progressor.cli.output.output import PIPE_COLUMNS, facts, more_note, print_line, show
-from progressor.sdk.values.jobs import JobState, JobView
+from progressor.cli.output import (
+    PIPE_COLUMNS,
+    Column,
+    ExitCode,
+    SafeConsole,
+    duration_text,
+    facts,
+    instant_text,
+    more_note,
+    one_line,
+    print_line,
+    render,
+    show,
+    table,
+)
+from progressor.domain.jobs.roles import NodeCounts
+from progressor.sdk.client.client import Client
+from progressor.sdk.transport.failures import EngineUnavailableError
+from progressor.sdk.values.jobs import Job, JobState, JobView, Node, NodeState
 
 _NAMES_SHOWN = 20
 
@@ -172,3 +201,228 @@ def _people(view: JobView) -> list[RenderableType]:
 
 def _deadline(text: str | None) -> Deadline | None:
     return None if text is None else parsed("--deadline", deadline_of, text)
+
+
+NODES_SHOWN = 100
+"""The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
+
+_STATE_STYLES: Mapping[str, str] = {
+    JobState.RUNNING: "green",
+    JobState.DONE: "blue",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "magenta",
+}
+
+
+def job_facts(job: Job) -> RenderableType:
+    return facts(
+        {
+            "job": f"{one_line(job.job_id)} in {job.namespace}",
+            "state": _state_text(job.state),
+            "detail": one_line(job.detail),
+            "nodes": counts_text(job.counts),
+            "led by": "" if job.led_by_engine else "its processor",
+            "schedule": one_line(job.schedule_id),
+            "created": instant_text(job.created_at),
+            "ended": f"{instant_text(job.ended_at)}, after {took_text(job)}"
+            if job.ended_at
+            else "",
+            "deadline": instant_text(job.deadline),
+            "retries": str(job.retry_count) if job.retry_count else "",
+        }
+    )
+
+
+def vertices_of(nodes: Iterable[Node]) -> list[Vertex]:
+    return [Vertex(it.name, it.state, it.after) for it in nodes]
+
+
+def graph_lines(nodes: Sequence[Node], *, width: int) -> list[Text]:
+    return drawing(vertices_of(nodes), width=width)
+
+
+def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
+    """Return a table of nodes, and a note if some are left out."""
+    shown = nodes
+    if len(nodes) > NODES_SHOWN:
+        rank = {state: place for place, state in enumerate(LOOKS)}
+        shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:NODES_SHOWN]
+    left_out = len(nodes) - len(shown)
+    note = [Text(f"… {left_out:,} more; --json prints all", style="dim")] if left_out else []
+    return [table(_NODES, shown), *note]
+
+
+def jobs_table(jobs: Sequence[Job]) -> RenderableType:
+    return table(_JOBS, jobs) if jobs else "no jobs"
+
+
+def _state_text(state: JobState) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, ""))
+
+
+def node_state_text(node: Node) -> Text:
+    """Return the state of a node with its symbol and colour."""
+    look = look_of(node.state)
+    return Text(f"{look.symbol} {node.state}", style=look.style)
+
+
+def counts_text(counts: NodeCounts) -> Text:
+    """Return the number of nodes in each state, with the symbols of the drawing."""
+    found = []
+    for state in NodeState:
+        count = getattr(counts, state, 0)
+        if count:
+            look = look_of(state)
+            found.append(Text(f"{look.symbol} {count:,} {state}", style=look.style))
+    return Text("  ").join(found)
+
+
+def why_text(node: Node) -> str:
+    """Return why a node failed or was skipped, in one line."""
+    if node.skipped_because_of:
+        return f"because of {shown_name(node.skipped_because_of)}"
+    if node.error is None:
+        return ""
+    words = (one_line(it) for it in (node.error.reason, node.error.message))
+    return ": ".join(it for it in words if it)
+
+
+def took_text(it: Job | Node) -> str:
+    """Return how long a job or node ran; "" if it has not ended, or never started."""
+    began_at = it.started_at if isinstance(it, Node) else it.created_at
+    return "" if began_at is None or it.ended_at is None else duration_text(it.ended_at - began_at)
+
+
+def _since(node: Node) -> dt.datetime | None:
+    began = {NodeState.WAITING: node.created_at, NodeState.READY: node.ready_at}
+    began[NodeState.RUNNING] = node.started_at
+    return began.get(node.state, node.ended_at)
+
+
+_NODES: Mapping[str, Column[Node]] = {
+    "node": lambda it: shown_name(it.name),
+    "status": node_state_text,
+    "at": lambda it: instant_text(_since(it)),
+    "took": took_text,
+    "process": lambda it: one_line(it.process_id),
+    "attempt": lambda it: "" if it.attempt <= 1 else str(it.attempt),
+    "why": why_text,
+}
+_JOBS: Mapping[str, Column[Job]] = {
+    "job": lambda it: one_line(it.job_id),
+    "status": lambda it: _state_text(it.state),
+    "nodes": lambda it: counts_text(it.counts),
+    "created": lambda it: instant_text(it.created_at),
+    "took": took_text,
+    "schedule": lambda it: one_line(it.schedule_id),
+    "detail": lambda it: one_line(it.detail),
+}
+
+
+_CODES: Mapping[JobState, ExitCode] = {
+    JobState.DONE: ExitCode.DONE,
+    JobState.FAILED: ExitCode.JOB_FAILED,
+    JobState.CANCELLED: ExitCode.JOB_CANCELLED,
+}
+
+
+class JobProgress:
+    """The state of a job after the views received so far."""
+
+    def __init__(self, view: JobView) -> None:
+        self.job = view.job
+        self._nodes = {it.name: it for it in view.nodes}
+
+    def take(self, view: JobView) -> list[Node]:
+        """Apply a view, and return the nodes whose state or attempt it changes."""
+        self.job = view.job
+        changed = [it for it in view.nodes if _has_changed(self._nodes.get(it.name), it)]
+        self._nodes |= {it.name: it for it in view.nodes}
+        return changed
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        yield job_facts(self.job)
+        yield ""
+        yield from graph_lines([*self._nodes.values()], width=options.max_width)
+
+
+Show = Callable[[JobView, Sequence[Node], bool], object]
+"""Shows a view: the nodes that it changes, and whether it changes the state of the job."""
+
+
+async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
+    """Show a job until it ends, and return its exit code; Ctrl-C does not affect the job.
+
+    Raises:
+        BrokenPipeError: The reader has closed the pipe.
+    """
+    # Not as part of the watch, which retries: an unavailable engine must be reported at once.
+    first = await client.jobs.get(job_id, payloads=False)
+    progress = JobProgress(first)
+    if not as_json and sys.stdout.isatty() and not Console().is_dumb_terminal:
+        await until_signal(_draw(client, progress))
+    else:
+        show = _print_document if as_json else _print_lines
+        show(first, (), True)  # noqa: FBT003  as for any view
+        await _follow(client, progress, show)
+    return code_of(progress.job)
+
+
+def code_of(job: Job) -> ExitCode:
+    """Return the exit code of an ended job; for a running one, that the watch was interrupted."""
+    return _CODES.get(job.state, ExitCode.INTERRUPTED)
+
+
+async def _draw(client: Client, progress: JobProgress) -> None:
+    """Refresh the drawing on the terminal; the last one remains there."""
+    with Live(progress, console=SafeConsole(highlight=False), auto_refresh=False) as live:
+        live.refresh()
+        await _follow(client, progress, lambda *_: live.refresh())
+
+
+async def _follow(client: Client, progress: JobProgress, show: Show) -> None:
+    """Apply and show the changes after `progress`, until the job has ended."""
+    job = progress.job
+    if job.state.has_ended:
+        return
+    watching = client.jobs.watch(job.job_id, after_revision=job.revision)
+    async with contextlib.aclosing(watching) as views:
+        async for view in views:
+            before = progress.job.state
+            show(view, progress.take(view), view.job.state is not before)
+    if not progress.job.state.has_ended:
+        raise EngineUnavailableError(
+            f"job {job.job_id!r}", "the engine ended the stream of changes"
+        )
+
+
+def _has_changed(before: Node | None, node: Node) -> bool:
+    return before is None or (before.state, before.attempt) != (node.state, node.attempt)
+
+
+def _print_document(view: JobView, *_: object) -> None:
+    print_line(render(view, indent=-1))
+
+
+def _print_lines(view: JobView, changed: Sequence[Node], is_new_state: bool) -> None:  # noqa: FBT001  `Show`
+    for node in changed:
+        _print_node(node)
+    if is_new_state:
+        job, took = view.job, took_text(view.job)
+        words = f"job {one_line(job.job_id)} is {job.state}"
+        words += f" after {took}" if took else ""
+        _print_event(job.updated_at, f"{words}: {counts_text(job.counts).plain}", job.detail)
+
+
+def _print_node(node: Node) -> None:
+    words = f"{node_state_text(node).plain} {shown_name(node.name)}"
+    words += f", attempt {node.attempt}" if node.attempt > 1 else ""
+    took = took_text(node)
+    words += f", took {took}" if took else ""
+    at = node.ended_at or node.started_at or node.ready_at or node.created_at
+    _print_event(at, words, why_text(node))
+
+
+def _print_event(at: dt.datetime | None, words: str, why: str) -> None:
+    print_line(f"{instant_text(at)}  {words}" + (f", {one_line(why)}" if why else ""))

@@ -20,7 +20,7 @@ import grpc
 from rich.table import Table
 from rich.text import Text
 
-from progressor.cli.output.output import one_line, payload_text, status_text
+from progressor.cli.output import one_line, payload_text, status_text
 from progressor.sdk.values.constraints import TimeSpent
 from progressor.sdk.values.processes import TaskStatus, TaskTrace
 

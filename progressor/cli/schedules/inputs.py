@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from progressor.cli.input.inputs import (
+from progressor.cli.input.job_documents import JobDocument, duration_of, read_job
+from progressor.cli.input.options import (
     UNCONSTRAINED,
     ConstraintsInput,
     PayloadInput,
@@ -18,7 +19,6 @@ from progressor.cli.input.inputs import (
     pairs,
     parsed,
 )
-from progressor.cli.input.job_documents import JobDocument, duration_of, read_job
 from progressor.sdk.client.schedules import (
     Cron,
     Every,

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from progressor.cli.output.output import Column, instant_text, one_line, status_text
+from progressor.cli.output import Column, instant_text, one_line, status_text
 from progressor.cli.top.overview import NamespaceLine, Overview, ReplicaLine
 from progressor.domain.views.activity import NamespaceQueue, even_share
 

@@ -23,12 +23,16 @@ from rich.console import Console
 from rich.live import Live
 
 from progressor import errors
-from progressor.cli.input.inputs import bad_input, duration, option
-from progressor.cli.input.options import DEFAULT_ENGINE, EngineOptions, client_of
+from progressor.cli.input.options import (
+    DEFAULT_ENGINE,
+    EngineOptions,
+    bad_input,
+    client_of,
+    duration,
+    option,
+)
 from progressor.cli.input.signals import until_left, until_signal
-from progressor.cli.output.documents import render
-from progressor.cli.output.failures import ExitCode, exit_code_for
-from progressor.cli.output.output import PIPE_COLUMNS, SafeConsole, show
+from progressor.cli.output import PIPE_COLUMNS, ExitCode, SafeConsole, exit_code_for, render, show
 from progressor.cli.top.overview import Meter, Overview
 from progressor.cli.top.screen import Away, Screen
 from progressor.sdk.client.client import Client

@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from progressor.cli.main import main
-from progressor.cli.output.failures import ExitCode
+from progressor.cli.output import ExitCode
 from progressor.v1 import types_pb2 as types
 from tests.support.api.scripted_engine import Ended
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from progressor.cli.output.failures import ExitCode
+from progressor.cli.output import ExitCode
 from progressor.v1 import process_service_pb2
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api.memory import SECOND

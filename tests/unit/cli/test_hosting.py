@@ -14,7 +14,7 @@ import pytest
 
 from progressor import errors
 from progressor.cli.engine.hosting import host
-from progressor.cli.engine.supervisor import count_of
+from progressor.cli.engine.serve import count_of
 from progressor.cli.input.signals import run_loop
 from progressor.cli.main import main
 from progressor.settings.config import Config

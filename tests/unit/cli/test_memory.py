@@ -5,7 +5,7 @@ import datetime as dt
 
 import pytest
 
-from progressor.cli.engine.memory import (
+from progressor.cli.engine.hosting import (
     COLLECT_SECONDS,
     FREED_BYTES,
     GROWTH_BYTES,

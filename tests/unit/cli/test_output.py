@@ -13,15 +13,18 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.dev import reachable
-from progressor.cli.input.inputs import json_object
 from progressor.cli.input.job_documents import duration_of
-from progressor.cli.output.documents import render
-from progressor.cli.output.failures import EPILOGUE, ExitCode, exit_code_for, report
-from progressor.cli.output.output import (
+from progressor.cli.input.options import json_object
+from progressor.cli.output import (
+    EPILOGUE,
+    ExitCode,
     SafeConsole,
     duration_text,
+    exit_code_for,
     one_line,
     payload_text,
+    render,
+    report,
     show,
     table,
 )

@@ -69,8 +69,7 @@ COMMANDS_FOR_ANY_ENGINE = (
     "progressor.cli.gates",
     "progressor.cli.jobs.jobs",
     "progressor.cli.namespaces",
-    "progressor.cli.processes.reads",
-    "progressor.cli.processes.requests",
+    "progressor.cli.processes.processes",
     "progressor.cli.schedules.schedules",
     "progressor.cli.top.top",
 )
