@@ -35,10 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report_words(str(error), "USAGE", {}, code=code, as_json=_asks_json(tokens))
         return code
     except (errors.ProgressorError, ExceptionGroup) as error:
-        known = only_ours(error) if isinstance(error, ExceptionGroup) else error
-        if known is None:
-            raise
-        return report(known, as_json=_asks_json(tokens))
+        return report(only_ours(error), as_json=_asks_json(tokens))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:

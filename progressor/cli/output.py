@@ -1,8 +1,4 @@
-"""JSON documents: what ``--json`` prints.
-
-Keys are the names of the fields. A payload is embedded if it is JSON, else encoded as base64 under
-``<key>_base64``; an empty payload is null. A duration is in seconds under ``<key>_seconds``.
-"""
+"""What commands print, JSON documents, text or errors, all of it escaped; and their exit codes."""
 
 import base64
 import dataclasses
@@ -27,11 +23,11 @@ from progressor.telemetry.logs.printable import printable
 
 
 def render(document: object, *, indent: int = 2) -> str:
-    """Return a value as one JSON document without terminal control characters.
+    """Return a value as a JSON document without terminal control characters; indent -1: one line.
 
-    Args:
-        document: Any value of the SDK, or a collection of them.
-        indent: Of its lines; -1: the document is one line.
+    Keys are the names of the fields. A payload is embedded if it is JSON, else encoded as base64
+    under ``<key>_base64``; an empty payload is null. A duration is in seconds under
+    ``<key>_seconds``.
     """
     encoded = msgspec.json.encode(plain(document))
     return escaped(msgspec.json.format(encoded, indent=indent).decode())
@@ -333,23 +329,26 @@ def report_words(
             console.print(Text(f"  {name}: {text}", style="dim"))
 
 
-def only_ours(group: ExceptionGroup[Exception]) -> errors.ProgressorError | None:
-    """Return the first error of a group, or None if one of them is not ours, which is a bug."""
-    ours, others = group.split(errors.ProgressorError)
-    return None if ours is None or others is not None else next(_leaves(ours))
+def only_ours(
+    error: errors.ProgressorError | ExceptionGroup[Exception],
+) -> errors.ProgressorError:
+    """Return an error, or the first one of a group.
+
+    Raises:
+        ExceptionGroup: One of the group is not ours, which is a bug.
+    """
+    if isinstance(error, ExceptionGroup) and error.split(errors.ProgressorError)[1] is not None:
+        raise error
+    first: Exception = error
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    assert isinstance(first, errors.ProgressorError), "the group has no others"
+    return first
 
 
 def words_of(error: errors.ProgressorError) -> dict[str, str]:
     """Return the fields of an error as text, for `report_words` in another process."""
     return {name: _in_a_line(value) for name, value in _fields(error).items()}
-
-
-def _leaves(group: ExceptionGroup[errors.ProgressorError]) -> Iterator[errors.ProgressorError]:
-    for error in group.exceptions:
-        if isinstance(error, ExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def _fields(error: errors.ProgressorError) -> Mapping[str, object]:

@@ -1,5 +1,1 @@
-"""Commands that run an engine or ask about one: serve, migrate, config, health, replicas.
-
-``supervisor`` runs several replica processes behind one port; ``hosting`` runs an engine in this
-one.
-"""
+"""Commands that run an engine, here by ``hosting``, or ask about one."""

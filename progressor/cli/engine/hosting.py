@@ -105,7 +105,13 @@ def allocators_trim() -> Callable[[], object]:
 
 
 class Memory:
-    """Releases memory: first by a trim, and if that is not enough, by a full collection."""
+    """Bounds the memory of an engine that runs for months.
+
+    The engine leaves no reference cycles behind a request, so the garbage collector runs rarely.
+    Cycles in libraries, or undiscovered ones, still need it: a full collection runs when memory has
+    grown, or every ten minutes. The allocator keeps freed memory unless it is at the end of a heap,
+    so it is first asked to trim the rest; what it keeps would grow with the largest message.
+    """
 
     def __init__(
         self,
@@ -115,13 +121,9 @@ class Memory:
         trim: Callable[[], object],
         collect: Callable[[], object],
     ) -> None:
-        """Watch the memory of this process.
+        """Watch the memory of this process, of which `resident` returns the bytes.
 
-        Args:
-            clock: For the time between two collections.
-            resident: Returns the resident memory in bytes.
-            trim: Releases free memory; called in a thread.
-            collect: Runs a full garbage collection.
+        `trim`, which releases free memory, is called in a thread; `collect` collects all garbage.
         """
         self._resident, self._trim, self._collect = resident, trim, collect
         self._clock = clock
@@ -130,7 +132,6 @@ class Memory:
         self._is_shrinking = False
 
     async def run(self) -> None:
-        """Check memory every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()

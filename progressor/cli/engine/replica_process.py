@@ -70,9 +70,7 @@ def main() -> int:
     try:
         run_loop(host(config, work=work, open_engine=open_engine, one_of_many=True))
     except (errors.ProgressorError, ExceptionGroup) as error:
-        known = only_ours(error) if isinstance(error, ExceptionGroup) else error
-        if known is None:
-            raise
+        known = only_ours(error)
         code = exit_code_for(known)
         notify(ReplicaFailed(str(known), known.reason, words_of(known), code))
         return code

@@ -1,4 +1,11 @@
-"""The command serve: one replica of the engine, or several behind one port."""
+"""The command serve: one replica of the engine, or several behind one port.
+
+    supervisor              holds the port, runs the embedded PostgreSQL, processes no tasks
+    replica process 1 .. n  a replica with its own id, heartbeat, pools and scanners
+
+A Python process uses one core; n replica processes use n. They share only the database and the
+port, over which the kernel distributes connections, and behave like replicas on several machines.
+"""
 
 import asyncio
 import contextlib
@@ -122,7 +129,13 @@ async def _supervise(config: Config, count: int) -> ExitCode:
 
 
 class Supervisor:
-    """Keeps replica processes running; they share all settings but their names."""
+    """Keeps replica processes running; they share all settings but their names.
+
+    They are fresh interpreters because gRPC's threads do not survive a fork. A signal drains all.
+    One that exits is restarted after a growing delay; until all have served for the first time, an
+    error of one counts as a wrong configuration and ends all. If the supervisor dies, the kernel
+    kills its replica processes, and the guard stops the embedded PostgreSQL.
+    """
 
     def __init__(
         self, config: Config, count: int, *, database: str, leaving: asyncio.Event

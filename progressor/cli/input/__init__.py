@@ -1,4 +1,1 @@
-"""Reads what the user typed: options, values and files. ``options`` makes the client.
-
-Imported by every command; imports ``output``.
-"""
+"""Reads what the user typed: options, values and files. ``options`` makes the client."""

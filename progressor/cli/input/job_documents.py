@@ -1,9 +1,6 @@
-"""Jobs as files: a JSON or TOML document becomes the graph to submit.
+"""Jobs as files, which `JOB_FORMAT` shows: a JSON or TOML document becomes the graph to submit.
 
-`JOB_FORMAT` shows a whole file. Its nodes may be in any order; they are sent in an
-order in which each node follows its predecessors. Errors name the place in the file, for example
-``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of the file``; all are
-`InvalidRequestError`.
+Errors name the place in the file: ``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of …``.
 """
 
 import base64
@@ -131,10 +128,7 @@ class _JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobDocument:
-    """The job of a file; ``job_id`` is "" if the file has none.
-
-    ``graph`` has nodes in the order in which they are sent, ``places`` their places in the file.
-    """
+    """The job of a file, its nodes in the order in which they are sent, with their places in it."""
 
     job_id: str
     graph: Graph
@@ -261,42 +255,25 @@ def _place_of(field: str, places: Sequence[str]) -> str:
 
 
 def deadline_of(value: object) -> Deadline:
-    """Return an instant, or a duration from now, of its text; or of a number of seconds.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    found = _duration_or_none(value)
-    if found is not None:
-        return found
-    try:
+    """Return a duration, as `duration_of` does, or an instant; ValueError: it is neither."""
+    with contextlib.suppress(ValueError):
+        return duration_of(value)
+    with contextlib.suppress(ValueError):
         return instant_of(str(value))
-    except ValueError:
-        forms = "a duration such as 2h or an instant such as 2026-01-31T12:00:00Z"
-        message = f"must be {forms}, got {value!r}"
-        raise ValueError(message) from None
+    forms = "a duration such as 2h or an instant such as 2026-01-31T12:00:00Z"
+    message = f"must be {forms}, got {value!r}"
+    raise ValueError(message)
 
 
 def duration_of(value: object) -> dt.timedelta:
-    """Return a duration of its text, or of a number of seconds.
-
-    Raises:
-        ValueError: It is not a duration.
-    """
-    found = _duration_or_none(value)
-    if found is None:
-        message = f"must be a duration such as 30s, 10m or 2h, got {value!r}"
-        raise ValueError(message)
-    return found
-
-
-def _duration_or_none(value: object) -> dt.timedelta | None:
+    """Return a duration of its text, or of a number of seconds; ValueError: it is neither."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return dt.timedelta(seconds=value)
         found = convert(dt.timedelta, [str(value)])
     except (CycloptsError, ValueError, OverflowError):
-        return None
+        message = f"must be a duration such as 30s, 10m or 2h, got {value!r}"
+        raise ValueError(message) from None
     assert isinstance(found, dt.timedelta), "converted to another type"
     return found
 

@@ -1,6 +1,6 @@
-"""Checks what the user typed, and turns it into the values of a request.
+"""Options that many commands share, and how they become values; a wrong one is named.
 
-A function or method that refuses it raises `InvalidRequestError`, which names the option.
+cyclopts turns each field of a dataclass into an option.
 """
 
 import contextlib
@@ -102,8 +102,6 @@ class PayloadInput:
 
 
 class RequestArguments(TypedDict):
-    """The arguments that all requests of the client share."""
-
     args: bytes
     idempotency_key: str
     context: dict[str, str]
@@ -207,26 +205,18 @@ def _json(option: str, encoded: bytes, kind: type[Item], otherwise: str) -> Item
 
 
 def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
-    """Return metadata unchanged if the SDK can send it.
-
-    Raises:
-        ValueError: It cannot; the message says where.
-    """
+    """Return metadata unchanged; ValueError says where it is what the SDK cannot send."""
     object_to_wire(metadata)
     return metadata
 
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
-    """Return an ISO 8601 instant, in UTC if it names no zone; None for None."""
+    """Return the instant of an option's text; None for None."""
     return None if text is None else parsed(option, instant_of, text)
 
 
 def instant_of(text: str) -> dt.datetime:
-    """Return an ISO 8601 instant in UTC; without a zone, it is taken as UTC.
-
-    Raises:
-        ValueError: It is not an instant, or out of range.
-    """
+    """Return an ISO 8601 instant in UTC, which is also the zone if it names none."""
     try:
         found = dt.datetime.fromisoformat(text)
         return found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
@@ -318,10 +308,6 @@ class EngineOptions:
         check_range("--timeout", self.timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
 
     @property
-    def timeout_duration(self) -> dt.timedelta:
-        return dt.timedelta(seconds=self.timeout)
-
-    @property
     def credentials(self) -> grpc.ChannelCredentials | None:
         """The credentials for TLS; None without TLS."""
         if self.tls_authority is not None:
@@ -358,14 +344,14 @@ IN_DEFAULT_NAMESPACE = NamespaceOptions()
 
 @contextlib.asynccontextmanager
 async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
-    """Return a client of the given engine with payloads as bytes, closed at the end."""
+    """Return a client of the engine, whose payloads are bytes."""
     from progressor.sdk.client.client import Client  # noqa: PLC0415  # version and config need none
 
     client = Client(
         engine.address,
         namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",
         codec=BYTES,
-        timeout=engine.timeout_duration,
+        timeout=engine.timeout,
         credentials=engine.credentials,
         session=False,
         repeats=False,  # The user wants to know at once that the engine is unreachable.
@@ -397,7 +383,6 @@ class Settings:
     """The same as --set log.format=…"""
 
     def flags(self) -> dict[str, str]:
-        """Return the settings given on the command line, by key."""
         named = {
             "database.dsn": self.dsn,
             "database.data_directory": self.data_directory,
@@ -410,7 +395,6 @@ class Settings:
         return pairs("--set", self.set) | given
 
     def load(self) -> Config:
-        """Return the settings from all sources."""
         return load(file=self.config, flags=self.flags())
 
 

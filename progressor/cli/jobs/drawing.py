@@ -110,7 +110,13 @@ def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
-    """Return the layout of a graph; it is the same for the same graph.
+    """Return the layout of a graph, from left to right; it is the same for the same graph.
+
+    Layers, the order in each, rows, and channels, the lines between two layers, are found in turn.
+    A node is placed right of its predecessors. A line that passes a layer has a position in it,
+    like a node. Between two layers, sources with the same targets share a *bus*: a vertical line
+    that theirs enter from the left and leave to the right. Where lines only cross, the horizontal
+    one is interrupted, so that corners and tees show exactly the edges of the graph.
 
     Args:
         predecessors: Those of each node, by their distinct numbers; without cycles.

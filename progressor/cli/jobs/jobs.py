@@ -98,10 +98,10 @@ async def submit(  # options, all named
             show(document, facts(pairs), as_json=options.json)
             return ExitCode.DONE
         if not options.json:
-            return await watch_job(client, called, as_json=False)
+            return await _watch(client, called, as_json=False)
         ended = await client.jobs.wait(called)
         show(await client.jobs.get(called), as_json=True)
-        return code_of(ended)
+        return _code_of(ended)
 
 
 submit.__doc__ = f"{submit.__doc__}\n\n{JOB_FORMAT}"
@@ -120,7 +120,7 @@ async def get(
     async with client_of(options) as client:
         view = await client.jobs.get(job_id, payloads=options.json)
     if mermaid:
-        for line in flowchart(vertices_of(view.nodes)).splitlines():
+        for line in flowchart(_vertices(view.nodes)).splitlines():
             print_line(line)
         return
     show(view, *_people(view), as_json=options.json)
@@ -143,7 +143,8 @@ async def list_jobs(
         )
         jobs, more = await first(limit, listing)
     document = {"jobs": jobs, "more": more}
-    show(document, jobs_table(jobs), *more_note(limit, more=more), as_json=options.json)
+    people = table(_JOBS, jobs) if jobs else "no jobs"
+    show(document, people, *more_note(limit, more=more), as_json=options.json)
 
 
 async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> ExitCode:
@@ -153,7 +154,7 @@ async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESP
     line is a document. If the engine becomes unavailable, it is retried for up to --timeout.
     """
     async with client_of(options) as client:
-        return await watch_job(client, job_id, as_json=options.json)
+        return await _watch(client, job_id, as_json=options.json)
 
 
 async def retry(
@@ -190,20 +191,20 @@ async def cancel(
     """Cancel a job: nodes that have not started are cancelled, running steps finish."""
     async with client_of(options) as client:
         job = await client.jobs.cancel(job_id, cause=reason)
-    show(job, job_facts(job), as_json=options.json)
+    show(job, _job_facts(job), as_json=options.json)
 
 
 def _people(view: JobView) -> list[RenderableType]:
     width = Console().width if sys.stdout.isatty() else PIPE_COLUMNS
-    graph = graph_lines(view.nodes, width=width)
-    return [job_facts(view.job), "", *graph, "", *nodes_table(view.nodes)]
+    graph = drawing(_vertices(view.nodes), width=width)
+    return [_job_facts(view.job), "", *graph, "", *_nodes_table(view.nodes)]
 
 
 def _deadline(text: str | None) -> Deadline | None:
     return None if text is None else parsed("--deadline", deadline_of, text)
 
 
-NODES_SHOWN = 100
+_NODES_SHOWN = 100
 """The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
 
 _STATE_STYLES: Mapping[str, str] = {
@@ -214,7 +215,7 @@ _STATE_STYLES: Mapping[str, str] = {
 }
 
 
-def job_facts(job: Job) -> RenderableType:
+def _job_facts(job: Job) -> RenderableType:
     return facts(
         {
             "job": f"{one_line(job.job_id)} in {job.namespace}",
@@ -233,35 +234,25 @@ def job_facts(job: Job) -> RenderableType:
     )
 
 
-def vertices_of(nodes: Iterable[Node]) -> list[Vertex]:
+def _vertices(nodes: Iterable[Node]) -> list[Vertex]:
     return [Vertex(it.name, it.state, it.after) for it in nodes]
 
 
-def graph_lines(nodes: Sequence[Node], *, width: int) -> list[Text]:
-    return drawing(vertices_of(nodes), width=width)
-
-
-def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
-    """Return a table of nodes, and a note if some are left out."""
+def _nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
     shown = nodes
-    if len(nodes) > NODES_SHOWN:
+    if len(nodes) > _NODES_SHOWN:
         rank = {state: place for place, state in enumerate(LOOKS)}
-        shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:NODES_SHOWN]
+        shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:_NODES_SHOWN]
     left_out = len(nodes) - len(shown)
     note = [Text(f"… {left_out:,} more; --json prints all", style="dim")] if left_out else []
     return [table(_NODES, shown), *note]
-
-
-def jobs_table(jobs: Sequence[Job]) -> RenderableType:
-    return table(_JOBS, jobs) if jobs else "no jobs"
 
 
 def _state_text(state: JobState) -> Text:
     return Text(state, style=_STATE_STYLES.get(state, ""))
 
 
-def node_state_text(node: Node) -> Text:
-    """Return the state of a node with its symbol and colour."""
+def _node_state_text(node: Node) -> Text:
     look = look_of(node.state)
     return Text(f"{look.symbol} {node.state}", style=look.style)
 
@@ -277,7 +268,7 @@ def counts_text(counts: NodeCounts) -> Text:
     return Text("  ").join(found)
 
 
-def why_text(node: Node) -> str:
+def _why_text(node: Node) -> str:
     """Return why a node failed or was skipped, in one line."""
     if node.skipped_because_of:
         return f"because of {shown_name(node.skipped_because_of)}"
@@ -301,12 +292,12 @@ def _since(node: Node) -> dt.datetime | None:
 
 _NODES: Mapping[str, Column[Node]] = {
     "node": lambda it: shown_name(it.name),
-    "status": node_state_text,
+    "status": _node_state_text,
     "at": lambda it: instant_text(_since(it)),
     "took": took_text,
     "process": lambda it: one_line(it.process_id),
     "attempt": lambda it: "" if it.attempt <= 1 else str(it.attempt),
-    "why": why_text,
+    "why": _why_text,
 }
 _JOBS: Mapping[str, Column[Job]] = {
     "job": lambda it: one_line(it.job_id),
@@ -326,7 +317,7 @@ _CODES: Mapping[JobState, ExitCode] = {
 }
 
 
-class JobProgress:
+class _JobProgress:
     """The state of a job after the views received so far."""
 
     def __init__(self, view: JobView) -> None:
@@ -336,52 +327,48 @@ class JobProgress:
     def take(self, view: JobView) -> list[Node]:
         """Apply a view, and return the nodes whose state or attempt it changes."""
         self.job = view.job
-        changed = [it for it in view.nodes if _has_changed(self._nodes.get(it.name), it)]
+        before = {it.name: (it.state, it.attempt) for it in self._nodes.values()}
         self._nodes |= {it.name: it for it in view.nodes}
-        return changed
+        return [it for it in view.nodes if before.get(it.name) != (it.state, it.attempt)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
-        yield job_facts(self.job)
+        yield _job_facts(self.job)
         yield ""
-        yield from graph_lines([*self._nodes.values()], width=options.max_width)
+        yield from drawing(_vertices(self._nodes.values()), width=options.max_width)
 
 
 Show = Callable[[JobView, Sequence[Node], bool], object]
 """Shows a view: the nodes that it changes, and whether it changes the state of the job."""
 
 
-async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
-    """Show a job until it ends, and return its exit code; Ctrl-C does not affect the job.
-
-    Raises:
-        BrokenPipeError: The reader has closed the pipe.
-    """
+async def _watch(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
+    """Show a job until it ends, and return its exit code; Ctrl-C does not affect the job."""
     # Not as part of the watch, which retries: an unavailable engine must be reported at once.
     first = await client.jobs.get(job_id, payloads=False)
-    progress = JobProgress(first)
+    progress = _JobProgress(first)
     if not as_json and sys.stdout.isatty() and not Console().is_dumb_terminal:
         await until_signal(_draw(client, progress))
     else:
         show = _print_document if as_json else _print_lines
         show(first, (), True)  # noqa: FBT003  as for any view
         await _follow(client, progress, show)
-    return code_of(progress.job)
+    return _code_of(progress.job)
 
 
-def code_of(job: Job) -> ExitCode:
+def _code_of(job: Job) -> ExitCode:
     """Return the exit code of an ended job; for a running one, that the watch was interrupted."""
     return _CODES.get(job.state, ExitCode.INTERRUPTED)
 
 
-async def _draw(client: Client, progress: JobProgress) -> None:
+async def _draw(client: Client, progress: _JobProgress) -> None:
     """Refresh the drawing on the terminal; the last one remains there."""
     with Live(progress, console=SafeConsole(highlight=False), auto_refresh=False) as live:
         live.refresh()
         await _follow(client, progress, lambda *_: live.refresh())
 
 
-async def _follow(client: Client, progress: JobProgress, show: Show) -> None:
+async def _follow(client: Client, progress: _JobProgress, show: Show) -> None:
     """Apply and show the changes after `progress`, until the job has ended."""
     job = progress.job
     if job.state.has_ended:
@@ -395,10 +382,6 @@ async def _follow(client: Client, progress: JobProgress, show: Show) -> None:
         raise EngineUnavailableError(
             f"job {job.job_id!r}", "the engine ended the stream of changes"
         )
-
-
-def _has_changed(before: Node | None, node: Node) -> bool:
-    return before is None or (before.state, before.attempt) != (node.state, node.attempt)
 
 
 def _print_document(view: JobView, *_: object) -> None:
@@ -416,12 +399,12 @@ def _print_lines(view: JobView, changed: Sequence[Node], is_new_state: bool) -> 
 
 
 def _print_node(node: Node) -> None:
-    words = f"{node_state_text(node).plain} {shown_name(node.name)}"
+    words = f"{_node_state_text(node).plain} {shown_name(node.name)}"
     words += f", attempt {node.attempt}" if node.attempt > 1 else ""
     took = took_text(node)
     words += f", took {took}" if took else ""
     at = node.ended_at or node.started_at or node.ready_at or node.created_at
-    _print_event(at, words, why_text(node))
+    _print_event(at, words, _why_text(node))
 
 
 def _print_event(at: dt.datetime | None, words: str, why: str) -> None:

@@ -105,14 +105,6 @@ class TimesInput:
         return dataclasses.replace(spec, **changes)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedTarget:
-    """What each run does; ``document`` is the file of its job, if it submits one."""
-
-    target: Target
-    document: JobDocument | None = None
-
-
 @Parameter(name="*", group=_TARGET)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetInput(PayloadInput):
@@ -135,8 +127,8 @@ class TargetInput(PayloadInput):
     metadata: str | None = None
     """The metadata of each process that --start starts, a JSON object."""
 
-    def requested(self, constraints: ConstraintsInput) -> RequestedTarget | None:
-        """Return what each run does; None if no option says so."""
+    def requested(self, constraints: ConstraintsInput) -> tuple[Target | None, JobDocument | None]:
+        """Return what each run does, if an option says so, and the file of the job it submits."""
         kinds = {
             "--start": self.start,
             "--call": self.call is not None,
@@ -150,8 +142,8 @@ class TargetInput(PayloadInput):
         self._check(kind, constraints)
         if self.job is not None:
             document = read_job(self.job)
-            return RequestedTarget(target=self._job(document), document=document)
-        return RequestedTarget(target=self._target(constraints)) if kind else None
+            return self._job(document), document
+        return self._target(constraints) if kind else None, None
 
     def _target(self, constraints: ConstraintsInput) -> Target:
         context, passed = pairs("--context", self.context), constraints.constraints()

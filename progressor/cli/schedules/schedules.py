@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 import zoneinfo
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from cyclopts.types import Int64
@@ -77,12 +77,12 @@ async def create(  # noqa: PLR0913  # groups of options
     options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
 ) -> None:
     """Create a schedule, which first runs at its next instant."""
-    requested = what.requested(constraints)
-    if requested is None:
+    target, job = what.requested(constraints)
+    if target is None:
         raise bad_input("--start", "--start, --call, --notify or --job must be given")
-    spec = times.spec(requested.target)
+    spec = times.spec(target)
     async with client_of(options) as client:
-        with placed(requested.document):
+        with placed(job):
             schedule = await client.schedules.create(schedule_id, spec, paused=paused, note=note)
     _show(schedule, options)
 
@@ -100,15 +100,15 @@ async def update(
 
     Fails without a change if another update comes in between.
     """
-    requested = what.requested(constraints)
-    if requested is None and times == _NO_TIMES:
+    target, job = what.requested(constraints)
+    if target is None and times == _NO_TIMES:
         raise bad_input("--cron", "at least one option must be given")
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=0, last_count=0)
         spec = times.changed(view.schedule.spec)
-        if requested is not None:
-            spec = dataclasses.replace(spec, target=requested.target)
-        with placed(None if requested is None else requested.document):
+        if target is not None:
+            spec = dataclasses.replace(spec, target=target)
+        with placed(job):
             schedule = await client.schedules.update(
                 schedule_id, spec, expected_revision=view.schedule.revision
             )
@@ -141,7 +141,7 @@ async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) ->
     async with client_of(options) as client:
         found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
     document = {"schedules": [*map(schedule_document, found)]}
-    show(document, schedules_table(found), as_json=options.json)
+    show(document, table(_SCHEDULES, found) if found else "no schedules", as_json=options.json)
 
 
 async def print_next(
@@ -202,7 +202,7 @@ async def trigger(
         run = await client.schedules.trigger(
             schedule_id, overlap_policy=_policy(overlap), idempotency_key=idempotency_key
         )
-    show(run, runs_table([run]), as_json=options.json)
+    show(run, table(_RUNS, [run]), as_json=options.json)
     return ExitCode.FAILED if run.state is ScheduleRunState.REFUSED else ExitCode.DONE
 
 
@@ -248,13 +248,20 @@ def _people(view: ScheduleView) -> Iterator[RenderableType]:
     if view.next_runs:
         yield from ("", Text("next", style="bold"), _next(view))
     if view.last_runs:
-        yield from ("", Text("last", style="bold"), runs_table(view.last_runs))
+        yield from ("", Text("last", style="bold"), table(_RUNS, view.last_runs))
 
 
 def _next(view: ScheduleView) -> RenderableType:
-    if view.next_runs:
-        return next_table(view.next_runs, view.schedule.spec.times)
-    return "the schedule is paused" if view.schedule.paused else "no more runs"
+    """Return future runs, with their instants in the schedule's time zone, and their delays."""
+    if not view.next_runs:
+        return "the schedule is paused" if view.schedule.paused else "no more runs"
+    zone = _zone_of(view.schedule.spec.times)
+    columns: Mapping[str, Column[NextRun]] = {
+        "at": lambda it: instant_text(it.instant),
+        f"in {zone}" if zone else "": lambda it: _wall_text(it.instant, zone),
+        "later by": lambda it: _optional_duration(it.due_at - it.instant),
+    }
+    return table(columns, view.next_runs)
 
 
 def _policy(overlap: Overlap | None) -> OverlapPolicy:
@@ -276,7 +283,6 @@ _KINDS: Mapping[type[Target], str] = {
 
 
 def schedule_facts(schedule: Schedule) -> RenderableType:
-    """Return the fields of a schedule."""
     spec = schedule.spec
     return facts(
         {
@@ -298,25 +304,6 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
             "updated": instant_text(schedule.updated_at),
         }
     )
-
-
-def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
-    return table(_SCHEDULES, schedules) if schedules else "no schedules"
-
-
-def next_table(runs: Sequence[NextRun], times: Times) -> RenderableType:
-    """Return future runs, with their instants in the schedule's time zone, and their delays."""
-    zone = _zone_of(times)
-    columns: Mapping[str, Column[NextRun]] = {
-        "at": lambda it: instant_text(it.instant),
-        f"in {zone}" if zone else "": lambda it: _wall_text(it.instant, zone),
-        "later by": lambda it: _optional_duration(it.due_at - it.instant),
-    }
-    return table(columns, runs)
-
-
-def runs_table(runs: Sequence[ScheduleRun]) -> RenderableType:
-    return table(_RUNS, runs)
 
 
 def _times_text(times: Times) -> str:

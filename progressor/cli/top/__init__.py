@@ -1,4 +1,1 @@
-"""The command ``top``: rates, queues and replicas of an engine, refreshed until it is stopped.
-
-``overview`` computes what to show, ``screen`` lays it out.
-"""
+"""The command ``top``: ``overview`` computes what to show, ``screen`` lays it out."""

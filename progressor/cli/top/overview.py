@@ -33,7 +33,6 @@ class Pace:
 
     @classmethod
     def of(cls, rates: Iterable[StepRate] | None) -> "Pace":
-        """Return the sum of `rates`."""
         if rates is None:
             return cls()
         rate = sum(rates, StepRate())
@@ -58,8 +57,6 @@ class NamespaceLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLine:
-    """A replica, in one line."""
-
     replica_id: int
     name: str
     version: str
@@ -152,11 +149,13 @@ def overview_of(activity: Activity, rates: Rates) -> Overview:
             activities.setdefault(each.namespace, []).append(each)
     queues = {queue.namespace: queue for queue in activity.queues}
     lines = [
-        _namespace(
-            name,
-            activities.get(name, ()),
-            queues.get(name),
-            Pace.of([by_namespace.get(name, StepRate())] if rates else None),
+        NamespaceLine(
+            namespace=name,
+            pace=Pace.of([by_namespace.get(name, StepRate())] if rates else None),
+            busy_count=sum(it.busy_count for it in activities.get(name, ())),
+            worker_count=sum(it.worker_count for it in activities.get(name, ())),
+            unreachable_for=_greatest(it.unreachable_for for it in activities.get(name, ())),
+            queue=queues.get(name),
         )
         for name in activities.keys() | queues.keys()
     ]
@@ -177,7 +176,7 @@ def overview_of(activity: Activity, rates: Rates) -> Overview:
         replicas=tuple(
             ReplicaLine(
                 **{name: getattr(it, name) for name in replica_fields},
-                pace=Pace.of(_rates_of(rates, it.replica_id)),
+                pace=Pace.of(rates[it.replica_id].values() if it.replica_id in rates else None),
             )
             for it in activity.replicas
         ),
@@ -185,23 +184,6 @@ def overview_of(activity: Activity, rates: Rates) -> Overview:
         uncounted_namespace_count=activity.uncounted_namespace_count,
         exact_below=activity.exact_below,
     )
-
-
-def _namespace(
-    name: str, activities: Sequence[NamespaceActivity], queue: NamespaceQueue | None, pace: Pace
-) -> NamespaceLine:
-    return NamespaceLine(
-        namespace=name,
-        pace=pace,
-        busy_count=sum(it.busy_count for it in activities),
-        worker_count=sum(it.worker_count for it in activities),
-        unreachable_for=_greatest(it.unreachable_for for it in activities),
-        queue=queue,
-    )
-
-
-def _rates_of(rates: Rates, replica_id: int) -> Iterable[StepRate] | None:
-    return rates[replica_id].values() if replica_id in rates else None
 
 
 def _sum(queues: Sequence[NamespaceQueue]) -> NamespaceQueue:
@@ -220,6 +202,5 @@ def _greatest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
 
 
 def _urgency(line: NamespaceLine) -> tuple[dt.timedelta, float, str]:
-    """Return the sort key of a namespace: its oldest due task first, then its rate."""
     age = None if line.queue is None else line.queue.worker_age
     return -(age or _NO_TIME), -(line.pace.settled_per_second or 0.0), line.namespace

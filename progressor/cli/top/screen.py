@@ -53,10 +53,7 @@ _LEAST = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """An unavailable engine: the reason, and for how long.
-
-    ``since`` is the time of the last answer, by PostgreSQL's clock.
-    """
+    """An unavailable engine: the time of its last answer by PostgreSQL's clock, and why."""
 
     since: dt.datetime
     lasting: dt.timedelta
@@ -66,10 +63,7 @@ class Away:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The overview of the engine at an address, and whether it is unavailable now.
-
-    If it ``is_cut``, it fits the height of the terminal.
-    """
+    """The overview of an engine; if it ``is_cut``, it fits the height of the terminal."""
 
     overview: Overview
     address: str
@@ -102,7 +96,10 @@ class _Listing:
         first, *others = self.columns
         left_out = len(self.items) - rows
         heads = [f"{first} ({left_out:,} more)" if left_out else first, *others]
-        cells = [[_text(of(it)) for of in self.columns.values()] for it in self.items[:rows]]
+        cells = [
+            [Text().append(column(it)) for column in self.columns.values()]
+            for it in self.items[:rows]
+        ]
         widths = [
             max(cell_len(head), *(cell_len(row[place].plain) for row in cells))
             for place, head in enumerate(heads)
@@ -181,7 +178,9 @@ def _head(screen: Screen) -> Iterator[Text]:
     title = Text.assemble(("progressor", "bold"), f" at {screen.address}  ")
     yield title.append(instant_text(overview.read_at), style="dim")
     if screen.away is not None:
-        yield Text(away_text(screen.away), style="bold red")
+        away, lasting = screen.away, age_text(screen.away.lasting)
+        words = f"engine unavailable since {instant_text(away.since)}, for {lasting}"
+        yield Text(f"{words}: {one_line(away.message)}", style="bold red")
     states = {
         "serving": totals.serving_count,
         "draining": totals.draining_count,
@@ -235,12 +234,6 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
         yield found
 
 
-def away_text(away: Away) -> str:
-    """Return a sentence about an unavailable engine."""
-    since = f"engine unavailable since {instant_text(away.since)}, for {age_text(away.lasting)}"
-    return f"{since}: {one_line(away.message)}"
-
-
 def age_text(age: dt.timedelta) -> str:
     """Return a rounded duration as text."""
     seconds = age.total_seconds()
@@ -289,10 +282,6 @@ def _facts(pairs: Mapping[str, str]) -> Text:
 
 def _nonzero(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-
-
-def _text(cell: str | Text) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
 
 
 def _rate(rate: float | None) -> str:

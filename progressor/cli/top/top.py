@@ -1,10 +1,4 @@
-"""The command top: an overview of an engine, refreshed periodically.
-
-    activity ──► Meter (rates) ──► Overview ──► Screen (tables)
-
-It asks one replica, which reports on all. A terminal shows the last overview on the whole screen, a
-pipe gets one after the other.
-"""
+"""The command top: activity ──► Meter (rates) ──► Overview ──► Screen (tables), periodically."""
 
 import asyncio
 import contextlib
@@ -45,8 +39,8 @@ INTERVAL_MAX = dt.timedelta(hours=1)
 EXTRA_INTERVALS_MAX = 5
 """How many more intervals --once waits for a heartbeat of each replica."""
 
-FRAME_TIMEOUT = dt.timedelta(seconds=5)
-"""Timeout of a refresh, so that an unavailable engine shows soon."""
+_FRAME_TIMEOUT_SECONDS = 5.0
+"""Of a refresh, so that an unavailable engine shows soon."""
 
 _KEYBOARD = 0
 """The descriptor of standard input, which may be closed."""
@@ -103,7 +97,7 @@ async def _screens(
 ) -> AsyncIterator[Screen]:
     """Yield an overview each interval; ends only by cancellation or a permanent error."""
     loop = asyncio.get_running_loop()
-    timeout = min(engine.timeout_duration, FRAME_TIMEOUT)
+    timeout = min(engine.timeout, _FRAME_TIMEOUT_SECONDS)
     meter = Meter()
     overview, answered_at = meter.read(first), loop.time()
     yield Screen(overview=overview, address=engine.address)
@@ -129,11 +123,7 @@ async def _screens(
 
 
 async def _print(screens: AsyncIterator[Screen], *, as_json: bool) -> None:
-    """Print one overview after the other.
-
-    Raises:
-        BrokenPipeError: The reader has closed the pipe.
-    """
+    """Print one overview after the other, until the reader closes the pipe."""
     broken: list[BrokenPipeError] = []
 
     async def work() -> None:
