@@ -15,41 +15,69 @@ from progressor.v1 import process_service_pb2, types_pb2
 from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
 NOT_FOUND, STATE = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION
+EXISTS, ABORTED = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.ABORTED
+INVALID, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
+OVERLOADED, TOO_LATE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED
+WHERE = {
+    "namespace": "orders", "process_id": "p", "task_id": "7", "gate": "g", "job_id": "j",
+    "schedule_id": "s", "revision": "5",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("refusal", "code"),
+    ("line", "rpc", "code", "reason", "exit_code", "said"),
     [
-        (Refusal(code=NOT_FOUND, reason="PROCESS_NOT_FOUND"), 3),
-        (Refusal(code=NOT_FOUND, reason="NAMESPACE_NOT_FOUND"), 3),
-        (Refusal(code=STATE, reason="PROCESS_FAILED", metadata={"task_id": "4"}), 4),
-        (Refusal(code=STATE, reason="PROCESS_FINISHED"), 4),
-        (Refusal(code=grpc.StatusCode.ALREADY_EXISTS, reason="PROCESS_ALREADY_EXISTS"), 4),
-        (Refusal(code=grpc.StatusCode.INVALID_ARGUMENT, reason="IDEMPOTENCY_KEY_REUSED"), 4),
-        (Refusal(code=grpc.StatusCode.ABORTED, reason="PROCESS_REMOVED"), 4),
-        (Refusal(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_REQUEST"), 2),
-        (Refusal(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"), 5),
-        (Refusal(code=grpc.StatusCode.UNAVAILABLE, reason="STORAGE_UNAVAILABLE"), 5),
-        (Refusal(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN"), 5),
-        (Refusal(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"), 6),
-        (Refusal(code=STATE, reason="WRONG_AMOUNT", domain="processor"), 7),
-        (Refusal(code=grpc.StatusCode.INTERNAL, reason="INTERNAL"), 1),
+        ("call p", "Call", NOT_FOUND, "PROCESS_NOT_FOUND", 3, "process 'p' does not exist"),
+        ("call p", "Call", NOT_FOUND, "NAMESPACE_NOT_FOUND", 3, "'orders'"),
+        ("call p", "Call", STATE, "PROCESS_FAILED", 4, "process 'p' is in error"),
+        ("call p", "Call", STATE, "PROCESS_FINISHED", 4, "'p'"),
+        ("call p", "Call", EXISTS, "PROCESS_ALREADY_EXISTS", 4, "'p'"),
+        ("call p", "Call", INVALID, "IDEMPOTENCY_KEY_REUSED", 4, ""),
+        ("call p", "Call", ABORTED, "PROCESS_REMOVED", 4, "'p'"),
+        ("call p", "Call", INVALID, "INVALID_REQUEST", 2, ""),
+        ("call p", "Call", OVERLOADED, "OVERLOADED", 5, ""),
+        ("call p", "Call", UNAVAILABLE, "STORAGE_UNAVAILABLE", 5, ""),
+        ("call p", "Call", UNAVAILABLE, "SHUTTING_DOWN", 5, ""),
+        ("call p", "Call", TOO_LATE, "DEADLINE_EXCEEDED", 6, ""),
+        ("call p", "Call", grpc.StatusCode.INTERNAL, "INTERNAL", 1, ""),
+        ("cancel p --task 7", "Cancel", STATE, "TASK_IS_RUNNING", 4, "task 7 of process 'p' is"),
+        ("gate get g", "GetGate", NOT_FOUND, "GATE_NOT_FOUND", 3, "gate 'g' does not exist in"),
+        ("job get j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
+        ("job watch j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
+        ("job cancel j", "CancelJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
+        ("job cancel j", "CancelJob", STATE, "JOB_ENDED", 4, "job 'j'"),
+        ("job retry j", "RetryJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
+        ("job retry j", "RetryJob", STATE, "JOB_NOT_FAILED", 4, "job 'j'"),
+        ("schedule get s", "GetSchedule", NOT_FOUND, "SCHEDULE_NOT_FOUND", 3, "'s'"),
+        ("schedule resume s", "ResumeSchedule", ABORTED, "SCHEDULE_CHANGED", 4, "'s'"),
+        (
+            "schedule create s --cron @daily --start", "CreateSchedule",
+            EXISTS, "SCHEDULE_ALREADY_EXISTS", 4, "'s'",
+        ),
     ],
-)
+)  # fmt: skip
 def test_each_kind_of_error_has_its_exit_code_and_a_json_object_on_stderr(
-    engine: ScriptedEngine, cli: Cli, refusal: Refusal, code: int
-) -> None:
-    engine.answers["Call"] = refusal
+    *, line: str, rpc: str, code: grpc.StatusCode, reason: str, exit_code: int, said: str,
+    engine: ScriptedEngine, cli: Cli,
+) -> None:  # fmt: skip
+    engine.answers[rpc] = Refusal(code=code, reason=reason, metadata=WHERE)
 
-    ended = cli("call", "order-1", "--json")
+    ended = cli(*line.split(), "--json")
 
-    assert ended.code == ended.error["exit_code"] == code
+    assert ended.code == ended.error["exit_code"] == exit_code
+    assert ended.error["reason"] == reason
     assert ended.error["message"]
+    assert said in ended.error["message"]
     assert not ended.out
-    if refusal.domain == "progressor":
-        assert ended.error["reason"] == refusal.reason
-    else:
-        assert ended.error["fields"]["processor_reason"] == refusal.reason
+
+
+def test_a_rejected_call_has_the_processor_s_reason(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Call"] = Refusal(code=STATE, reason="WRONG_AMOUNT", domain="processor")
+
+    ended = cli("call", "p", "--json")
+
+    assert ended.code == ended.error["exit_code"] == 7
+    assert ended.error["fields"]["processor_reason"] == "WRONG_AMOUNT"
 
 
 def test_an_error_for_people_is_a_sentence_its_reason_and_its_fields(
@@ -86,44 +114,106 @@ def test_a_reading_command_does_not_wait_for_an_engine_that_is_away(
     assert json.loads(capfd.readouterr().err)["error"]["reason"] == "ENGINE_UNAVAILABLE"
 
 
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+INSTANT = "must be an instant such as 2026-01-31T12:00:00Z, got "
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("line", "said"),
     [
-        ("call",),
-        ("call", "p", "--bogus"),
-        ("bogus",),
-        ("call", "p", "--args", "{"),
-        ("call", "p", "--args", "1", "--text", "t"),
-        ("call", "p", "--args-file", "/nowhere/at/all"),
-        ("call", "p", "--context", "k"),
-        ("call", "p\udcff"),
-        ("call", "p", "--timeout", "0"),
-        ("call", "p", "--tls-authority", "/nowhere/at/all"),
-        ("start", "p", "--metadata", "[]"),
-        ("start", "p", "--metadata", '{"a": 9007199254740993}'),
-        ("start", "p", "--metadata", '{"a":' * 2000 + "1" + "}" * 2000),
-        ("start", "p", "--metadata", '{"a":' * 600 + "1" + "}" * 600),
-        ("call", "p", "--args", "[" * 50_000 + "]" * 50_000),
-        ("put", "p", "--timer-at", "0001-01-01T00:00:00+05:00"),
-        ("list", "--created-to", "9999-12-31T23:59:59-05:00"),
-        ("trace", "p", "--limit", "0"),
-        ("list", "--created-from", "yesterday"),
-        ("list", "--status", "gone"),
-        ("put", "p", "--timer-after", "1", "--timer-at", "2026-01-31T12:00:00Z"),
-        ("put", "p", "--timer-after", "-1"),
-        ("namespace", "create", "orders"),
-        ("namespace", "create", "orders", "--target", "nowhere"),
-        ("namespace", "update", "orders"),
-        ("namespace", "create", "orders", "--target", "h:1", "--set", "history.x=1"),
+        ("call", "PROCESS_ID requires an argument"),
+        ("call p --bogus", "--bogus"),
+        ("bogus", "bogus"),
+        ("call p --args {", "--args: is not JSON"),
+        ("call p --args 1 --text t", "--args: only one of"),
+        ("call p --args-file /nowhere/at/all", "--args-file: cannot read /nowhere/at/all"),
+        ("call p --context k", "--context: must be KEY=VALUE, got 'k'"),
+        pytest.param("call p\udcff", "argument 2: ", id="no UTF-8"),
+        ("call p --timeout 0", "--timeout: must be from 0.001 to 604,800, got 0"),
+        ("call p --tls-authority /nowhere/at/all", "--tls-authority: cannot read"),
+        ("start p --metadata []", "--metadata: is not a JSON object"),
+        ('start p --metadata {"a":9007199254740993}', "--metadata: a: an integer beyond"),
+        pytest.param(f"start p --metadata {nested(2000)}", "nested too deeply", id="too deep"),
+        pytest.param(f"start p --metadata {nested(600)}", "must not be nested", id="deep"),
+        pytest.param(f"call p --args {nested(50_000)}", "nested too deeply", id="very deep"),
+        ("put p --timer-at 0001-01-01T00:00:00+05:00", f"--timer-at: {INSTANT}"),
+        ("list --created-to 9999-12-31T23:59:59-05:00", f"--created-to: {INSTANT}"),
+        ("list --created-from yesterday", f"--created-from: {INSTANT}'yesterday'"),
+        ("list --status gone", "--status"),
+        ("list --cause gone", "--cause: must be one of "),
+        ("trace p --limit 0", "--limit: must be from 1 to 1,000,000, got 0"),
+        ("job list --limit 0", "--limit: must be from 1 to 1,000,000, got 0"),
+        ("job list --limit 1000001", "--limit: must be from 1 to 1,000,000, got 1000001"),
+        ("put p --timer-after 1 --timer-at 2026-01-31T12:00Z", "--timer-at: only one of"),
+        ("put p --timer-after -1", "--timer-after: must be from 0 to"),
+        ("await p", "--task: one of --task and --idempotency-key must be given"),
+        ("cancel p", "--task: one of --task and --idempotency-key must be given"),
+        ("cancel p --task 1 --idempotency-key k", "--task: one of"),
+        ("call p --gate=", "--gate: must be KEY or KEY=CAPACITY, got ''"),
+        ("call p --gate==1", "--gate: must be KEY or KEY=CAPACITY, got '=1'"),
+        ("call p --gate=a=x", "--gate: must be KEY or KEY=CAPACITY, got 'a=x'"),
+        ("call p --gate=a=-1", "--gate: must be KEY or KEY=CAPACITY, got 'a=-1'"),
+        ("call p --gate=a=9999999999", "--gate: must be KEY or KEY=CAPACITY, got 'a=9999999999'"),
+        ("call p --gate a=1 --gate a", "--gate: must name 'a' only once"),
+        ("call p --order=a", "--order: must be KEY=VERSION, got 'a'"),
+        ("call p --order=a=", "--order: must be KEY=VERSION, got 'a='"),
+        ("call p --order==1", "--order: must be KEY=VERSION, got '=1'"),
+        ("call p --run-at tomorrow", f"--run-at: {INSTANT}'tomorrow'"),
+        ("namespace create orders", "--target"),
+        ("namespace create orders --target nowhere", "processor_targets: must be host:port"),
+        ("namespace create orders --target h:1 --set history.x=1", "history"),
+        ("namespace update orders", "--set: --set or --target must be given"),
+        ("gate set g", "--capacity"),
+        ("schedule create s --cron @daily", "--start: --start, --call, --notify or --job must be"),
+        ("schedule create s --start", "--cron: --cron or --every must be given"),
+        (
+            "schedule create s --start --cron @daily --every 1h",
+            "--every: cannot be combined with --cron",
+        ),
+        (
+            "schedule create s --start --cron @daily --anchor 2026-03-01T12:00:00Z",
+            "--anchor: cannot be combined with --cron",
+        ),
+        ("schedule create s --start --anchor 2026-03-01T12:00:00Z", "--anchor: needs --every"),
+        ("schedule create s --start --every 1h --time-zone UTC", "--time-zone: needs --cron"),
+        (
+            "schedule create s --start --every often",
+            "--every: must be a duration such as 30s, 10m or 2h, got 'often'",
+        ),
+        (
+            "schedule create s --start --cron @daily --start-at soon",
+            f"--start-at: {INSTANT}'soon'",
+        ),
+        ("schedule update s --start --call p", "--call: cannot be combined with --start"),
+        ("schedule update s --call p --metadata {}", "--metadata: needs --start"),
+        ("schedule update s --call p --id-template x", "--id-template: needs --start or --job"),
+        ("schedule update s --job f --args 1", "--args: needs --start or --call or --notify"),
+        ("schedule update s --job f --gate g", "--gate: needs --start"),
+        ("schedule update s --job nowhere.json", "FILE: cannot read nowhere.json"),
+        ("schedule update s --start --args {", "--args: is not JSON"),
+        ("schedule update s", "--cron: at least one option must be given"),
+        ("schedule update s --args 1", "--args: needs --start or --call or --notify"),
+        ("schedule next s --count 101", "--count: must be from 0 to 100, got 101"),
+        ("schedule get s --last -1", "--last: must be from 0 to 100, got -1"),
+        ("schedule backfill s --since 2026-03-01", "--until"),
+        ("schedule backfill s --since x --until 2026-03-01", f"--since: {INSTANT}'x'"),
+        *(
+            (f"top --once --interval {it}", "--interval")
+            for it in ("0s", "0.05s", "2h", "2", "soon", "9999999999999y")
+        ),
     ],
 )
-def test_what_cannot_be_asked_ends_with_2_and_reaches_no_engine(
-    engine: ScriptedEngine, cli: Cli, arguments: tuple[str, ...]
+def test_what_cannot_be_asked_is_named_and_reaches_no_engine(
+    line: str, said: str, engine: ScriptedEngine, cli: Cli
 ) -> None:
-    ended = cli(*arguments)
+    ended = cli(*line.split(" "))
 
     assert ended.code == 2
     assert ended.err.startswith("error: ")
+    assert said in " ".join(ended.err.split())
     assert engine.requests == []
 
 

@@ -14,12 +14,6 @@ from tests.support.api.job_messages import a_job, a_node, a_view, an_error, at, 
 from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 from tests.support.api.terminal import Terminal
 
-NOT_FOUND = Refusal(
-    code=grpc.StatusCode.NOT_FOUND,
-    reason="JOB_NOT_FOUND",
-    metadata={"namespace": "default", "job_id": "j"},
-)
-
 
 def a_mixed_job() -> pb.GetJobResponse:
     """Return a job whose node has failed while another one runs."""
@@ -204,15 +198,6 @@ def test_a_large_job_shows_first_what_says_most(engine: ScriptedEngine, cli: Cli
     assert lines[-1] == "… 101 more; --json prints all"
 
 
-def test_a_job_that_is_not_there_is_not_found(engine: ScriptedEngine, cli: Cli) -> None:
-    engine.answers |= dict.fromkeys(("GetJob", "CancelJob", "RetryJob"), NOT_FOUND)
-
-    ends = [cli("job", command, "j") for command in ("get", "watch", "cancel", "retry")]
-
-    assert [it.code for it in ends] == [3, 3, 3, 3]
-    assert "job 'j' does not exist in namespace 'default'" in ends[0].err
-
-
 def test_jobs_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
     jobs = [a_job("failed", {"failed": 2}, detail="broke\nit", schedule_id="nightly"), a_job()]
     engine.answers["ListJobs"] = pb.ListJobsResponse(jobs=jobs)
@@ -231,12 +216,6 @@ def test_jobs_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
     failed = ["j", "failed", "✗", "2", "failed", *created, "1m30s", "nightly", "broke", "it"]
     assert words[1:] == [failed, ["j", "running", *created]]
     assert ([it["state"] for it in one["jobs"]], one["more"]) == (["failed"], True)
-
-
-@pytest.mark.parametrize("limit", ["0", "1000001"])
-def test_a_limit_has_bounds(limit: str, engine: ScriptedEngine, cli: Cli) -> None:
-    assert cli("job", "list", "--limit", limit).code == 2
-    assert engine.requests == []
 
 
 def test_a_watch_in_a_pipe_prints_each_change_as_a_line(engine: ScriptedEngine, cli: Cli) -> None:
@@ -341,23 +320,3 @@ def test_cancel_gives_its_reason(engine: ScriptedEngine, cli: Cli) -> None:
         namespace="default", job_id="j", reason="not today"
     )
     assert ["state", "cancelled"] in [line.split() for line in ended.out.splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("command", "rpc", "reason", "said"),
-    [
-        ("retry", "RetryJob", "JOB_NOT_FAILED", "job 'j'"),
-        ("cancel", "CancelJob", "JOB_ENDED", "job 'j'"),
-    ],
-)
-def test_a_job_in_another_state_is_left_alone(
-    command: str, rpc: str, reason: str, said: str, engine: ScriptedEngine, cli: Cli
-) -> None:
-    engine.answers[rpc] = Refusal(
-        code=grpc.StatusCode.FAILED_PRECONDITION, reason=reason, metadata={"job_id": "j"}
-    )
-
-    ended = cli("job", command, "j")
-
-    assert ended.code == 4
-    assert said in ended.err

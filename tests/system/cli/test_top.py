@@ -85,16 +85,6 @@ class TestOneLook:
 
         assert cli("top", "--once").code == 1
 
-    @pytest.mark.parametrize("interval", ["0s", "0.05s", "2h", "2", "soon", "9999999999999y"])
-    def test_needs_an_interval_that_can_be(
-        self, engine: ScriptedEngine, cli: Cli, interval: str
-    ) -> None:
-        ended = cli("top", "--once", "--interval", interval)
-
-        assert ended.code == 2
-        assert "--interval" in ended.err
-        assert engine.requests == []
-
 
 @pytest_asyncio.fixture
 async def replica(database: str) -> AsyncIterator[Replica]:
