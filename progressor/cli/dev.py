@@ -17,7 +17,7 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.engine.hosting import host
-from progressor.cli.input.options import DEFAULT_SETTINGS, Settings, bad_input, option
+from progressor.cli.input.options import Settings, bad_input, option
 from progressor.cli.input.signals import forever, run_loop, until_signal
 from progressor.cli.output import ExitCode, SafeConsole, exit_code_for
 from progressor.cli.processes.timeline import timeline
@@ -62,7 +62,7 @@ def dev(
             "word count of a thousand pages; a nightly schedule."
         ),
     ] = "order",
-    settings: Settings = DEFAULT_SETTINGS,
+    settings: Settings = Settings(),
 ) -> None:
     """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
     config = settings.load()

@@ -12,14 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import progressor
-from progressor.cli.input.options import (
-    DEFAULT_SETTINGS,
-    TIMEOUT_MIN,
-    Json,
-    Settings,
-    check_range,
-    option,
-)
+from progressor.cli.input.options import TIMEOUT_MIN, Json, Settings, check_range, option
 from progressor.cli.output import ExitCode, show
 from progressor.settings.config import Config
 from progressor.storage.doctor.environment import checks as environment
@@ -47,7 +40,7 @@ def doctor(
     ] = False,
     timeout: Annotated[float, option("Timeout of one query to PostgreSQL, in seconds.")] = 30.0,
     json: Json = False,
-    settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
+    settings: Annotated[Settings, Parameter(name="*")] = Settings(),
 ) -> ExitCode:
     """Check the database of an engine, and advise on what is wrong.
 

@@ -6,13 +6,7 @@ from typing import Annotated
 from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 
-from progressor.cli.input.options import (
-    IN_DEFAULT_NAMESPACE,
-    PAGE_MAX,
-    NamespaceOptions,
-    client_of,
-    option,
-)
+from progressor.cli.input.options import PAGE_MAX, NamespaceOptions, client_of, option
 from progressor.cli.output import Column, facts, instant_text, one_line, show, table
 from progressor.domain.gates.gate import Gate, GateWaiter
 from progressor.sdk.client.gates import GateView
@@ -51,14 +45,14 @@ _WAITERS: Mapping[str, Column[tuple[int, GateWaiter]]] = {
 }
 
 
-async def list_gates(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def list_gates(*, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Print the gates of a namespace in the order of their keys."""
     async with client_of(options) as client:
         found = [it async for it in client.gates.list(page_size=PAGE_MAX)]
     show({"gates": found}, table(_GATES, found), as_json=options.json)
 
 
-async def get(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def get(gate: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Print a gate, the tasks that hold it, and the tasks that wait for it in their order.
 
     At most 100 of each. A task that needs several gates waits in the queue of a full one.
@@ -74,7 +68,7 @@ async def set_capacity(
     *,
     capacity: Annotated[Int32, option("How many tasks may hold the gate; 0 for none.")],
     revision: Annotated[Int64, option("Change it only at this revision.")] = 0,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Set the capacity of a gate, which is created if it does not exist.
 
@@ -86,7 +80,7 @@ async def set_capacity(
     show(found, _gate(found), as_json=options.json)
 
 
-async def delete(gate: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def delete(gate: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Delete a gate that no task holds or waits for."""
     async with client_of(options) as client:
         await client.gates.delete(gate)

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from rich.console import RenderableType
 
 from progressor.cli.input.options import (
-    DEFAULT_ENGINE,
     PAGE_MAX,
     EngineOptions,
     bad_input,
@@ -49,7 +48,7 @@ _NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
 
 
 async def create(
-    name: str, /, *, target: Targets, settings: Set = (), engine: EngineOptions = DEFAULT_ENGINE
+    name: str, /, *, target: Targets, settings: Set = (), engine: EngineOptions = EngineOptions()
 ) -> None:
     """Create a namespace: processes that share a processor, policies and limits."""
     config = config_from(name, targets=target, texts=settings)
@@ -63,7 +62,7 @@ async def update(
     *,
     target: Targets = (),
     settings: Set = (),
-    engine: EngineOptions = DEFAULT_ENGINE,
+    engine: EngineOptions = EngineOptions(),
 ) -> None:
     """Change the given settings of a namespace; replicas apply them within two seconds.
 
@@ -83,20 +82,20 @@ async def update(
     _show(found, engine)
 
 
-async def get(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+async def get(name: str, /, *, engine: EngineOptions = EngineOptions()) -> None:
     """Print a namespace."""
     async with client_of(engine) as client:
         _show(await client.namespaces.get(name), engine)
 
 
-async def list_namespaces(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+async def list_namespaces(*, engine: EngineOptions = EngineOptions()) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
         found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
     show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
 
 
-async def delete(name: str, /, *, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+async def delete(name: str, /, *, engine: EngineOptions = EngineOptions()) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
         await client.namespaces.delete(name)

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from progressor import errors
-from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
+from progressor.cli.input.options import Json, Settings
 from progressor.cli.output import show
 from progressor.settings.addresses import redact_dsn
 from progressor.storage.postgres import migrations
@@ -14,7 +14,7 @@ from progressor.storage.postgres import migrations
 def migrate(
     *,
     json: Json = False,
-    settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
+    settings: Annotated[Settings, Parameter(name="*")] = Settings(),
 ) -> None:
     """Migrate a database to the schema of this release; repeating it changes nothing.
 

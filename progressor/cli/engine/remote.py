@@ -8,7 +8,6 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from progressor.cli.input.options import (
-    DEFAULT_ENGINE,
     PAGE_MAX,
     EngineOptions,
     bad_input,
@@ -28,7 +27,7 @@ async def health(
     service: Annotated[
         str, option("Check one service, for example progressor.v1.ProcessService.")
     ] = "",
-    engine: EngineOptions = DEFAULT_ENGINE,
+    engine: EngineOptions = EngineOptions(),
 ) -> ExitCode:
     """Check the health of an engine; the exit code is 0 if it is serving, 5 if it is not."""
     credentials = engine.credentials
@@ -70,7 +69,7 @@ async def log_level(
             name="--for",
         ),
     ] = _UNTIL_CHANGED,
-    engine: EngineOptions = DEFAULT_ENGINE,
+    engine: EngineOptions = EngineOptions(),
 ) -> None:
     """Change the log level of the replica at the address, and of no other.
 
@@ -92,7 +91,7 @@ async def log_level(
     show(document, words, as_json=engine.json)
 
 
-async def replicas(*, engine: EngineOptions = DEFAULT_ENGINE) -> None:
+async def replicas(*, engine: EngineOptions = EngineOptions()) -> None:
     """Print the replicas of the engine's database, and those that died within the last hour.
 
     steps and callers are as of the last heartbeat, leases are current; clock is how far the

@@ -31,7 +31,7 @@ from progressor.cli.engine.replica_process import (
     ReplicaListens,
     ReplicaServes,
 )
-from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.input.options import Settings
 from progressor.cli.input.signals import forever, run_loop, signals
 from progressor.cli.output import ExitCode, report_words
 from progressor.engine import engine as app
@@ -44,7 +44,7 @@ from progressor.telemetry.logs.setup import set_up_logs
 _log = logging.getLogger(__name__)
 
 
-def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
+def serve(*, settings: Settings = Settings()) -> ExitCode:
     """Run an engine until SIGTERM or SIGINT drains it; a second signal ends it at once.
 
     Without a DSN it runs an embedded PostgreSQL. While PostgreSQL is unavailable, the engine waits

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import progressor
-from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings, option
+from progressor.cli.input.options import Json, Settings, option
 from progressor.cli.output import Column, show, table
 from progressor.settings import config
 from progressor.settings.decoding import Source, SourceKind
@@ -31,7 +31,7 @@ def show_config(
         bool, option("Print every key with its default and meaning instead.")
     ] = False,
     json: Json = False,
-    settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
+    settings: Annotated[Settings, Parameter(name="*")] = Settings(),
 ) -> None:
     """Print the configuration in force, and the source of each value.
 

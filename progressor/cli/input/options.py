@@ -148,7 +148,7 @@ class ConstraintsInput:
 
     def constraints(self) -> Constraints | None:
         """Return the constraints; None without any of the options."""
-        if self == UNCONSTRAINED:
+        if self == ConstraintsInput():
             return None
         return Constraints(
             run_at=instant("--run-at", self.run_at),
@@ -157,10 +157,6 @@ class ConstraintsInput:
             priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
             hold=self.hold or "task",
         )
-
-
-NO_REQUEST = RequestInput()
-UNCONSTRAINED = ConstraintsInput()
 
 
 @Parameter(name="*", group=Group("History", sort_key=5))
@@ -337,11 +333,6 @@ class Scope(EngineOptions):
     """The namespace of the processes; all namespaces if not given."""
 
 
-DEFAULT_ENGINE = EngineOptions()
-DEFAULT_SCOPE = Scope()
-IN_DEFAULT_NAMESPACE = NamespaceOptions()
-
-
 @contextlib.asynccontextmanager
 async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
     """Return a client of the engine, whose payloads are bytes."""
@@ -396,6 +387,3 @@ class Settings:
 
     def load(self) -> Config:
         return load(file=self.config, flags=self.flags())
-
-
-DEFAULT_SETTINGS = Settings()

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from progressor.cli.input.job_documents import JOB_FORMAT, Deadline, deadline_of, placed, read_job
 from progressor.cli.input.options import (
-    IN_DEFAULT_NAMESPACE,
     PAGE_MAX,
     NamespaceOptions,
     bad_input,
@@ -69,7 +68,7 @@ async def submit(  # options, all named
     wait: Annotated[
         bool, option("Watch the job until it ends; the exit code says how it ended.")
     ] = False,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> ExitCode:
     """Submit a job from a file; return once it is durable."""
     due = _deadline(deadline)
@@ -112,7 +111,7 @@ async def get(
     /,
     *,
     mermaid: Annotated[bool, option("Print only the graph, as a Mermaid flowchart.")] = False,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print a job, its graph and its nodes; with --json, also args and results."""
     if mermaid and options.json:
@@ -131,7 +130,7 @@ async def list_jobs(
     state: Annotated[tuple[State, ...], option("Only in this state; may be repeated.")] = (),
     schedule: Annotated[str, option("Only if submitted by this schedule.")] = "",
     limit: Annotated[int, option("The maximum number of jobs.")] = 100,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print the jobs of a namespace, newest first."""
     check_limit(limit)
@@ -147,7 +146,7 @@ async def list_jobs(
     show(document, people, *more_note(limit, more=more), as_json=options.json)
 
 
-async def watch(job_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> ExitCode:
+async def watch(job_id: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> ExitCode:
     """Watch a job until it ends, for any length of time; the exit code says how it ended.
 
     A terminal shows the graph as it changes. A pipe gets a line for each change; with --json, each
@@ -162,7 +161,7 @@ async def retry(
     /,
     *,
     deadline: DeadlineOption = None,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Retry a failed job from its failed nodes; nodes that are done do not run again.
 
@@ -186,7 +185,7 @@ async def cancel(
     /,
     *,
     reason: Annotated[str, option("The reason, stored with the nodes that end.")] = "",
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Cancel a job: nodes that have not started are cancelled, running steps finish."""
     async with client_of(options) as client:

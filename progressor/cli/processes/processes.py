@@ -8,11 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.input.options import (
-    DEFAULT_SCOPE,
-    IN_DEFAULT_NAMESPACE,
-    NO_REQUEST,
     PAGE_MAX,
-    UNCONSTRAINED,
     ConstraintsInput,
     HistoryInput,
     NamespaceOptions,
@@ -59,8 +55,6 @@ from progressor.sdk.values.processes import (
     WaitCause,
 )
 
-_ALL = HistoryInput()
-
 
 def _why_text(process: Process) -> str:
     """Return why a process waits: its first cause only, or its detail."""
@@ -100,8 +94,8 @@ async def get(
     /,
     *,
     await_init: Annotated[bool, option("Wait until the init task has ended.")] = False,
-    history: HistoryInput = _ALL,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    history: HistoryInput = HistoryInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print a process, its history, its timer, and what its tasks wait for."""
     async with client_of(options) as client:
@@ -109,7 +103,7 @@ async def get(
     show(snapshot, *_people(snapshot), as_json=options.json)
 
 
-async def why(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Explain what a process waits for: first its running or next task, then the tasks behind it.
 
     Prints each unfinished task with the cause of its wait; without such tasks, whether the process
@@ -133,7 +127,7 @@ async def trace(
     /,
     *,
     limit: Annotated[int, option("The maximum number of tasks, from the first.")] = PAGE_MAX,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print the tasks of a process as a timeline, with the events that each recorded."""
     check_limit(limit)
@@ -168,7 +162,7 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     ] = None,
     created_to: Annotated[str | None, option("Only if created before this instant.")] = None,
     limit: Annotated[int, option("The maximum number of processes.")] = 100,
-    scope: Scope = DEFAULT_SCOPE,
+    scope: Scope = Scope(),
 ) -> None:
     """Print the processes of one namespace or all, newest first."""
     check_limit(limit)
@@ -256,9 +250,9 @@ async def start(
     *,
     metadata: Annotated[str | None, option("The metadata of the process, a JSON object.")] = None,
     accept_only: AcceptOnly = False,
-    request: RequestInput = NO_REQUEST,
-    constraints: ConstraintsInput = UNCONSTRAINED,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    request: RequestInput = RequestInput(),
+    constraints: ConstraintsInput = ConstraintsInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Create a process, run its init task and print the processor's answer."""
     async with client_of(options) as client:
@@ -277,9 +271,9 @@ async def call(
     /,
     *,
     accept_only: AcceptOnly = False,
-    request: RequestInput = NO_REQUEST,
-    constraints: ConstraintsInput = UNCONSTRAINED,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    request: RequestInput = RequestInput(),
+    constraints: ConstraintsInput = ConstraintsInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Run a call on a process and print the processor's answer."""
     async with client_of(options) as client:
@@ -296,9 +290,9 @@ async def notify(
     process_id: str,
     /,
     *,
-    request: RequestInput = NO_REQUEST,
-    constraints: ConstraintsInput = UNCONSTRAINED,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    request: RequestInput = RequestInput(),
+    constraints: ConstraintsInput = ConstraintsInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Run a call on a process without waiting for its answer."""
     async with client_of(options) as client:
@@ -313,8 +307,8 @@ async def repair(
     /,
     *,
     accept_only: AcceptOnly = False,
-    request: RequestInput = NO_REQUEST,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    request: RequestInput = RequestInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Ask the processor to repair a broken process, and print its answer."""
     async with client_of(options) as client:
@@ -323,7 +317,7 @@ async def repair(
 
 
 async def simple_repair(
-    process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE
+    process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()
 ) -> None:
     """Repair a broken process without its processor; if a timer broke it, the timer runs again."""
     async with client_of(options) as client:
@@ -338,7 +332,7 @@ async def await_task(
     *,
     task: TaskId = None,
     idempotency_key: RequestKey = None,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Wait for a task; print its answer and exit as its request would have."""
     _check_task(task, idempotency_key)
@@ -353,7 +347,7 @@ async def cancel(
     *,
     task: TaskId = None,
     idempotency_key: RequestKey = None,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Cancel a task that is waiting or available; callers that wait for it get an error.
 
@@ -389,7 +383,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     ] = None,
     result: Annotated[str | None, option("The result that it finished with, JSON.")] = None,
     idempotency_key: Annotated[str, option("Makes the request safe to repeat.")] = "",
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Import a process in a given state, without its processor."""
     async with client_of(options) as client:
@@ -409,7 +403,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     show(accepted, words, as_json=options.json)
 
 
-async def remove(process_id: str, /, *, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def remove(process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Delete a process in any status with all its data."""
     async with client_of(options) as client:
         await client.remove(process_id)

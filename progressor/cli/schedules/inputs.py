@@ -9,7 +9,6 @@ from cyclopts import Group, Parameter
 
 from progressor.cli.input.job_documents import JobDocument, duration_of, read_job
 from progressor.cli.input.options import (
-    UNCONSTRAINED,
     ConstraintsInput,
     PayloadInput,
     bad_input,
@@ -177,7 +176,7 @@ class TargetInput(PayloadInput):
         given = {
             "--args": (payload, tasks),
             "--context": (bool(self.context), tasks),
-            "--gate": (constraints != UNCONSTRAINED, tasks),
+            "--gate": (constraints != ConstraintsInput(), tasks),
             "--metadata": (self.metadata is not None, ("--start",)),
             "--id-template": (self.id_template is not None, ("--start", "--job")),
         }

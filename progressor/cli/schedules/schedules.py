@@ -12,9 +12,7 @@ from rich.text import Text
 
 from progressor.cli.input.job_documents import placed
 from progressor.cli.input.options import (
-    IN_DEFAULT_NAMESPACE,
     PAGE_MAX,
-    UNCONSTRAINED,
     ConstraintsInput,
     NamespaceOptions,
     bad_input,
@@ -55,8 +53,6 @@ from progressor.sdk.client.schedules import (
 from progressor.sdk.codec.wire import timedelta_of
 
 _RUNS_MAX = 100
-_NO_TIMES = TimesInput()
-_NO_TARGET = TargetInput()
 
 Note = Annotated[str, option("A note, shown with the schedule.")]
 Revision = Annotated[Int64, option("Change it only at this revision.")]
@@ -71,10 +67,10 @@ async def create(  # noqa: PLR0913  # groups of options
     *,
     paused: Annotated[bool, option("Create it paused: no runs until it is resumed.")] = False,
     note: Note = "",
-    times: TimesInput = _NO_TIMES,
-    what: TargetInput = _NO_TARGET,
-    constraints: ConstraintsInput = UNCONSTRAINED,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    times: TimesInput = TimesInput(),
+    what: TargetInput = TargetInput(),
+    constraints: ConstraintsInput = ConstraintsInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Create a schedule, which first runs at its next instant."""
     target, job = what.requested(constraints)
@@ -91,17 +87,17 @@ async def update(
     schedule_id: str,
     /,
     *,
-    times: TimesInput = _NO_TIMES,
-    what: TargetInput = _NO_TARGET,
-    constraints: ConstraintsInput = UNCONSTRAINED,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    times: TimesInput = TimesInput(),
+    what: TargetInput = TargetInput(),
+    constraints: ConstraintsInput = ConstraintsInput(),
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Change the given settings of a schedule; what its runs do is replaced as a whole.
 
     Fails without a change if another update comes in between.
     """
     target, job = what.requested(constraints)
-    if target is None and times == _NO_TIMES:
+    if target is None and times == TimesInput():
         raise bad_input("--cron", "at least one option must be given")
     async with client_of(options) as client:
         view = await client.schedules.get(schedule_id, next_count=0, last_count=0)
@@ -121,7 +117,7 @@ async def get(
     *,
     next: Annotated[int, option("The number of future runs, at most 100.")] = 5,  # noqa: A002  # the option's name
     last: Annotated[int, option("The number of past runs, at most 100.")] = 10,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print a schedule, its next runs, and the outcome of the last ones."""
     check_range("--next", next, 0, _RUNS_MAX)
@@ -136,7 +132,7 @@ async def get(
     show(document, *_people(view), as_json=options.json)
 
 
-async def list_schedules(*, options: NamespaceOptions = IN_DEFAULT_NAMESPACE) -> None:
+async def list_schedules(*, options: NamespaceOptions = NamespaceOptions()) -> None:
     """Print the schedules of a namespace in the order of their ids."""
     async with client_of(options) as client:
         found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
@@ -149,7 +145,7 @@ async def print_next(
     /,
     *,
     count: Annotated[int, option("The number of runs, at most 100.")] = 10,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Print the next runs of a schedule, also in its time zone."""
     check_range("--count", count, 0, _RUNS_MAX)
@@ -164,7 +160,7 @@ async def pause(
     *,
     note: Note = "",
     revision: Revision = 0,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Pause a schedule until it is resumed; started work continues."""
     async with client_of(options) as client:
@@ -178,7 +174,7 @@ async def resume(
     *,
     note: Note = "",
     revision: Revision = 0,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Resume a paused schedule from its next instant on.
 
@@ -195,7 +191,7 @@ async def trigger(
     *,
     overlap: OverlapOption = None,
     idempotency_key: Annotated[str, option("Makes it safe to repeat: one run per key.")] = "",
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> ExitCode:
     """Run a schedule now, even if it is paused, and print the outcome."""
     async with client_of(options) as client:
@@ -213,7 +209,7 @@ async def backfill(
     since: Annotated[str, option("The start of the period, included.")],
     until: Annotated[str, option("The end of the period, excluded; must be in the past.")],
     overlap: OverlapOption = None,
-    options: NamespaceOptions = IN_DEFAULT_NAMESPACE,
+    options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Run the instants of a past period that have not run yet.
 
@@ -231,7 +227,7 @@ async def backfill(
 
 
 async def delete(
-    schedule_id: str, /, *, revision: Revision = 0, options: NamespaceOptions = IN_DEFAULT_NAMESPACE
+    schedule_id: str, /, *, revision: Revision = 0, options: NamespaceOptions = NamespaceOptions()
 ) -> None:
     """Delete a schedule and the record of its runs; started work continues."""
     async with client_of(options) as client:

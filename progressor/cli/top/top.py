@@ -17,14 +17,7 @@ from rich.console import Console
 from rich.live import Live
 
 from progressor import errors
-from progressor.cli.input.options import (
-    DEFAULT_ENGINE,
-    EngineOptions,
-    bad_input,
-    client_of,
-    duration,
-    option,
-)
+from progressor.cli.input.options import EngineOptions, bad_input, client_of, duration, option
 from progressor.cli.input.signals import until_left, until_signal
 from progressor.cli.output import PIPE_COLUMNS, ExitCode, SafeConsole, exit_code_for, render, show
 from progressor.cli.top.overview import Meter, Overview
@@ -55,7 +48,7 @@ async def top(
         dt.timedelta, duration("The time between two refreshes, as in 0.5s or 1m.", shown="2s")
     ] = INTERVAL,
     once: Annotated[bool, option("Print one overview after one interval, and exit.")] = False,
-    engine: EngineOptions = DEFAULT_ENGINE,
+    engine: EngineOptions = EngineOptions(),
 ) -> None:
     """Watch rates, queues, processors and replicas, until Ctrl-C or q.
 
