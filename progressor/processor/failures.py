@@ -8,6 +8,7 @@ CANCELLED                      PROCESSOR_UNAVAILABLE    yes        the other sid
 DEADLINE_EXCEEDED              STEP_TIMEOUT             yes        the step ran past its timeout
 RESOURCE_EXHAUSTED, too large  MESSAGE_TOO_LARGE        no         it will be as large next time
 RESOURCE_EXHAUSTED, ABORTED    the code's name *        yes        the processor asks for patience
+UNKNOWN                        the code's name *        yes        an exception in a handler
 UNIMPLEMENTED                  PROCESSOR_UNAVAILABLE    yes        not served at this target
 UNAUTHENTICATED                PROCESSOR_UNAVAILABLE    yes        this engine is not accepted there
 any other                      the code's name *        no         the processor means it
@@ -54,7 +55,9 @@ REASON_BYTES_MAX = 256
 RETRY_AFTER_MAX = dt.timedelta(days=30)
 """How long a processor may ask not to be asked again."""
 
-RETRYABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED})
+RETRYABLE_CODES = frozenset(
+    {code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED, code_pb2.UNKNOWN}
+)
 """Codes with which a processor says that another attempt may help."""
 
 _MISCONFIGURED_TEXTS: Mapping[int, str] = {

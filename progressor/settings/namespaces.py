@@ -33,11 +33,11 @@ Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]
 class RetryTable:
     """A retry policy as a table."""
 
-    initial_interval: Interval = setting(dt.timedelta(milliseconds=100), "wait before attempt 2")
+    initial_interval: Interval = setting(dt.timedelta(milliseconds=200), "wait before attempt 2")
     coefficient: Annotated[float, Meta(ge=1, le=1000)] = setting(2.0, "growth of each further wait")
     interval_max: Interval = setting(dt.timedelta(seconds=30), "longest wait")
     jitter: Annotated[float, Meta(ge=0, le=1)] = setting(0.2, "random share of a wait")
-    attempts_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(8, "attempts in all")
+    attempts_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(10, "attempts in all")
     elapsed_max: Interval | None = setting(
         None, "time after the first attempt, when retries end; empty: no limit"
     )

@@ -75,10 +75,10 @@ class RetryPolicy(_message.Message):
     jitter: _builtins.float
     """The random share of a wait, 0 .. 1 [0.2]. Absent: the default. 0: none."""
     attempts_max: _builtins.int
-    """The number of attempts, 1 .. 1,000,000 [8]. 1: no retries."""
+    """The number of attempts, 1 .. 1,000,000 [10]. 1: no retries."""
     @_builtins.property
     def initial_interval(self) -> _duration_pb2.Duration:
-        """The wait before attempt 2 [100 ms]."""
+        """The wait before attempt 2 [200 ms]."""
 
     @_builtins.property
     def interval_max(self) -> _duration_pb2.Duration:

@@ -542,9 +542,9 @@ class Failure(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """google.rpc.Code, 1 .. 16. 0: UNKNOWN. UNAVAILABLE (14), RESOURCE_EXHAUSTED (8) and ABORTED (10)
-    are retried by the namespace's policy; UNIMPLEMENTED (12) and UNAUTHENTICATED (16) count as an
-    unreachable processor; any other breaks the process.
+    """google.rpc.Code, 1 .. 16. 0: UNKNOWN. UNKNOWN (2) and ABORTED (10) are retried by the
+    namespace's policy, as are UNAVAILABLE (14) and RESOURCE_EXHAUSTED (8); UNIMPLEMENTED (12) and
+    UNAUTHENTICATED (16) count as an unreachable processor; any other breaks the process.
     """
     message: _builtins.str
     reason: _builtins.str

@@ -21,11 +21,11 @@ class RetryPolicy:
     attempts; 1: never retried. ``elapsed_max`` counts from the first attempt; None: no limit.
     """
 
-    initial_interval: dt.timedelta = dt.timedelta(milliseconds=100)
+    initial_interval: dt.timedelta = dt.timedelta(milliseconds=200)
     coefficient: float = 2.0
     interval_max: dt.timedelta = dt.timedelta(seconds=30)
     jitter: float = 0.2
-    attempts_max: int = 8
+    attempts_max: int = 10
     elapsed_max: dt.timedelta | None = None
     non_retryable_reasons: tuple[str, ...] = ()
 

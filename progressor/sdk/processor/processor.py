@@ -69,7 +69,8 @@ class Processor(Generic[State]):
     A handler takes a `Step` and returns the response; None: no response. It is ``async def``, or a
     plain function, which runs in a thread and may block; if it returns a coroutine, that is
     awaited. A handler raises `Reject`, `Fail` or `Retry` to end the step in another way. Any other
-    exception is logged and breaks the process.
+    exception is logged, and the step is tried again by the namespace's retry policy; when the
+    attempts are used up, the process breaks.
 
     When the engine gives a step up, an async handler is cancelled. A plain handler runs to its end,
     and its answer is discarded. Until then, other attempts of its process are refused with ABORTED

@@ -43,9 +43,7 @@ _ANSWER_BYTES_MAX = MESSAGE_BYTES_MAX - 64
 _CROSSING_SECONDS = 1.0
 """How long an idle stream stays open after the drain was announced, for steps on their way."""
 
-_CANCELLED = failure(
-    grpc.StatusCode.UNAVAILABLE, "the handler was cancelled", ""
-).SerializeToString()
+_CANCELLED = failure(grpc.StatusCode.ABORTED, "the handler was cancelled", "").SerializeToString()
 _UNREADABLE = failure(
     grpc.StatusCode.INTERNAL, "the request is not a ProcessRequest", "INVALID_REQUEST"
 ).SerializeToString()

@@ -114,7 +114,7 @@ class Retry(Verdict):
 
     def to_wire(self) -> pb.ProcessResponse:
         """Return it as the answer of the processor."""
-        response = failure(grpc.StatusCode.UNAVAILABLE, self.message, self.reason)
+        response = failure(grpc.StatusCode.ABORTED, self.message, self.reason)
         if self._wait is not None:
             response.failure.retry_after.CopyFrom(duration_to_wire(self._wait))
         return response

@@ -58,7 +58,7 @@ TIMERS_MAX = 10_000
 
 
 _CODES = {status_number(it): it for it in grpc.StatusCode}
-_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED")
+_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN")
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 """Called after each change of a process, with the nodes that its step starts; None: none."""

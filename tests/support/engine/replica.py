@@ -256,7 +256,7 @@ def broken(message: str = "it broke") -> Answer:
 
 def unavailable(message: str = "not now") -> Answer:
     """Return the step that fails in a way that is retried."""
-    return fail(code_pb2.UNAVAILABLE, reason="NOT_NOW", message=message)
+    return fail(code_pb2.ABORTED, reason="NOT_NOW", message=message)
 
 
 async def refusal(request: Awaitable[object]) -> Status:

@@ -21,6 +21,7 @@ from progressor.sdk import (
     JobFailedError,
     JobState,
     Processor,
+    RetryPolicy,
     ScheduleRunState,
     Step,
     SyncClient,
@@ -40,14 +41,14 @@ _numbers = itertools.count(1)
 
 @contextlib.asynccontextmanager
 async def playing(
-    replica: Replica, processor: Processor[Any], tmp_path: Path
+    replica: Replica, processor: Processor[Any], tmp_path: Path, **options: Any
 ) -> AsyncIterator[Client]:
     """Serve a processor in a namespace of its own, and return a client for it."""
     name = f"{processor.name}-{next(_numbers)}"
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         processor.running(f"unix:{tmp_path}/processor.sock") as target,
-        replica.namespace(name, target) as client,
+        replica.namespace(name, target, **options) as client,
     ):
         yield client
 
@@ -120,7 +121,8 @@ async def test_the_blocking_client_waits_and_hears_of_failures(
         assert [it.job.state for it in client.jobs.watch("j")][-1] is JobState.FAILED
         return raised.value.job.detail
 
-    async with playing(replica, counting(), tmp_path) as client:
+    once = RetryPolicy(attempts_max=1)
+    async with playing(replica, counting(), tmp_path, retry_policy=once) as client:
         with SyncClient(replica.address, namespace=client.namespace) as blocking:
             detail = await asyncio.to_thread(ask, blocking)
 

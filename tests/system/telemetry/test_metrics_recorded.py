@@ -196,7 +196,7 @@ FIRST: Mapping[str, Mapping[Labels, float]] = {
         ("call", "break"): 1, ("timeout", "finish"): 1,
     },
     "processor_errors": {
-        ("call", "UNAVAILABLE", "false"): 1, ("call", "INTERNAL", "false"): 1,
+        ("call", "ABORTED", "false"): 1, ("call", "INTERNAL", "false"): 1,
         ("call", "NOT_FOUND", "true"): 1,
     },
 }  # fmt: skip

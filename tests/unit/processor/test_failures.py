@@ -35,7 +35,7 @@ ERROR_INFO = error_details_pb2.ErrorInfo(reason="QUOTA", domain="shop")
 NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
-PATIENT = {"RESOURCE_EXHAUSTED", "ABORTED"}
+PATIENT = {"RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN"}
 ENGINES = {
     "CANCELLED": "PROCESSOR_UNAVAILABLE",
     "DEADLINE_EXCEEDED": "STEP_TIMEOUT",

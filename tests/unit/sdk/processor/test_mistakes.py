@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 import pytest
+from google.rpc import code_pb2
 
 from progressor.sdk import (
     BYTES,
@@ -510,6 +511,7 @@ async def test_a_verdict_of_wrong_types_names_them(verdict: Any, words: str) -> 
 def test_a_retry_after_an_instant_that_has_passed_is_asked_for_at_once(after: Any) -> None:
     failure = Retry("busy", after=after).to_wire().failure
 
+    assert failure.code == code_pb2.ABORTED
     assert failure.HasField("retry_after")
     assert failure.retry_after.ToTimedelta() == dt.timedelta(0)
 

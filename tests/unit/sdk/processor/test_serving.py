@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the class is in the stub file only
 
 SERVICE = "progressor.v1.ProcessorService"
 STREAM = f"/{SERVICE}/ProcessStream"
-UNKNOWN, INTERNAL, UNAVAILABLE, OUT_OF_RANGE = 2, 13, 14, 11
+UNKNOWN, ABORTED, INTERNAL, OUT_OF_RANGE = 2, 10, 13, 11
 
 
 class Orders:
@@ -170,7 +170,7 @@ async def test_what_one_step_does_wrong_is_told_in_its_own_answer() -> None:
     assert told == {
         1: (INTERNAL, "INVALID_REQUEST"),
         2: (UNKNOWN, "ValueError"),
-        3: (UNAVAILABLE, ""),
+        3: (ABORTED, ""),
         4: (OUT_OF_RANGE, "MESSAGE_TOO_LARGE"),
         5: (0, ""),
     }
