@@ -241,13 +241,23 @@ class ProcessFailedError(StepFailedError):
 
 
 class ProcessIsRunningError(StateError):
-    """A repair of a process that is not in error, or is being repaired."""
+    """A retry or repair of a process that is not in error, or whose recovery is under way."""
 
     reason = "PROCESS_IS_RUNNING"
 
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
         super().__init__(f"process {process_id!r} is not waiting for a repair")
+
+
+class NothingToRetryError(StateError):
+    """A retry of a process that is in error although no task broke it: repair it instead."""
+
+    reason = "NOTHING_TO_RETRY"
+
+    def __init__(self, process_id: str) -> None:
+        self.process_id = process_id
+        super().__init__(f"process {process_id!r} was not broken by a task: repair it")
 
 
 class ProcessFinishedError(StateError):

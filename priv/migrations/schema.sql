@@ -144,6 +144,19 @@ CREATE TABLE progressor.gates (
     autovacuum_vacuum_cost_delay=0
 );
 
+CREATE TABLE progressor.held (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    due_at timestamp with time zone,
+    attempt integer NOT NULL,
+    held_at timestamp with time zone NOT NULL,
+    CONSTRAINT held_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
+    CONSTRAINT timers_keep_their_instant CHECK (((due_at IS NOT NULL) OR (task_type <> ALL (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]))))
+);
+
 CREATE TABLE progressor.job_nodes (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -508,6 +521,7 @@ CREATE TABLE progressor.tasks (
     constraints json,
     spent_us bigint[],
     replica_id bigint,
+    is_acknowledged boolean NOT NULL DEFAULT false,
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
@@ -552,6 +566,8 @@ CREATE INDEX gated_inits ON progressor.gated USING btree (namespace, state_since
 CREATE INDEX gated_timers ON progressor.gated USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 
 CREATE INDEX gates_lowered ON progressor.gates USING btree (lowered_at) WHERE (lowered_at IS NOT NULL);
+
+CREATE INDEX held_by_age ON progressor.held USING btree (namespace, held_at);
 
 CREATE INDEX job_nodes_ready ON progressor.job_nodes USING btree (slot, namespace, process_id, gated, ordinal) WHERE queued;
 

@@ -99,6 +99,7 @@ _COMMANDS = {
         ("call", "processes.processes:call", "Run a call on a process."),
         ("notify", "processes.processes:notify", "Run a call without waiting for its answer."),
         ("repair", "processes.processes:repair", "Repair a broken process by its processor."),
+        ("retry", "processes.processes:retry", "Run the task that broke a process again."),
         ("simple-repair", "processes.processes:simple_repair", "Repair it without its processor."),
         ("await", "processes.processes:await_task", "Wait for a task."),
         ("cancel", "processes.processes:cancel", "Cancel a waiting task."),

@@ -18,7 +18,7 @@ from progressor.cli.input.options import (
 )
 from progressor.cli.output import Column, facts, instant_text, plain, show, table
 from progressor.domain.processes.policy import RetryPolicy
-from progressor.sdk.values.namespaces import NamespaceConfig, ZombiePolicy
+from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
 from progressor.settings.decoding import Given
 from progressor.settings.namespaces import decode_namespace
 
@@ -132,6 +132,7 @@ def config_from(
     }
     fields |= {
         "retry_policies": {str(key): policy for key, policy in found.retry_policies.items()},
+        "on_error": OnError(found.on_error.value),
         "zombie_policy": ZombiePolicy(found.zombie_policy.value),
         "history_last": found.history_kept,
         "revision": base.revision if base else 0,

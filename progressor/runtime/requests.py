@@ -121,13 +121,13 @@ class Requests:
                 deadline.cancel()
             self.replies.forget(task_id, waiting.result)
 
-    async def simple_repair(self, key: ProcessKey) -> int | None:
+    async def recover(self, key: ProcessKey, *, retries: bool) -> int | None:
         await self.namespaces.lookup(key.namespace)
-        repaired, effects = await self.processes.simple_repair(key)
+        recovery, effects = await self.processes.recover(key, retries=retries)
         self.effects.apply(effects)
-        if repaired.verdict is not Verdict.ACCEPTED:
-            raise _refusal(key, None, Admission(verdict=repaired.verdict))
-        return repaired.task_id
+        if recovery.verdict is not Verdict.ACCEPTED:
+            raise _refusal(key, None, Admission(verdict=recovery.verdict))
+        return recovery.task_id
 
     async def put(self, process: Import) -> Receipt:
         """Import a process; its timer is due from then on."""
@@ -323,6 +323,7 @@ def _refusal(
         Verdict.PROCESS_NOT_FOUND: errors.ProcessNotFoundError(namespace, process_id),
         Verdict.PROCESS_ALREADY_EXISTS: errors.ProcessAlreadyExistsError(namespace, process_id),
         Verdict.PROCESS_IS_RUNNING: errors.ProcessIsRunningError(process_id),
+        Verdict.NOTHING_TO_RETRY: errors.NothingToRetryError(process_id),
         Verdict.PROCESS_FINISHED: errors.ProcessFinishedError(process_id),
         Verdict.EVENT_NOT_FOUND: errors.EventNotFoundError(process_id, after),
         Verdict.GATE_NOT_FOUND: errors.GateNotFoundError(gate_namespace, admission.gate or ""),

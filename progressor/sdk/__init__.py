@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         OverloadedError as OverloadedError,
         ProcessAlreadyExistsError as ProcessAlreadyExistsError,
         ProcessFailedError as ProcessFailedError, ProcessFinishedError as ProcessFinishedError,
-        ProcessIsRunningError as ProcessIsRunningError,
+        NothingToRetryError as NothingToRetryError, ProcessIsRunningError as ProcessIsRunningError,
         ProcessNotFoundError as ProcessNotFoundError,
         ProcessRemovedError as ProcessRemovedError, ProgressorError as ProgressorError,
         RejectedError as RejectedError, RepairFailedError as RepairFailedError,
@@ -138,15 +138,16 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NodeOutcome as NodeOutcome, NodeState as NodeState,
     )
     from progressor.sdk.values.namespaces import (
-        NamespaceConfig as NamespaceConfig, ZombiePolicy as ZombiePolicy,
+        NamespaceConfig as NamespaceConfig, OnError as OnError, ZombiePolicy as ZombiePolicy,
     )
     from progressor.sdk.values.processes import (
         Event as Event, GateWait as GateWait, NewEvent as NewEvent, NewTimer as NewTimer,
         OrderWait as OrderWait,
         Process as Process, ProcessStatus as ProcessStatus, Receipt as Receipt, Reply as Reply,
-        SimpleRepaired as SimpleRepaired, Snapshot as Snapshot, TaskError as TaskError,
-        TaskReply as TaskReply, TaskStatus as TaskStatus, TaskTrace as TaskTrace,
-        TaskType as TaskType, Timer as Timer, Trace as Trace, Wait as Wait, WaitCause as WaitCause,
+        Retried as Retried, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
+        TaskError as TaskError, TaskReply as TaskReply, TaskStatus as TaskStatus,
+        TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
+        Wait as Wait, WaitCause as WaitCause,
     )
     # fmt: on
 
@@ -162,10 +163,10 @@ _MODULES = {
         GateNotFoundError IdempotencyKeyReusedError InvalidRequestError NamespaceAlreadyExistsError
         NamespaceChangedError NamespaceNotEmptyError NamespaceNotFoundError NotFoundError
         OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
-        ProcessIsRunningError ProcessNotFoundError ProcessRemovedError ProgressorError RejectedError
-        RepairFailedError ReplicaStoppedError RequestError ShuttingDownError StateError
-        StepFailedError StorageUnavailableError TaskCancelledError TaskFailedError TaskHasEndedError
-        TaskIsRunningError TaskNotFoundError
+        NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError
+        ProgressorError RejectedError RepairFailedError ReplicaStoppedError RequestError
+        ShuttingDownError StateError StepFailedError StorageUnavailableError TaskCancelledError
+        TaskFailedError TaskHasEndedError TaskIsRunningError TaskNotFoundError
     """,
     "progressor.job_errors": """
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError
@@ -197,11 +198,11 @@ _MODULES = {
     "progressor.sdk.values.jobs": """
         Job JobCancelledError JobFailedError JobRetried JobState JobView Node NodeOutcome NodeState
     """,
-    "progressor.sdk.values.namespaces": "NamespaceConfig ZombiePolicy",
+    "progressor.sdk.values.namespaces": "NamespaceConfig OnError ZombiePolicy",
     "progressor.sdk.values.processes": """
         Event GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply
-        SimpleRepaired Snapshot TaskError TaskReply TaskStatus TaskTrace TaskType Timer Trace Wait
-        WaitCause
+        Retried SimpleRepaired Snapshot TaskError TaskReply TaskStatus TaskTrace TaskType Timer
+        Trace Wait WaitCause
     """,
 }
 """The public names by the module that defines them."""

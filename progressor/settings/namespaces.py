@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from progressor import errors
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings.addresses import check_address
 from progressor.settings.decoding import Given, decode, found_setting, given_table, keys_of, setting
@@ -66,6 +66,9 @@ class NamespaceTable:
         False,  # noqa: FBT003 - the default of a key
         "a call that has used up its attempts leaves its process unchanged",
     )
+    on_error: Literal["hold", "cancel"] = setting(
+        "hold", "what becomes of what waits on a process that breaks"
+    )
     zombie_policy: Literal["retry", "fail"] = setting(
         "retry", "what becomes of steps whose replica is lost"
     )
@@ -114,6 +117,7 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     fields |= {
         "retry_policy": table.retry_policy.policy(),
         "retry_policies": {TaskType(key): it.policy() for key, it in table.retry_policies.items()},
+        "on_error": OnError(table.on_error),
         "zombie_policy": ZombiePolicy(table.zombie_policy),
         "history_mode": HistoryMode.LAST if is_last else HistoryMode(history),
         "history_last": history if is_last else 0,

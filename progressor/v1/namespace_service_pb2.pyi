@@ -55,6 +55,34 @@ ZOMBIE_POLICY_FAIL: ZombiePolicy.ValueType  # 2
 """The task fails and breaks its process with detail "zombie detected"."""
 Global___ZombiePolicy: _TypeAlias = ZombiePolicy  # noqa: Y015
 
+class _OnError:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnErrorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnError.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_ERROR_UNSPECIFIED: _OnError.ValueType  # 0
+    """In create: hold. In a masked update: hold."""
+    ON_ERROR_HOLD: _OnError.ValueType  # 1
+    """Timers, notifies and every request that was only accepted are held until the process comes back.
+    Requests whose callers wait are cancelled with PROCESS_FAILED, and their idempotency keys are free.
+    """
+    ON_ERROR_CANCEL: _OnError.ValueType  # 2
+    """All of it is cancelled."""
+
+class OnError(_OnError, metaclass=_OnErrorEnumTypeWrapper):
+    """What becomes of what waits on a process that breaks."""
+
+ON_ERROR_UNSPECIFIED: OnError.ValueType  # 0
+"""In create: hold. In a masked update: hold."""
+ON_ERROR_HOLD: OnError.ValueType  # 1
+"""Timers, notifies and every request that was only accepted are held until the process comes back.
+Requests whose callers wait are cancelled with PROCESS_FAILED, and their idempotency keys are free.
+"""
+ON_ERROR_CANCEL: OnError.ValueType  # 2
+"""All of it is cancelled."""
+Global___OnError: _TypeAlias = OnError  # noqa: Y015
+
 @_typing.final
 class RetryPolicy(_message.Message):
     """The waits between attempts: initial_interval * coefficient^(attempt - 1), at most interval_max, each
@@ -187,6 +215,7 @@ class Namespace(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     TARGET_PATIENCE_FIELD_NUMBER: _builtins.int
+    ON_ERROR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
     exhausted_call_fails_alone: _builtins.bool
@@ -202,6 +231,7 @@ class Namespace(_message.Message):
     """The number of callers that may wait in one replica; further requests are OVERLOADED [20,000]."""
     revision: _builtins.int
     """Counts the changes, from 1."""
+    on_error: Global___OnError.ValueType
     @_builtins.property
     def processor_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The addresses of the processor: "host:port" or "unix:/path", 1 .. 32 of them, used in turn."""
@@ -264,10 +294,11 @@ class Namespace(_message.Message):
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         revision: _builtins.int = ...,
         target_patience: _duration_pb2.Duration | None = ...,
+        on_error: Global___OnError.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "target_patience", b"target_patience", "task_retention", b"task_retention", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "target_patience", b"target_patience", "task_retention", b"task_retention", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "target_patience", b"target_patience", "task_retention", b"task_retention", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

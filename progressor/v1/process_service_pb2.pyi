@@ -10,7 +10,7 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
-                       PROCESS_FINISHED, TASK_IS_RUNNING, TASK_HAS_ENDED
+                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
@@ -438,6 +438,52 @@ class RepairResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RepairResponse: _TypeAlias = RepairResponse  # noqa: Y015
+
+@_typing.final
+class RetryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    process_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryRequest: _TypeAlias = RetryRequest  # noqa: Y015
+
+@_typing.final
+class RetryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.int
+    """The task that runs again; if the join of a job broke its leader, a new join. Absent if that is added
+    later.
+    """
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_task_id", b"_task_id", "task_id", b"task_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_id", b"_task_id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__task_id: _TypeAlias = _typing.Literal["task_id"]  # noqa: Y015
+    _WhichOneofArgType__task_id: _TypeAlias = _typing.Literal["_task_id", b"_task_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__task_id) -> _WhichOneofReturnType__task_id | None: ...
+
+Global___RetryResponse: _TypeAlias = RetryResponse  # noqa: Y015
 
 @_typing.final
 class SimpleRepairRequest(_message.Message):

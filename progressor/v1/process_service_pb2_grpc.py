@@ -56,6 +56,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.RepairRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.RepairResponse.FromString,
                 _registered_method=True)
+        self.Retry = channel.unary_unary(
+                '/progressor.v1.ProcessService/Retry',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.RetryRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.RetryResponse.FromString,
+                _registered_method=True)
         self.SimpleRepair = channel.unary_unary(
                 '/progressor.v1.ProcessService/SimpleRepair',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.SimpleRepairRequest.SerializeToString,
@@ -137,10 +142,20 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retry(self, request, context):
+        """Runs the task that broke a process again, of whatever type, under its own id and with all its
+        attempts. Its new outcome replaces the old one, for AwaitTask and for its idempotency key. If it
+        succeeds, the process is running and what was held on it goes on, oldest first. Returns as soon as
+        that is durable; AwaitTask waits for the outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SimpleRepair(self, request, context):
-        """Repairs a broken process without calling the processor: if a timer broke it, the timer runs again;
-        otherwise the failed task is left behind, and the process is running at once. Returns as soon as
-        that is durable.
+        """Repairs a broken process without a repair handler: if a timer broke it, the timer runs again;
+        otherwise the failed task is left behind, and the process is running at once, with what was held
+        on it. Returns as soon as that is durable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +245,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.Repair,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.RepairRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.RepairResponse.SerializeToString,
+            ),
+            'Retry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retry,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.RetryRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.RetryResponse.SerializeToString,
             ),
             'SimpleRepair': grpc.unary_unary_rpc_method_handler(
                     servicer.SimpleRepair,
@@ -387,6 +407,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/Repair',
             progressor_dot_v1_dot_process__service__pb2.RepairRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.RepairResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/Retry',
+            progressor_dot_v1_dot_process__service__pb2.RetryRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.RetryResponse.FromString,
             options,
             channel_credentials,
             insecure,

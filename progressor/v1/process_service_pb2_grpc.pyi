@@ -10,7 +10,7 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
-                       PROCESS_FINISHED, TASK_IS_RUNNING, TASK_HAS_ENDED
+                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
@@ -81,10 +81,16 @@ class ProcessServiceStub:
     """Like Call, without a response: returns once the task is durable."""
     Repair: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.RepairRequest, _process_service_pb2.RepairResponse]
     """Asks the processor to repair a broken process. Waits for the processor's response."""
+    Retry: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.RetryRequest, _process_service_pb2.RetryResponse]
+    """Runs the task that broke a process again, of whatever type, under its own id and with all its
+    attempts. Its new outcome replaces the old one, for AwaitTask and for its idempotency key. If it
+    succeeds, the process is running and what was held on it goes on, oldest first. Returns as soon as
+    that is durable; AwaitTask waits for the outcome.
+    """
     SimpleRepair: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.SimpleRepairRequest, _process_service_pb2.SimpleRepairResponse]
-    """Repairs a broken process without calling the processor: if a timer broke it, the timer runs again;
-    otherwise the failed task is left behind, and the process is running at once. Returns as soon as
-    that is durable.
+    """Repairs a broken process without a repair handler: if a timer broke it, the timer runs again;
+    otherwise the failed task is left behind, and the process is running at once, with what was held
+    on it. Returns as soon as that is durable.
     """
     Get: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.GetRequest, _process_service_pb2.GetResponse]
     """Returns a process with its history, its timer and what its unfinished tasks wait for."""
@@ -130,10 +136,16 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """Like Call, without a response: returns once the task is durable."""
     Repair: _aio.UnaryUnaryMultiCallable[_process_service_pb2.RepairRequest, _process_service_pb2.RepairResponse]  # type: ignore[assignment]
     """Asks the processor to repair a broken process. Waits for the processor's response."""
+    Retry: _aio.UnaryUnaryMultiCallable[_process_service_pb2.RetryRequest, _process_service_pb2.RetryResponse]  # type: ignore[assignment]
+    """Runs the task that broke a process again, of whatever type, under its own id and with all its
+    attempts. Its new outcome replaces the old one, for AwaitTask and for its idempotency key. If it
+    succeeds, the process is running and what was held on it goes on, oldest first. Returns as soon as
+    that is durable; AwaitTask waits for the outcome.
+    """
     SimpleRepair: _aio.UnaryUnaryMultiCallable[_process_service_pb2.SimpleRepairRequest, _process_service_pb2.SimpleRepairResponse]  # type: ignore[assignment]
-    """Repairs a broken process without calling the processor: if a timer broke it, the timer runs again;
-    otherwise the failed task is left behind, and the process is running at once. Returns as soon as
-    that is durable.
+    """Repairs a broken process without a repair handler: if a timer broke it, the timer runs again;
+    otherwise the failed task is left behind, and the process is running at once, with what was held
+    on it. Returns as soon as that is durable.
     """
     Get: _aio.UnaryUnaryMultiCallable[_process_service_pb2.GetRequest, _process_service_pb2.GetResponse]  # type: ignore[assignment]
     """Returns a process with its history, its timer and what its unfinished tasks wait for."""
@@ -202,14 +214,26 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Asks the processor to repair a broken process. Waits for the processor's response."""
 
     @_abc_1.abstractmethod
+    def Retry(
+        self,
+        request: _process_service_pb2.RetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.RetryResponse, _abc.Awaitable[_process_service_pb2.RetryResponse]]:
+        """Runs the task that broke a process again, of whatever type, under its own id and with all its
+        attempts. Its new outcome replaces the old one, for AwaitTask and for its idempotency key. If it
+        succeeds, the process is running and what was held on it goes on, oldest first. Returns as soon as
+        that is durable; AwaitTask waits for the outcome.
+        """
+
+    @_abc_1.abstractmethod
     def SimpleRepair(
         self,
         request: _process_service_pb2.SimpleRepairRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.SimpleRepairResponse, _abc.Awaitable[_process_service_pb2.SimpleRepairResponse]]:
-        """Repairs a broken process without calling the processor: if a timer broke it, the timer runs again;
-        otherwise the failed task is left behind, and the process is running at once. Returns as soon as
-        that is durable.
+        """Repairs a broken process without a repair handler: if a timer broke it, the timer runs again;
+        otherwise the failed task is left behind, and the process is running at once, with what was held
+        on it. Returns as soon as that is durable.
         """
 
     @_abc_1.abstractmethod

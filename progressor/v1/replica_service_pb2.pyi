@@ -454,6 +454,8 @@ class NamespaceQueue(_message.Message):
     SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     PAUSED_SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     LATE_SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESS_FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESS_FAILED_AGE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     due_count: _builtins.int
     """Tasks that wait only for a free worker."""
@@ -489,6 +491,8 @@ class NamespaceQueue(_message.Message):
     paused_schedule_count: _builtins.int
     late_schedule_count: _builtins.int
     """How many of schedule_count have been due for more than 5 s."""
+    process_failed_count: _builtins.int
+    """Tasks held on processes in error, those with constraints aside, and how long the oldest has been."""
     @_builtins.property
     def due_age(self) -> _duration_pb2.Duration:
         """How long the oldest of these has been due. Absent: there are none."""
@@ -507,6 +511,8 @@ class NamespaceQueue(_message.Message):
     def gate_age(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def available_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def process_failed_age(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -535,10 +541,12 @@ class NamespaceQueue(_message.Message):
         schedule_count: _builtins.int = ...,
         paused_schedule_count: _builtins.int = ...,
         late_schedule_count: _builtins.int = ...,
+        process_failed_count: _builtins.int = ...,
+        process_failed_age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "retry_age", b"retry_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "process_failed_age", b"process_failed_age", "retry_age", b"retry_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_schedule_count", b"paused_schedule_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_schedule_count", b"paused_schedule_count", "process_failed_age", b"process_failed_age", "process_failed_count", b"process_failed_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

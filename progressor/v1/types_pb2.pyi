@@ -45,7 +45,7 @@ class _ProcessStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Process
     PROCESS_STATUS_RUNNING: _ProcessStatus.ValueType  # 2
     """It accepts calls and may have a timer."""
     PROCESS_STATUS_ERROR: _ProcessStatus.ValueType  # 3
-    """Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
+    """Broken by a failed task (Process.corrupted_by). Accepts Retry, Repair, SimpleRepair, Remove."""
     PROCESS_STATUS_FINISHED: _ProcessStatus.ValueType  # 4
     """Completed by its processor, or the leader of a job that has ended. It can only be read and
     removed.
@@ -57,7 +57,7 @@ class ProcessStatus(_ProcessStatus, metaclass=_ProcessStatusEnumTypeWrapper):
       init -> running     its first step has succeeded
       init -> error       its first step has failed, or it is a node of a job that has ended
       running -> error    a task has broken it, or it is a node of a job that has ended
-      error -> running    by Repair, SimpleRepair or RetryJob
+      error -> running    by Retry, Repair, SimpleRepair or RetryJob
       error -> init       by RetryJob, for a node whose first step had not succeeded
       any -> finished     completed by a step (in error, by the step of a repair), or it led a job
                           that was cancelled
@@ -73,7 +73,7 @@ PROCESS_STATUS_INIT: ProcessStatus.ValueType  # 1
 PROCESS_STATUS_RUNNING: ProcessStatus.ValueType  # 2
 """It accepts calls and may have a timer."""
 PROCESS_STATUS_ERROR: ProcessStatus.ValueType  # 3
-"""Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
+"""Broken by a failed task (Process.corrupted_by). Accepts Retry, Repair, SimpleRepair, Remove."""
 PROCESS_STATUS_FINISHED: ProcessStatus.ValueType  # 4
 """Completed by its processor, or the leader of a job that has ended. It can only be read and
 removed.
@@ -251,6 +251,8 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """A task with a smaller version of its order has not ended: Wait.order."""
     WAIT_CAUSE_GATE: _WaitCause.ValueType  # 11
     """One of its gates is full: Wait.gates."""
+    WAIT_CAUSE_PROCESS_FAILED: _WaitCause.ValueType  # 12
+    """Its process is in error since Wait.since. It waits until the process comes back."""
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
     """Why an unfinished task does not run, or that it does."""
@@ -282,6 +284,8 @@ WAIT_CAUSE_ORDER: WaitCause.ValueType  # 10
 """A task with a smaller version of its order has not ended: Wait.order."""
 WAIT_CAUSE_GATE: WaitCause.ValueType  # 11
 """One of its gates is full: Wait.gates."""
+WAIT_CAUSE_PROCESS_FAILED: WaitCause.ValueType  # 12
+"""Its process is in error since Wait.since. It waits until the process comes back."""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final

@@ -177,7 +177,7 @@ def test_a_repair_cancels_the_timer_that_waits_for_its_gates(scene: Scene) -> No
     broken_by_a_timer(scene)
     scene.call("b", "x")
     scene.claim()
-    scene.storage.simple_repair("a", 0)
+    scene.storage.recover("a", 0)
     scene.judge()
     scene.repair("a")
 
@@ -189,7 +189,7 @@ def test_a_repair_cancels_the_timer_that_waits_for_its_gates(scene: Scene) -> No
 
 def test_a_timer_run_again_keeps_its_gates_in_a_broken_process(scene: Scene) -> None:
     broken_by_a_timer(scene)
-    scene.storage.simple_repair("a", 0)
+    scene.storage.recover("a", 0)
     scene.claim()
 
     scene.settle("a", Released())

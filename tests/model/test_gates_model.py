@@ -117,7 +117,7 @@ class GatesMachine(ReplicasMachine):
         key: str | None,
     ) -> None:
         self.storage.request(
-            task_type, process_id, store, key=key,
+            task_type, process_id, store, key=key, waits=task_type is TaskType.CALL,
             constraints=self.storage.later(constraints, soon),
         )  # fmt: skip
 
@@ -128,12 +128,12 @@ class GatesMachine(ReplicasMachine):
     def request(self, task_type: TaskType, process_id: str, store: int, run: bool) -> None:
         self.storage.request(task_type, process_id, store, run=run)
 
-    @rule(process_id=IDS, store=STORES, removes=RARELY)
-    def repair_or_remove(self, process_id: str, store: int, removes: bool) -> None:
+    @rule(process_id=IDS, store=STORES, removes=RARELY, retries=st.booleans())
+    def recover_or_remove(self, process_id: str, store: int, removes: bool, retries: bool) -> None:
         if removes:
             self.storage.remove(process_id)
         else:
-            self.storage.simple_repair(process_id, store)
+            self.storage.recover(process_id, store, retries=retries)
 
     @rule(which=WHICH)
     def cancel(self, which: int) -> None:

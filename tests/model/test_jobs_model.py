@@ -284,7 +284,7 @@ class JobsMachine(StoredMachine):
             return
         name, node = chosen
         at = self.stores[store]
-        repaired = self.do(at.store.simple_repair(key_of(f"{name}/{node}")))
+        repaired = self.do(at.store.recover(key_of(f"{name}/{node}")))
         if repaired.verdict is Verdict.ACCEPTED and repaired.due is None:
             self._begin_again(name, node)
             # It runs, and has nothing to do.
@@ -298,7 +298,7 @@ class JobsMachine(StoredMachine):
             which, [leader for leader, job in self.jobs.items() if job.state == "failed"]
         )
         if name is not None:
-            self.do(self.stores[store].store.simple_repair(key_of(name)))
+            self.do(self.stores[store].store.recover(key_of(name)))
             self.jobs[name].state = "running"
             self.compare()
 

@@ -67,15 +67,16 @@ class StorageMachine(ReplicasMachine):
         key: str | None,
         args: bytes,
     ) -> None:
-        self.storage.request(task_type, process_id, store, run=run, key=key, args=args)
+        waits = task_type is not TaskType.NOTIFY
+        self.storage.request(task_type, process_id, store, run=run, key=key, args=args, waits=waits)
 
     @rule(process_id=IDS, store=STORES, args=ARGS)
     def call(self, process_id: str, store: int, args: bytes) -> None:
         self.storage.request(TaskType.CALL, process_id, store, args=args)
 
-    @rule(process_id=IDS, store=STORES)
-    def simple_repair(self, process_id: str, store: int) -> None:
-        self.storage.simple_repair(process_id, store)
+    @rule(process_id=IDS, store=STORES, retries=st.booleans())
+    def recover(self, process_id: str, store: int, retries: bool) -> None:
+        self.storage.recover(process_id, store, retries=retries)
 
     @rule(
         process_id=IDS,

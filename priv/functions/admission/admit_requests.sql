@@ -192,7 +192,7 @@ BEGIN
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
-            reply_to, replica_id
+            is_acknowledged, reply_to, replica_id
         )
         SELECT p_slot[a.item], p_namespace[a.item], p_process_id[a.item], a.task_id,
             p_task_type[a.item]::task_type,
@@ -202,7 +202,7 @@ BEGIN
             CASE WHEN a.token IS NOT NULL THEN v_now END, a.token, p_history_after[a.item],
             p_history_limit[a.item], p_history_backward[a.item], p_args[a.item],
             p_caller_context[a.item], p_trace_context[a.item], p_idempotency_key[a.item],
-            p_fingerprint[a.item],
+            p_fingerprint[a.item], NOT p_waits[a.item],
             CASE WHEN p_waits[a.item] AND a.token IS NULL THEN ARRAY[p_replica_id] END,
             CASE WHEN a.token IS NOT NULL THEN p_replica_id END
         FROM (

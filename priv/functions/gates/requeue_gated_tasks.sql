@@ -1,6 +1,6 @@
 -- Puts tasks that wait for their constraints back into the queues of their processes, where they are about to be
--- cancelled with the others: all tasks of a process that a step completes, breaks or repairs; the timer of a
--- process whose step sets or unsets it.
+-- cancelled with the others: all tasks of a process that a step completes, or breaks if p_cancels; otherwise the
+-- requests to a process that breaks for which callers wait; the timer of a process whose step sets or unsets it.
 -- Locks: none of its own; settle_tasks has locked the processes.
 CREATE FUNCTION requeue_gated_tasks(
     p_slot       smallint[],
@@ -8,7 +8,8 @@ CREATE FUNCTION requeue_gated_tasks(
     p_process_id text[],
     p_token      bigint[],
     p_outcome    text[],
-    p_timer      text[]
+    p_timer      text[],
+    p_cancels    boolean[]
 )
 RETURNS void
 AS $$
@@ -21,25 +22,30 @@ BEGIN
         CASE WHEN g.task_type IN ('timeout', 'remove') THEN g.run_at END, g.attempt, g.replica_id
     FROM (
         SELECT r.slot, r.namespace, r.process_id,
-            p_outcome[i.item] IN ('complete', 'break')
-                OR (p_outcome[i.item] = 'finish' AND p.status = 'error') AS is_all
+            p_outcome[i.item] = 'complete'
+                OR (p_outcome[i.item] = 'break' AND p_cancels[i.item] IS NOT NULL) AS is_all,
+            p_outcome[i.item] = 'break' AS breaks
         FROM unnest(p_slot, p_namespace, p_process_id, p_token) WITH ORDINALITY
             AS i (slot, namespace, process_id, token, item)
         JOIN running r USING (slot, namespace, process_id, token)
-        JOIN processes p USING (slot, namespace, process_id)
-        WHERE p_outcome[i.item] IN ('complete', 'break')
-            OR (p_outcome[i.item] = 'finish' AND p.status = 'error')
-            OR p_timer[i.item] IS NOT NULL
+        WHERE p_outcome[i.item] IN ('complete', 'break') OR p_timer[i.item] IS NOT NULL
         OFFSET 0
     ) i
     CROSS JOIN LATERAL (
         SELECT g.*
         FROM gated g
-        WHERE i.is_all AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+        WHERE (i.is_all OR i.breaks)
+            AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+            AND (i.is_all OR (
+                g.attempt = 0 AND g.task_type NOT IN ('timeout', 'remove') AND NOT (
+                    SELECT t.is_acknowledged
+                    FROM tasks t
+                    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (g.slot, g.namespace, g.process_id, g.task_id))))
         UNION ALL
         SELECT g.*
         FROM gated g
-        WHERE NOT i.is_all
+        WHERE NOT (i.is_all OR i.breaks)
             AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
             AND g.task_type IN ('timeout', 'remove')
     ) g

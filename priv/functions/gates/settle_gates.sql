@@ -1,7 +1,8 @@
 -- Applies the gate effects of a change to gated processes, at the end of each transaction that makes one: tasks that
 -- have ended leave their gates and orders; a task that waits for its retry leaves them until then; an available
--- task behind another steps back; tasks that waited for the process are evaluated again. Then the next tasks for
--- the freed gates and orders are promoted, on any process.
+-- task behind another steps back; on a process in error, all but the task that broke it leave their gates and stay
+-- in their orders; tasks that waited for the process are evaluated again. Then the next tasks for the freed gates
+-- and orders are promoted, on any process.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none. p_moved: orders in which
 -- a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of the namespace p_named_in.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked the
@@ -43,6 +44,7 @@ DECLARE
     v_count        integer := 0;
     v_is_again     boolean;
     v_status       process_status;
+    v_broken_by    bigint;
     v_first        schedule%ROWTYPE;
 BEGIN
     FOR v_process IN
@@ -86,6 +88,11 @@ BEGIN
 
     FOREACH v_process IN ARRAY coalesce(v_processes, '{}') LOOP
         v_freed := NULL;
+        SELECT p.status, p.corrupted_by
+        INTO v_status, v_broken_by
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+            = (v_process.slot, v_process.namespace, v_process.process_id);
         FOR v_task IN
             SELECT g.task_id, g.state, g.order_key, g.attempt, t.status AS task_status,
                 s.attempt AS attempts_made, s.due_at
@@ -106,6 +113,15 @@ BEGIN
                     v_moved := v_moved || v_task.order_key;
                     v_moved_spaces := v_moved_spaces || v_process.namespace;
                 END IF;
+            ELSIF v_task.state IN ('gates', 'available')
+                AND v_status = 'error'
+                AND v_task.task_id IS DISTINCT FROM v_broken_by
+            THEN
+                v_freed := v_freed || release_gates(
+                    v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id);
+                PERFORM move_gated(
+                    p_now, v_process.slot, v_process.namespace, v_process.process_id,
+                    v_task.task_id, 'process');
             ELSIF v_task.state = 'available'
                 AND (v_task.attempts_made > v_task.attempt OR v_task.due_at > p_now) THEN
                 UPDATE gated g
@@ -124,11 +140,6 @@ BEGIN
             END IF;
         END LOOP;
 
-        SELECT p.status
-        INTO v_status
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id)
-            = (v_process.slot, v_process.namespace, v_process.process_id);
         IF v_status IS NULL OR v_status IN ('error', 'finished') THEN
             v_freed := v_freed || release_gates(
                 v_process.slot, v_process.namespace, v_process.process_id, NULL);

@@ -22,7 +22,6 @@ DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
-    v_first   schedule%ROWTYPE;
     v_effects jsonb;
 BEGIN
     v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
@@ -61,8 +60,12 @@ BEGIN
         UPDATE tasks t
         SET status = 'cancelled', finished_at = v_now, error_code = 10,
             error_reason = 'TASK_CANCELLED', error_message = 'cancelled by request',
-            error_rejected = false
+            error_rejected = false,
+            idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, v_task.task_id);
+        DELETE FROM held h
+        WHERE (h.slot, h.namespace, h.process_id, h.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM dequeue_task(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
@@ -71,12 +74,7 @@ BEGIN
             v_now, p_replica_id, p_starvation_timeout, 100,
             ARRAY[(p_slot, p_namespace, p_process_id)::process_key], ARRAY[v_task.task_id]);
     ELSE
-        v_first := find_first_task(p_slot, p_namespace, p_process_id);
-        IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
-            v_effects := jsonb_build_array(jsonb_build_array(
-                p_namespace, p_process_id, v_first.task_id, NULL, NULL, NULL, NULL,
-                nullif(greatest(extract(epoch FROM v_first.due_at - v_now), 0), 0)));
-        END IF;
+        v_effects := describe_first_task(v_now, p_slot, p_namespace, p_process_id);
     END IF;
     effects := merge_json(effects, v_effects);
     RETURN NEXT;

@@ -64,6 +64,8 @@ BEGIN
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM schedule
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
+    DELETE FROM held
+    WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM tasks
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM events

@@ -1,5 +1,6 @@
 -- Ends processes from outside of their steps: their queued and running tasks are cancelled, and they are finished or
--- in error; a running step finds its lease gone. Jobs that they lead, and their nodes, are left to the caller.
+-- in error; a running step finds its lease gone. Jobs that they lead, and their nodes, are left to the caller. What
+-- is held on a process in error stays so, unless it is finished.
 -- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: what was cancelled, and the effects.
@@ -32,6 +33,11 @@ BEGIN
             FROM running r
             WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id)
             UNION ALL
+            SELECT d.task_id, NULL
+            FROM held d
+            WHERE (d.slot, d.namespace, d.process_id) = (h.slot, h.namespace, h.process_id)
+                AND p_status = 'finished'
+            UNION ALL
             SELECT g.task_id, NULL
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id) = (h.slot, h.namespace, h.process_id)
@@ -52,7 +58,8 @@ BEGIN
         SET status = 'cancelled', finished_at = p_now, error_code = 9,
             error_reason = CASE p_status
                 WHEN 'finished' THEN 'PROCESS_FINISHED' ELSE 'PROCESS_FAILED' END,
-            error_message = coalesce(u.detail, ''), error_rejected = false
+            error_message = coalesce(u.detail, ''), error_rejected = false,
+            idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
         FROM unfinished u
         WHERE t.ctid = u.task_row
         -- A caller whose own replica carries the task is noted nowhere else than in that replica.
@@ -72,6 +79,10 @@ BEGIN
     DELETE FROM schedule s
     USING unnest(p_key) AS h
     WHERE (s.slot, s.namespace, s.process_id) = (h.slot, h.namespace, h.process_id);
+    DELETE FROM held d
+    USING unnest(p_key) AS h
+    WHERE (d.slot, d.namespace, d.process_id) = (h.slot, h.namespace, h.process_id)
+        AND p_status = 'finished';
     DELETE FROM running r
     USING unnest(p_key) AS h
     WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id);

@@ -91,6 +91,12 @@ BEGIN
             AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
             AND g.task_type IN ('timeout', 'remove')
             AND g.state <> 'available'
+        UNION ALL
+        SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt
+        FROM held d
+        WHERE p.status = 'error'
+            AND (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
+            AND d.task_type IN ('timeout', 'remove')
         OFFSET 0
     ) s ON true
     -- Event ids have no gaps, so a range is known before it is read. What lies behind the last event
@@ -118,7 +124,10 @@ BEGIN
             t.error_rejected, t.error_metadata, coalesce(p_now, now()) >= w.due_at,
             (extract(epoch FROM t.created_at) * 1000000)::bigint,
             (extract(epoch FROM w.leased_at) * 1000000)::bigint,
-            (extract(epoch FROM w.expires_at) * 1000000)::bigint
+            (extract(epoch FROM w.expires_at) * 1000000)::bigint,
+            CASE WHEN p.status = 'error' AND w.task_type <> 'repair'
+                    AND w.task_id IS DISTINCT FROM p.corrupted_by
+                THEN (extract(epoch FROM p.status_changed_at) * 1000000)::bigint END
         ) ORDER BY w.rank, w.task_id) AS waits
         FROM (
             SELECT u.*
@@ -135,6 +144,14 @@ BEGIN
                 WHERE (c.slot, c.namespace, c.process_id) = (i.slot, i.namespace, i.process_id)
                     AND c.task_type NOT IN ('timeout', 'remove')
                 ORDER BY c.slot, c.namespace, c.process_id, c.task_id
+                LIMIT p_waits_max)
+                UNION ALL
+                (SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt, NULL, NULL, NULL, 1
+                FROM held d
+                WHERE p.status = 'error'
+                    AND (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND d.task_type NOT IN ('timeout', 'remove')
+                ORDER BY d.slot, d.namespace, d.process_id, d.task_id
                 LIMIT p_waits_max)
                 UNION ALL
                 SELECT s.task_id, s.task_type, s.status, s.due_at, s.attempt, NULL, NULL, NULL, 2

@@ -7,7 +7,7 @@
 -- waiting tasks], where the position is in the queue that the task waits in. A gate is read once for all items.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the tasks in
--- the form of read_processes, each with one element more: null, or of a task with constraints [state, its instant,
+-- the form of read_processes, each with one element more at the end: null, or of a task with constraints [state, its instant,
 -- spent_us, order or null, gates or null, the older call of its process queued for the same gates or null].
 CREATE FUNCTION read_waits(
     p_now                timestamptz,
@@ -30,11 +30,16 @@ BEGIN
     RETURN QUERY
     WITH waiting AS MATERIALIZED (
         SELECT i.number, i.slot, i.namespace, i.process_id, w.*, t.error_code, t.error_reason,
-            t.error_message, t.error_rejected, t.error_metadata, t.created_at, g.state,
+            t.error_message, t.error_rejected, t.error_metadata, t.created_at,
+            CASE WHEN p.status = 'error' AND w.task_type <> 'repair'
+                    AND w.task_id IS DISTINCT FROM p.corrupted_by
+                THEN p.status_changed_at END AS held_since,
+            g.state,
             g.state_since, g.order_key, g.order_version, g.gates, g.queue, g.spent
         FROM unnest(p_slot, p_namespace, p_process_id)
             WITH ORDINALITY
             AS i (slot, namespace, process_id, number)
+        CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
         CROSS JOIN LATERAL (
             SELECT u.*
             FROM (
@@ -49,6 +54,13 @@ BEGIN
                 WHERE (c.slot, c.namespace, c.process_id) = (i.slot, i.namespace, i.process_id)
                     AND c.task_type NOT IN ('timeout', 'remove')
                 ORDER BY c.slot, c.namespace, c.process_id, c.task_id
+                LIMIT p_waits_max)
+                UNION ALL
+                (SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt, NULL, NULL, NULL,
+                    CASE WHEN d.task_type IN ('timeout', 'remove') THEN 3 ELSE 1 END, 0
+                FROM held d
+                WHERE (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
+                ORDER BY d.slot, d.namespace, d.process_id, d.task_id
                 LIMIT p_waits_max)
                 UNION ALL
                 -- Of a crowd, those by priority that are among the first 1,000.
@@ -146,6 +158,7 @@ BEGIN
         (extract(epoch FROM w.created_at) * 1000000)::bigint,
         (extract(epoch FROM w.leased_at) * 1000000)::bigint,
         (extract(epoch FROM w.expires_at) * 1000000)::bigint,
+        (extract(epoch FROM w.held_since) * 1000000)::bigint,
         CASE WHEN w.state IS NOT NULL THEN json_build_array(
             w.state, (extract(epoch FROM w.state_since) * 1000000)::bigint, w.spent, o.facts,
             f.gates, b.older_id

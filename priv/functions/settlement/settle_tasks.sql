@@ -6,7 +6,7 @@
 --   complete  the step succeeded and ends the process
 --   fail      the task ends in error and its process stays as it is
 --   retry     the task waits for another attempt, `retry_after` from now
---   break     the task ends in error and breaks its process
+--   break     the task ends in error and breaks its process; what waits there is held, or cancelled if p_cancels
 --   remove    the process goes, with all its rows; the task's own answer is kept in replies
 --
 -- Arrays have a place per item, and are null where no item has a value: an array costs more than what is in it.
@@ -20,6 +20,9 @@
 -- what the process now waits for with nothing running, a timer or its own retry. cancelled: [[task_id, task_type,
 -- [replica_id, ...]], ...] of tasks that will never run. If gates are involved, one row more, without an item, with
 -- the effects of settle_gates_batch.
+--
+-- A process in error recovers by a repair that succeeds, or when the task that broke it was run again and did not
+-- fail: then what is held waits again.
 CREATE FUNCTION settle_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -55,7 +58,8 @@ CREATE FUNCTION settle_tasks(
     e_format_version     integer[],
     e_metadata           json[],
     p_starvation_timeout double precision,
-    p_timer_constraints  json[]
+    p_timer_constraints  json[],
+    p_cancels            boolean[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -69,10 +73,12 @@ DECLARE
     v_count       bigint := 0;
     v_cancelled   jsonb;
     v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
+    v_broken      integer[];  -- items whose processes are in error
 BEGIN
     SELECT array_agg(i.item)
-        FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL)
-    INTO v_gated
+            FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL),
+        array_agg(i.item) FILTER (WHERE p.status = 'error')
+    INTO v_gated, v_broken
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -80,7 +86,7 @@ BEGIN
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT p.is_gated
+        SELECT p.is_gated, p.status
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
@@ -94,7 +100,19 @@ BEGIN
             p_expires_after[item] := NULL;
         END LOOP;
         PERFORM requeue_gated_tasks(
-            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer);
+            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels);
+    END IF;
+
+    IF v_broken IS NOT NULL THEN
+        PERFORM release_held(p_replica_id, ARRAY(
+            SELECT (r.slot, r.namespace, r.process_id)::process_key
+            FROM unnest(v_broken) AS b (item)
+            CROSS JOIN LATERAL find_process(p_slot[b.item], p_namespace[b.item], p_process_id[b.item]) p
+            JOIN running r
+                ON (r.slot, r.namespace, r.process_id, r.token)
+                    = (p.slot, p.namespace, p.process_id, p_token[b.item])
+            WHERE p_outcome[b.item] IN ('finish', 'complete')
+                OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by)));
     END IF;
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
@@ -117,7 +135,7 @@ BEGIN
     WITH seen AS (
         SELECT i.item::integer, r.slot, r.namespace, r.process_id, r.task_id, r.task_type,
             r.ctid AS running_row, p.ctid AS process_row,
-            p.status, p.status_changed_at, p.last_event_id, p.corrupted_by,
+            p.status, p.status_changed_at, p.last_event_id, p.corrupted_by, p.recovers,
             c.ctid AS call_row, c.task_id AS call_id,
             k.ctid AS timer_row, k.task_id AS timer_id, k.task_type AS timer_type,
             k.due_at AS timer_due_at,
@@ -132,6 +150,7 @@ BEGIN
                 WHERE (b.slot, b.namespace, b.process_id, b.task_id)
                     = (r.slot, r.namespace, r.process_id, p.corrupted_by)
                     AND b.task_type IN ('timeout', 'remove')
+                    AND b.status = 'error'
             ) END AS broken_type
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         CROSS JOIN LATERAL (
@@ -143,7 +162,9 @@ BEGIN
             OFFSET 0
         ) r
         CROSS JOIN LATERAL (
-            SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id, p.corrupted_by
+            SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id, p.corrupted_by,
+                p.status = 'error' AND (p_outcome[i.item] = 'finish'
+                    OR (p_outcome[i.item] = 'fail' AND r.task_id = p.corrupted_by)) AS recovers
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (r.slot, r.namespace, r.process_id)
             OFFSET 0
@@ -153,6 +174,8 @@ BEGIN
             FROM schedule s
             WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
                 AND s.task_type NOT IN ('timeout', 'remove')
+                -- A repair that comes after a success has nothing to do.
+                AND (s.task_type <> 'repair' OR NOT p.recovers)
             ORDER BY s.slot, s.namespace, s.process_id, s.task_id
             LIMIT 1
         ) c ON true
@@ -168,17 +191,18 @@ BEGIN
     ),
     ended AS (
         SELECT s.*,
-            CASE s.outcome
-                WHEN 'finish' THEN 'running' WHEN 'complete' THEN 'finished'
-                WHEN 'break' THEN 'error' ELSE s.status
+            CASE
+                WHEN s.outcome = 'finish' OR s.recovers THEN 'running'
+                WHEN s.outcome = 'complete' THEN 'finished'
+                WHEN s.outcome = 'break' THEN 'error'
+                ELSE s.status
             END::process_status AS new_status,
-            -- With this outcome the tasks waiting behind this one can never run. A process in
-            -- error has only repairs queued: one that comes after a success has nothing to do, one
-            -- that comes after a failure is the next to try.
+            -- With this outcome tasks leave the queue: all of them, or the repairs of a process that
+            -- recovers. One that comes after a repair that failed is the next to try.
             CASE
                 WHEN s.outcome = 'complete' THEN 'PROCESS_FINISHED'
                 WHEN s.outcome = 'break' AND s.status <> 'error' THEN 'PROCESS_FAILED'
-                WHEN s.outcome = 'finish' AND s.status = 'error' THEN 'PROCESS_IS_RUNNING'
+                WHEN s.recovers THEN 'PROCESS_IS_RUNNING'
             END AS cancels
         FROM seen s
     ),
@@ -187,14 +211,14 @@ BEGIN
             -- A call that is tried again keeps its place before the others; a timer yields to them.
             CASE
                 WHEN e.outcome = 'retry' AND e.task_type NOT IN ('timeout', 'remove') THEN NULL
-                WHEN e.cancels IS NULL THEN e.call_id
+                WHEN e.cancels IS NULL OR e.recovers THEN e.call_id
             END AS next_call_id,
             CASE
                 WHEN e.outcome = 'retry' THEN 'retried'
                 WHEN e.timer <> 'unset' THEN 'set'
                 WHEN e.timer IS NOT NULL THEN NULL
                 WHEN e.broken_type IS NOT NULL THEN 'revived'
-                WHEN e.cancels IS NULL AND e.timer_id IS NOT NULL THEN 'kept'
+                WHEN (e.cancels IS NULL OR e.recovers) AND e.timer_id IS NOT NULL THEN 'kept'
             END AS timer_origin
         FROM ended e
         OFFSET 0
@@ -213,7 +237,7 @@ BEGIN
             d.timer_origin, d.new_timer_id, d.new_timer_type, d.new_timer_due_at, d.next_id,
             CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END
         )::settling),
-        bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL),
+        bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL OR d.recovers),
         bool_or(d.next_id IS NOT NULL)
     INTO v_steps, v_has_waiting, v_continues
     FROM (
@@ -266,7 +290,8 @@ BEGIN
 
     IF v_has_waiting THEN
         v_cancelled := settle_waits(
-            v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
+            v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message,
+            p_cancels);
     END IF;
 
     IF e_payload IS NOT NULL THEN
@@ -370,7 +395,8 @@ BEGIN
         result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,
         finished_at = CASE WHEN s.outcome = 'complete' THEN v_now ELSE p.finished_at END
     FROM unnest(v_steps) AS s
-    WHERE p.ctid = s.process_row AND s.outcome IN ('finish', 'complete', 'break');
+    WHERE p.ctid = s.process_row
+        AND (s.outcome IN ('finish', 'complete', 'break') OR s.cancels = 'PROCESS_IS_RUNNING');
 
     RETURN QUERY
     UPDATE tasks t

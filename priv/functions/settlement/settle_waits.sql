@@ -1,7 +1,11 @@
 -- Updates the waiting tasks of a batch's processes as settle_tasks has decided: cancels those that can never run and
 -- the timer that a step replaces or unsets; begins the task that the worker continues with; otherwise makes the
--- first waiting task due, or wakes the parked timer. Tasks that a broken process cancels record which task broke it,
--- with what code and reason.
+-- first waiting task due, or wakes the parked timer.
+--
+-- Of a process that breaks, what was acknowledged is held, unless p_cancels. Cancelled are requests whose callers
+-- wait, since they learn of it, and joins, which the job adds again. They record which task broke the process, with
+-- what code and reason. What has constraints is held by these (find_gated_cause).
+-- An idempotency key whose task is cancelled before its step began is free again.
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: the cancelled tasks, as in settle_tasks, by the numbers of the items; null: none.
 CREATE FUNCTION settle_waits(
@@ -11,32 +15,63 @@ CREATE FUNCTION settle_waits(
     p_timer      text[],
     p_code       integer[],
     p_reason     text[],
-    p_message    text[]
+    p_message    text[],
+    p_cancels    boolean[]
 )
 RETURNS jsonb
 AS $$
 DECLARE
     v_cancels   boolean;
+    v_holds     boolean;
     v_begins    boolean;
     v_brings_on boolean;
     v_cancelled jsonb;
 BEGIN
     SELECT bool_or(s.cancels IS NOT NULL OR p_timer[s.item] IS NOT NULL),
+        bool_or(s.cancels = 'PROCESS_FAILED' AND p_cancels[s.item] IS NULL),
         bool_or(s.waiting_row IS NOT NULL AND s.next_id IS NOT NULL),
         bool_or(s.waiting_row IS NOT NULL AND s.next_id IS NULL)
-    INTO v_cancels, v_begins, v_brings_on
+    INTO v_cancels, v_holds, v_begins, v_brings_on
     FROM unnest(p_steps) AS s;
+
+    IF v_holds THEN
+        WITH kept AS (
+            DELETE FROM schedule w
+            USING unnest(p_steps) AS s, tasks t
+            WHERE s.cancels = 'PROCESS_FAILED'
+                AND p_cancels[s.item] IS NULL
+                AND (w.slot, w.namespace, w.process_id) = (s.slot, s.namespace, s.process_id)
+                AND (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (w.slot, w.namespace, w.process_id, w.task_id)
+                AND (t.is_acknowledged OR w.attempt > 0 OR w.task_type IN ('timeout', 'remove'))
+            RETURNING w.*
+        )
+        INSERT INTO held (
+            slot, namespace, process_id, task_id, task_type, due_at, attempt, held_at
+        )
+        SELECT k.slot, k.namespace, k.process_id, k.task_id, k.task_type,
+            CASE WHEN k.task_type IN ('timeout', 'remove') THEN k.due_at END, k.attempt, p_now
+        FROM kept k
+        WHERE NOT EXISTS (
+            SELECT
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                = (k.slot, k.namespace, k.process_id, k.task_id)
+        );
+    END IF;
 
     IF v_cancels THEN
         WITH vain AS MATERIALIZED (
-            SELECT s.item, s.cancels, s.task_id AS by_task_id, w.waiting_row, t.task_row
+            SELECT s.item, w.cancels, s.task_id AS by_task_id, w.waiting_row, t.task_row
             FROM unnest(p_steps) AS s
             CROSS JOIN LATERAL (
-                SELECT w.ctid AS waiting_row, w.slot, w.namespace, w.process_id, w.task_id
+                SELECT w.ctid AS waiting_row, w.slot, w.namespace, w.process_id, w.task_id,
+                    w.task_type,
+                    CASE WHEN s.cancels <> 'PROCESS_IS_RUNNING' OR w.task_type = 'repair'
+                        THEN s.cancels END AS cancels
                 FROM schedule w
                 WHERE (w.slot, w.namespace, w.process_id) = (s.slot, s.namespace, s.process_id)
-                    AND (s.cancels IS NOT NULL
-                        OR (p_timer[s.item] IS NOT NULL AND w.task_type IN ('timeout', 'remove')))
+                    AND (s.cancels IS NOT NULL OR p_timer[s.item] IS NOT NULL)
                 OFFSET 0
             ) w
             CROSS JOIN LATERAL (
@@ -46,6 +81,8 @@ BEGIN
                     = (w.slot, w.namespace, w.process_id, w.task_id)
                 OFFSET 0
             ) t
+            WHERE w.cancels IS NOT NULL
+                OR (p_timer[s.item] IS NOT NULL AND w.task_type IN ('timeout', 'remove'))
         ),
         dropped AS (
             DELETE FROM schedule s
@@ -64,7 +101,8 @@ BEGIN
                     THEN json_build_object(
                         'broken_by', v.by_task_id::text,
                         'failure_code', p_code[v.item]::text,
-                        'failure_reason', p_reason[v.item]) END
+                        'failure_reason', p_reason[v.item]) END,
+                idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
             FROM vain v
             WHERE t.ctid = v.task_row
             RETURNING v.item, t.task_id, t.task_type, t.reply_to

@@ -14,7 +14,7 @@ CREATE TYPE settling AS (
     last_event_id     bigint,      -- as it was
     event_count       integer,
     corrupted_by      bigint,      -- as it was
-    cancels           text,        -- set when no waiting task of the process can ever run
+    cancels           text,        -- why tasks leave the queue: all, or repairs if PROCESS_IS_RUNNING
     call_id           bigint,      -- the first in the queue, if the queue moves
     timer_origin      text,        -- 'set', 'revived', 'kept', or 'retried': the task itself
     timer_id          bigint,

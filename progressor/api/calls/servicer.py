@@ -54,8 +54,11 @@ class Requests(Protocol):
     async def await_task(self, key: ProcessKey, task: int | str, *, timeout: float | None) -> Reply:
         """Return the answer of a task known by its id or its idempotency key."""
 
-    async def simple_repair(self, key: ProcessKey) -> int | None:
-        """Bring a broken process back; the timer that runs again, None where there is none."""
+    async def recover(self, key: ProcessKey, *, retries: bool) -> int | None:
+        """Bring a broken process back; return the task that runs again, None if there is none.
+
+        Only a timer runs again unless it ``retries`` any task.
+        """
 
     async def put(self, process: Import) -> Receipt: ...
 

@@ -34,7 +34,7 @@ from progressor.wire.shapes import UNSENT, Field, Shape, Violations, any_of, rea
 TASK_ID_MIN = 1
 
 Admitted = pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest
-Keyed = pb.SimpleRepairRequest | pb.RemoveRequest
+Keyed = pb.RetryRequest | pb.SimpleRepairRequest | pb.RemoveRequest
 NamesTask = pb.AwaitTaskRequest | pb.CancelRequest
 
 _KEY = read_key()

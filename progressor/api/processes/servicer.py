@@ -44,8 +44,14 @@ class ProcessServicer(Servicer):
         return await self._ask(message, TaskType.NOTIFY, pb.NotifyResponse, context)
 
     @reading(requests.key_of_request)
+    async def retry(self, key: ProcessKey, context: CallContext) -> pb.RetryResponse:
+        task_id = await self._backend().requests.recover(key, retries=True)
+        log_change(_log, "process retried", key, context, task_id=task_id)
+        return pb.RetryResponse(task_id=task_id)
+
+    @reading(requests.key_of_request)
     async def simple_repair(self, key: ProcessKey, context: CallContext) -> pb.SimpleRepairResponse:
-        task_id = await self._backend().requests.simple_repair(key)
+        task_id = await self._backend().requests.recover(key, retries=False)
         if task_id is None:
             # Otherwise the timer repairs it, and its settlement is logged.
             log_change(_log, "process repaired", key, context)

@@ -316,10 +316,18 @@ async def repair(
     _show(answer, options)
 
 
+async def retry(process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:
+    """Run the task that broke a process again, with all its attempts, and print its id."""
+    async with client_of(options) as client:
+        retried = await client.retry(process_id)
+    again = "the join" if retried.task_id is None else f"task {retried.task_id}"
+    show(retried, f"{again} runs again", as_json=options.json)
+
+
 async def simple_repair(
     process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()
 ) -> None:
-    """Repair a broken process without its processor; if a timer broke it, the timer runs again."""
+    """Repair a broken process without a repair handler; a timer that broke it runs again."""
     async with client_of(options) as client:
         repaired = await client.simple_repair(process_id)
     again = "" if repaired.task_id is None else f"; task {repaired.task_id} runs again"

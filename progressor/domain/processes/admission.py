@@ -46,6 +46,7 @@ class Verdict(enum.StrEnum):
     PROCESS_IS_RUNNING = "process_is_running"
     PROCESS_FINISHED = "process_finished"
     EVENT_NOT_FOUND = "event_not_found"
+    NOTHING_TO_RETRY = "nothing_to_retry"
     GATE_NOT_FOUND = "gate_not_found"
     GONE = "gone"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from progressor.domain.processes.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy
 from progressor.domain.processes.task import TaskType
 
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
@@ -40,6 +40,7 @@ class Namespace:
     retry_policy: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
     retry_policies: Mapping[TaskType, RetryPolicy] = dataclasses.field(default_factory=dict)
     exhausted_call_fails_alone: bool = False
+    on_error: OnError = OnError.HOLD
     zombie_policy: ZombiePolicy = ZombiePolicy.RETRY
     worker_count_max: int = 1000
     history_mode: HistoryMode = HistoryMode.ALL

@@ -12,6 +12,16 @@ class ZombiePolicy(enum.StrEnum):
     FAIL = "fail"
 
 
+class OnError(enum.StrEnum):
+    """What becomes of what waits on a process that breaks.
+
+    HOLD: what was acknowledged stays, for when the process comes back. CANCEL: it is cancelled.
+    """
+
+    HOLD = "hold"
+    CANCEL = "cancel"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How often a step is tried, and the waits between the attempts.

@@ -7,6 +7,8 @@ succeeded    any task; action remove                    Remove, with the respons
              any task; any other action, or none        Finish
 rejected     init                                       Remove, with the refusal
              call, notify, repair                       Fail: the process is as it was
+rejected     the task that broke its process, run       Fail: the process is running again
+             again
 failed       any task, retryable, attempts left         Retry
              repair                                     Fail: the process stays in error
              call, notify, attempts spent, where the    Fail
@@ -39,7 +41,7 @@ from progressor.domain.processes.intent import (
     Succeeded,
 )
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy, next_delay
+from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy, next_delay
 from progressor.domain.processes.process import NO_OPTIONS, JobOptions
 from progressor.domain.processes.task import BROKEN_BY, LeasedTask, TaskError, TaskType
 
@@ -76,10 +78,14 @@ class Retry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Break:
-    """The task ends in error and breaks its process, with its whole job if it ``fails_job``."""
+    """The task ends in error and breaks its process, with its whole job if it ``fails_job``.
+
+    What was acknowledged on the process is held until it comes back; cancelled if ``cancels``.
+    """
 
     error: TaskError
     fails_job: bool = False
+    cancels: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +174,8 @@ def _settle_failure(
     if failed.reason in {STEP_TIMEOUT, STILL_RUNNING}:
         attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
         error = dataclasses.replace(error, message=f"{error.message}, {attempts}")
-    return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
+    alone = failed.retryable and namespace.exhausted_call_fails_alone
+    return _give_up(task, error, namespace, alone=alone)
 
 
 def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) -> Settlement:
@@ -177,17 +184,21 @@ def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) ->
     zombie_policy = options.zombie_policy or namespace.zombie_policy
     if options.scheduled:
         # The schedule will start another one; lost runs must not pile up.
-        given_up = _give_up(task, error, alone=False)
-        return Break(error, fails_job=True) if isinstance(given_up, Break) else given_up
+        given_up = _give_up(task, error, namespace, alone=False)
+        if isinstance(given_up, Break):
+            return dataclasses.replace(given_up, fails_job=True)
+        return given_up
     if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
         return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
-    return _give_up(task, error, alone=False)
+    return _give_up(task, error, namespace, alone=False)
 
 
-def _give_up(task: LeasedTask, error: TaskError, *, alone: bool) -> Settlement:
+def _give_up(
+    task: LeasedTask, error: TaskError, namespace: Namespace, *, alone: bool
+) -> Settlement:
     if task.task_type is TaskType.REPAIR:
         known = {} if task.broken_by is None else {BROKEN_BY: str(task.broken_by)}
         return Fail(dataclasses.replace(error, metadata=known))
     if alone and task.task_type in _LONE_TYPES:
         return Fail(dataclasses.replace(error, metadata={"alone": "true"}))
-    return Break(error)
+    return Break(error, cancels=namespace.on_error is OnError.CANCEL)

@@ -15,7 +15,8 @@ class NamespaceQueue:
     """What waits in a namespace, over all replicas.
 
     Tasks without constraints: ``due_count`` wait only for a worker, ``timer_count`` and
-    ``retry_count`` for their time, ``behind_count`` for another task of their process. With
+    ``retry_count`` for their time, ``behind_count`` for another task of their process,
+    ``process_failed_count`` for their process, which is in error, to come back. With
     constraints: ``run_at_count`` wait for their instant, ``order_count`` for a smaller version,
     ``gate_count`` for a gate, ``available_count`` only for a worker. Each age is that of the oldest
     such task; None: there is none. The age of a retry begins with its first attempt, that of a task
@@ -54,6 +55,8 @@ class NamespaceQueue:
     schedule_count: int = 0
     paused_schedule_count: int = 0
     late_schedule_count: int = 0
+    process_failed_count: int = 0
+    process_failed_age: dt.timedelta | None = None
 
     @property
     def worker_age(self) -> dt.timedelta | None:

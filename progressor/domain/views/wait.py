@@ -76,7 +76,8 @@ class UnfinishedTask:
     """A task that has not ended, as its rows describe it.
 
     ``attempt_count`` counts the attempts begun. ``due_at`` is None if another task precedes it, or
-    if it waits for constraints without an instant.
+    if it waits for constraints without an instant. ``held_since`` is set while its process is in
+    error, unless it is what brings the process back.
     """
 
     task_id: int
@@ -88,6 +89,7 @@ class UnfinishedTask:
     is_due: bool
     lease: Lease | None
     last_error: TaskError | None
+    held_since: dt.datetime | None = None
     gated: Gated | None = None
 
     @property
@@ -178,6 +180,19 @@ class RetryNotDue:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFailed:
+    """Its process has been in error ``since`` then; it waits until the process comes back.
+
+    ``until`` is the instant for which a timer was set.
+    """
+
+    NAME: ClassVar = "process_failed"
+
+    since: dt.datetime
+    until: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BehindTask:
     """The task is queued behind another task of its process, running or waiting since ``since``.
 
@@ -237,6 +252,7 @@ Cause = (
     | RetryNotDue
     | BehindVersion
     | BehindTask
+    | ProcessFailed
     | GatesFull
     | NoFreeWorker
     | NoReplica

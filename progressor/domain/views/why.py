@@ -33,6 +33,7 @@ from progressor.domain.views.wait import (
     OrderWait,
     Overrun,
     PresumedDead,
+    ProcessFailed,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -72,7 +73,12 @@ def explain_process(process: Process, found: Sequence[Wait], role: JobRole | Non
         case ProcessStatus.ERROR:
             since, detail = _at(process.status_changed_at), _quoted(process.detail or "no detail")
             by = "" if process.corrupted_by is None else f" by task {process.corrupted_by}"
-            ending = "a repair is under way" if found else "it waits for a repair"
+            held = sum(isinstance(wait.cause, ProcessFailed) for wait in found)
+            ending = "retry or repair it to bring it back"
+            if held < len(found):
+                ending = "its recovery is under way"
+            if held:
+                ending += f"; {held} tasks wait for that" if held > 1 else "; 1 task waits for that"
             return f"The process has been in error since {since}, broken{by}: {detail}; {ending}."
         case ProcessStatus.FINISHED:
             since = _at(process.status_changed_at)
@@ -93,7 +99,7 @@ def _with_before(
             before = known.get(task.gated.behind_task_id)
         yield task, before
         # What waits for its constraints is passed by all; only an init task by none.
-        if not task.is_constrained or task.task_type is TaskType.INIT:
+        if task.held_since is None and (not task.is_constrained or task.task_type is TaskType.INIT):
             line.append(task)
 
 
@@ -131,6 +137,9 @@ def _causes(
 ) -> Sequence[Cause]:
     if task.lease is not None:
         return (_leased(task.lease, facts, namespace.name),)
+    if task.held_since is not None:
+        until = task.due_at if task.is_timer else None
+        return (ProcessFailed(since=task.held_since, until=until),)
     if task.gated is not None and task.is_constrained:
         return _of_constraints(task, task.gated, before, facts, namespace)
     if before is not None:
@@ -264,7 +273,7 @@ def _unreachable_since(replicas: Sequence[ReplicaView], namespace: str) -> dt.da
     return min(since, default=None)
 
 
-def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911  one case per cause
+def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912  one case per cause
     match cause:
         case Running():
             again = f", attempt {wait.attempt}{_after(wait)}" if wait.attempt > 1 else ""
@@ -294,6 +303,10 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911  one cas
             timer = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
             before = f"task {cause.task_id} ({cause.task_type})"
             return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{timer}"
+        case ProcessFailed():
+            timer = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
+            since = f"its process has been in error since {_at(cause.since)}"
+            return f"is held: {since}.{timer}"
         case BehindVersion(order=order):
             return _of_order(order)
         case GatesFull(gates=gates):

@@ -106,6 +106,7 @@ class QueueScan:
             yield (queue.namespace, "retry"), queue.retry_count
             yield (queue.namespace, "no_free_worker"), queue.due_count
             yield (queue.namespace, "behind_task"), queue.behind_count
+            yield (queue.namespace, "process_failed"), queue.process_failed_count
         for queue in self._with_constraints():
             for cause in ("run_at", "order", "gate", "available"):
                 yield (queue.namespace, cause), getattr(queue, f"{cause}_count")
@@ -115,6 +116,7 @@ class QueueScan:
             yield (queue.namespace, "retry"), _seconds(queue.retry_age)
             yield (queue.namespace, "no_free_worker"), _seconds(queue.due_age)
             yield (queue.namespace, "behind_task"), _seconds(queue.behind_age)
+            yield (queue.namespace, "process_failed"), _seconds(queue.process_failed_age)
         for queue in self._with_constraints():
             for cause in ("order", "gate", "available"):
                 yield (queue.namespace, cause), _seconds(getattr(queue, f"{cause}_age"))

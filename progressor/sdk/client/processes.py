@@ -137,10 +137,27 @@ class Processes(Resource[Connection]):
         return _asked(self, request, response_type, process_id, args, **options)
 
     @sent
+    def retry(self, process_id: str, **options: Unpack[RequestOptions]) -> Exchange[values.Retried]:
+        """Run the task that broke a process again, with all its attempts.
+
+        It keeps its id and its idempotency key, which then stand for its new outcome. If it
+        succeeds, the process is running, and what was held on it goes on, oldest first.
+
+        Raises:
+            ProcessIsRunningError: The process is not in error, or its recovery is under way.
+            NothingToRetryError: No task broke the process.
+        """
+        request = pb.RetryRequest(process_id=process_id)
+        return exchange(self, request, values.read_retried, **options)
+
+    @sent
     def simple_repair(
         self, process_id: str, **options: Unpack[RequestOptions]
     ) -> Exchange[values.SimpleRepaired]:
-        """Resume a broken process without its processor; a timer that broke it runs again."""
+        """Resume a broken process without a repair handler; a timer that broke it runs again.
+
+        Any other task is left behind, and the process is running at once, with what was held on it.
+        """
         request = pb.SimpleRepairRequest(process_id=process_id)
         return exchange(self, request, values.read_simple_repaired, **options)
 
@@ -391,6 +408,7 @@ class SyncProcesses(Resource[BlockingConnection]):
     call = blocking(Processes.call)
     notify = blocking(Processes.notify)
     repair = blocking(Processes.repair)
+    retry = blocking(Processes.retry)
     simple_repair = blocking(Processes.simple_repair)
     get = blocking(Processes.get)
     put = blocking(Processes.put)

@@ -19,6 +19,7 @@ from progressor import errors
 from progressor.domain.processes import task as domain
 from progressor.domain.processes.intent import Failed, Rejected
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.settlement import Break, Fail, Remove, Retry, settle
 from progressor.sdk.codec.codecs import Payload, decoded
@@ -180,6 +181,7 @@ class Rehearsal(Generic[State]):
                 domain.TaskType(it): policy for it, policy in config.retry_policies.items()
             },
             exhausted_call_fails_alone=config.exhausted_call_fails_alone,
+            on_error=OnError(config.on_error.value),
         )
         self._task_ids = itertools.count(1)
         self._now = starts_at
@@ -187,7 +189,8 @@ class Rehearsal(Generic[State]):
         self._result = b""
         self._history: list[types_pb2.Event] = []
         self._timer: Timer | None = None
-        # The timer that broke the process, while that is in error.
+        # The task that broke the process, and its timer, while that is in error.
+        self._breaking_task: Task | None = None
         self._breaking_timer: Timer | None = None
         # The timer that the process had when it was broken from outside, while it is in error.
         self._suspended_timer: Timer | None = None
@@ -361,6 +364,24 @@ class Rehearsal(Generic[State]):
         self._expect_broken()
         return self._reply_of(await self._ask(domain.TaskType.REPAIR, args, context), response_type)
 
+    async def retry(self) -> None:
+        """Run the task that broke the process again; the last of `steps` is its new outcome.
+
+        Raises:
+            NothingToRetryError: No task broke the process.
+            ProcessIsRunningError, ProcessFinishedError: The process is not in error.
+        """
+        self._expect_broken()
+        if self._breaking_timer is not None:
+            await self.simple_repair()
+            return
+        if self._breaking_task is None:
+            raise errors.NothingToRetryError(self._process_id)
+        again = dataclasses.replace(
+            self._breaking_task, attempt=1, broken_by=None, error=None, first_started_at=self._now
+        )
+        await self._run(again)
+
     async def simple_repair(self) -> None:
         """Resume the process without its handler; a timer that broke it runs again now.
 
@@ -374,7 +395,7 @@ class Rehearsal(Generic[State]):
             await self._observed(None)
         else:
             self._timer = breaking_timer.again(self.now)
-            await self.run_timer()
+            await self._run_timer(self._timer)
 
     async def join(self, nodes: Iterable[NodeOutcome]) -> None:
         """Run the join handler of the process, a leader, with the outcomes of all nodes.
@@ -403,11 +424,15 @@ class Rehearsal(Generic[State]):
 
         Raises:
             ValueError: The process has no timer.
+            ProcessFailedError: The process is in error, and its timer is held.
         """
-        timer = self._timer
-        if timer is None:
+        if self._timer is None:
             message = f"process {self._process_id!r} has no timer to run"
             raise ValueError(message)
+        self._expect_running()
+        await self._run_timer(self._timer)
+
+    async def _run_timer(self, timer: Timer) -> None:
         self._now, self._timer = max(self._now, timer.due_at), None
         if timer.message.remove:
             await self._remove()
@@ -436,7 +461,11 @@ class Rehearsal(Generic[State]):
             RuntimeError: `TIMERS_MAX` timers have run, and another is due.
         """
         until, count = self._now + timedelta_of(by), 0
-        while self._timer is not None and self._timer.due_at <= until:  # TIMERS_MAX at most
+        while (
+            self._timer is not None
+            and self._timer.due_at <= until
+            and self.status is not ProcessStatus.ERROR
+        ):  # TIMERS_MAX at most
             if count == TIMERS_MAX:
                 message = f"{TIMERS_MAX} timers have run, and another is due until {until}"
                 raise RuntimeError(message)
@@ -539,8 +568,12 @@ class Rehearsal(Generic[State]):
                     # A rejected init creates no process.
                     self._clear()
                 elif isinstance(settlement, Break):
-                    self._break_by(settlement.error.message, timer)
+                    self._break_by(settlement.error.message, timer, cancels=settlement.cancels)
                     process.corrupted_by = task.broken_by = task.task_id
+                    self._breaking_task = task
+                elif task.task_id == process.corrupted_by:
+                    # It was run again: nothing is broken any more.
+                    self._recover()
                 await self._record(task, None)
                 return
             task.attempt += 1
@@ -550,11 +583,16 @@ class Rehearsal(Generic[State]):
                 return
             self._now += settlement.delay
 
-    def _break_by(self, detail: str, timer: Timer | None = None) -> None:
-        """Set the process in error and cancel its timer; `timer` is the one that broke it."""
+    def _break_by(self, detail: str, timer: Timer | None = None, *, cancels: bool = True) -> None:
+        """Set the process in error; its timer is held unless it `cancels`.
+
+        `timer` is the one that broke the process.
+        """
         process = self._enter(types_pb2.PROCESS_STATUS_ERROR)
         process.detail = detail
-        self._timer, self._breaking_timer = None, timer
+        self._breaking_task, self._breaking_timer = None, timer
+        if cancels:
+            self._timer = None
 
     def _break_from_outside(self, detail: str) -> None:
         """Set the process in error without a step; `restart` sets its timer again."""
@@ -578,8 +616,8 @@ class Rehearsal(Generic[State]):
         """Resume a broken process, and run a timer that broke it; set a suspended one again."""
         breaking_timer, suspended_timer = self._breaking_timer, self._suspended_timer
         self._resume(with_timer=True)
-        if breaking_timer is not None:
-            await self.run_timer()
+        if breaking_timer is not None and self._timer is not None:
+            await self._run_timer(self._timer)
         elif suspended_timer is not None:
             self._timer = suspended_timer.again(self._now)
 

@@ -23,6 +23,17 @@ class ZombiePolicy(WireEnum):
     FAIL = "fail"
 
 
+class OnError(WireEnum):
+    """What becomes of what waits on a process that breaks.
+
+    HOLD: timers and acknowledged requests are held until it comes back. CANCEL: all is cancelled.
+    """
+
+    UNSPECIFIED = "unspecified"
+    HOLD = "hold"
+    CANCEL = "cancel"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceConfig:
     """The configuration of a namespace; namespace_service.proto documents the range of each field.
@@ -38,6 +49,7 @@ class NamespaceConfig:
     retry_policy: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
     retry_policies: Mapping[str, RetryPolicy] = dataclasses.field(default_factory=dict)
     exhausted_call_fails_alone: bool = False
+    on_error: OnError = OnError.HOLD
     zombie_policy: ZombiePolicy = ZombiePolicy.RETRY
     worker_count_max: int = 1000
     history_last: int | None = None

@@ -81,6 +81,7 @@ class WaitCause(WireEnum):
     RUN_AT = "run_at"
     ORDER = "order"
     GATE = "gate"
+    PROCESS_FAILED = "process_failed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,16 @@ class Receipt:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """The task that runs again; `Client.await_task` waits for its new outcome.
+
+    None: the join of a job, which is added later.
+    """
+
+    task_id: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRepaired:
     """The task of the timer that runs again; None: there was no timer to run."""
 
@@ -450,6 +461,7 @@ read_task_error = Shape(TaskError, types.TaskError).read
 read_process = _PROCESS.read
 read_snapshot = _SNAPSHOT.read
 read_task_reply = _TASK_REPLY.read
+read_retried = Shape(Retried, pb.RetryResponse).read
 read_simple_repaired = Shape(SimpleRepaired, pb.SimpleRepairResponse).read
 read_trace = Shape(Trace, pb.TraceResponse, tasks=_TASK_TRACE).read
 

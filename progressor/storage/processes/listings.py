@@ -37,7 +37,8 @@ class _WaitsRow(NamedTuple):
 _TASK = (
     "task_id", "task_type", "status", "due_at", "attempt_count", "lease_replica_id",
     "last_error_code", "last_error_reason", "last_error_message", "last_error_rejected",
-    "last_error_metadata", "is_due", "created_at", "lease_leased_at", "lease_expires_at", "gated",
+    "last_error_metadata", "is_due", "created_at", "lease_leased_at", "lease_expires_at",
+    "held_since", "gated",
 )  # fmt: skip
 _read_task = reader(UnfinishedTask, _TASK, is_json=True)
 

@@ -58,8 +58,8 @@ class Put:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SimpleRepair:
-    """What became of a simple repair; ``task_id`` is the timer that runs again."""
+class Recovery:
+    """What became of a simple repair or a retry; ``task_id`` is the task that runs again."""
 
     verdict: Verdict
     task_id: int | None
@@ -111,7 +111,6 @@ class _Row(NamedTuple):
     cancelled: list[Any] | None = None
     task_id: int | None = None
     task_type: TaskType | None = None
-    due_at: dt.datetime | None = None
     timer_task_id: int | None = None
     timer_due_at: dt.datetime | None = None
     told_at: dt.datetime | None = None
@@ -152,7 +151,7 @@ class Processes:
         self._put_process = functions.call("put_process", _Row)
         self._remove_process = functions.call("remove_process", _Row)
         self._halt_process = functions.call("halt_process", _Row)
-        self._simple_repair = functions.call("simple_repair", _Row)
+        self._recover_process = functions.call("recover_process", _Row)
         self._cancel_task = functions.call("cancel_task", _Row)
 
     async def run(self) -> None:
@@ -316,14 +315,11 @@ class Processes:
         ended = cancellations(key.namespace, found.cancelled, removed=removed)
         return found.task_id, gate_effects(found.effects) | Effects(cancelled=ended)
 
-    async def simple_repair(self, key: ProcessKey) -> tuple[SimpleRepair, Effects]:
-        """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
-        [found] = await self._context.call(self._simple_repair, key)
-        effects = gate_effects(found.effects)
-        if found.due_at is not None and found.task_id is not None:
-            # It has no constraints, and is due now.
-            effects |= Effects(due=((key, found.task_id),))
-        return SimpleRepair(verdict=Verdict(found.verdict), task_id=found.task_id), effects
+    async def recover(self, key: ProcessKey, *, retries: bool) -> tuple[Recovery, Effects]:
+        """Bring a broken process back; see priv/functions/processes/recover_process.sql."""
+        [found] = await self._context.call(self._recover_process, key, retries=retries)
+        recovery = Recovery(verdict=Verdict(found.verdict), task_id=found.task_id)
+        return recovery, gate_effects(found.effects)
 
 
 class Retention:

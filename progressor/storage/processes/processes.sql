@@ -41,7 +41,8 @@ SELECT t.task_id, t.task_type,
             FROM progressor.gated g
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                 = (t.slot, t.namespace, t.process_id, t.task_id)
-        ) END, s.status, t.status) AS status,
+        ) END, s.status, CASE WHEN h.task_id IS NOT NULL THEN 'blocked' END::progressor.task_status, t.status
+    ) AS status,
     t.created_at, t.scheduled_at,
     t.started_at, t.finished_at, t.attempt_count,
     CASE
@@ -57,6 +58,7 @@ SELECT t.task_id, t.task_type,
     t.spent_us AS spent, t.replica_id
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)
 WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
     AND t.task_id > %(after)s
 ORDER BY t.slot, t.namespace, t.process_id, t.task_id

@@ -81,6 +81,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
             result=[i.action.result if isinstance(i.action, Complete) else None for i in intents],
             retry_after=[r and r.delay.total_seconds() for r in retries],
             attempt_count=[r and r.attempt_count for r in retries],
+            cancels=[(isinstance(s, Break) and s.cancels) or None for s in settlements],
         ),
         **_error_columns(settlements),
         **_timer_columns(batch, intents),

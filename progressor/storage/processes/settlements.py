@@ -380,6 +380,9 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: _Row) ->
             metadata = metadata if intent.metadata is None else intent.metadata
         case Break(error):
             detail, corrupted_by = error.message, task_id
+        case Fail() if status is not process.status:
+            # It had broken the process before, and was run again.
+            detail = corrupted_by = None
         case Fail() | Retry() | Remove():
             pass
         case _:

@@ -95,6 +95,7 @@ def _most(queue: NamespaceQueue) -> int:
         queue.order_count,
         queue.gate_count,
         queue.available_count,
+        queue.process_failed_count,
     )
 
 

@@ -1,8 +1,8 @@
 -- name: count_waiting
 -- Counts the tasks that wait in each namespace: those that are due, the retries and the timers
--- ahead, and those behind a task of their own process; and with constraints, those that wait for their
+-- ahead, those behind a task of their own process, and those held until it comes back; and with constraints, those that wait for their
 -- instant, their order, their gates, or have passed them; up to a limit of each. For how long: since the
--- oldest was due; since the first attempt of the oldest of the hundred retries with most attempts;
+-- oldest was due; since the process broke; since the first attempt of the oldest of the hundred retries with most attempts;
 -- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
 -- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
 -- that are full with a queue. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
@@ -45,6 +45,10 @@ SELECT n.namespace,
     CASE WHEN behind.task_count + gated.behind_count > 0 THEN
         greatest(clock.now - least(behind.oldest_at, gated.behind_since), '0')
     END AS behind_age,
+    failed.task_count AS process_failed_count,
+    CASE WHEN failed.task_count > 0 THEN
+        greatest(clock.now - failed.oldest_at, '0')
+    END AS process_failed_age,
     gated.run_at_count,
     gated.order_count,
     CASE WHEN gated.order_count > 0 THEN greatest(clock.now - gated.order_since, '0') END AS order_age,
@@ -76,6 +80,16 @@ CROSS JOIN LATERAL (
     ) IS NOT NULL AS has_gated
     OFFSET 0
 ) has
+CROSS JOIN LATERAL (
+    SELECT count(*) AS task_count, min(h.held_at) AS oldest_at
+    FROM (
+        SELECT h.held_at
+        FROM progressor.held h
+        WHERE h.namespace = n.namespace
+        ORDER BY h.namespace, h.held_at
+        LIMIT %(limit)s
+    ) h
+) failed
 CROSS JOIN LATERAL (
     SELECT coalesce(max(w.task_count) FILTER (WHERE c.cause = 'run_at'), 0) AS run_at_count,
         coalesce(max(w.task_count) FILTER (WHERE c.cause = 'timer'), 0) AS timer_count,

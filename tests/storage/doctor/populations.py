@@ -28,12 +28,13 @@ async def populate(store: Store) -> None:
     await store.started(waiting, success(events=1))
     await store.admit(a_request(waiting), run=False)
     await store.broken(fresh_key())
+    await _holding(store)
     broken_by_timer = fresh_key()
     init = await store.start(broken_by_timer)
     timer = (await store.settled(init, success(SetTimer(after=NO_TIME)))).next
     assert timer is not None
     await store.settled(timer, BROKEN)
-    await store.simple_repair(broken_by_timer)
+    await store.recover(broken_by_timer)
     await store.admit(a_request(broken_by_timer, TaskType.REPAIR), run=False)
     await store.put(
         Import(
@@ -43,6 +44,13 @@ async def populate(store: Store) -> None:
             timer=SetTimer(after=HOUR),
         )
     )
+
+
+async def _holding(store: Store) -> None:
+    key, _ = await store.timed(HOUR)
+    call = await store.run_task(a_request(key))
+    await store.admit(a_request(key, TaskType.NOTIFY, waits=False))
+    await store.settled(call, BROKEN)
 
 
 async def populate_gates(store: Store) -> None:

@@ -64,10 +64,17 @@ VIOLATIONS: Violations = {
         "UPDATE progressor.schedule SET attempt = 7",
         "UPDATE progressor.schedule SET task_type = 'notify' WHERE task_type = 'call'",
         (
-            "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
-            " WHERE status = 'waiting'"
+            (
+                "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
+                " WHERE status = 'waiting'"
+            ),
+            "held_tasks_belong_to_broken_processes",
         ),
-        "DELETE FROM progressor.tasks WHERE status = 'waiting'",
+        (
+            "DELETE FROM progressor.tasks WHERE status = 'waiting'",
+            "broken_processes_name_the_failed_task",
+            "held_tasks_belong_to_broken_processes",
+        ),
     ],
     "tasks_fit_their_process_status": [
         process("(status, finished_at) = ('finished', now())", "status = 'running'"),
@@ -86,13 +93,22 @@ VIOLATIONS: Violations = {
             process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
             "broken_processes_name_the_failed_task",
         ),
+    ],
+    "held_tasks_belong_to_broken_processes": [
+        "UPDATE progressor.held SET attempt = 7",
+        process(
+            "status = 'running', detail = NULL, corrupted_by = NULL",
+            "p.process_id = (SELECT min(h.process_id) FROM progressor.held h)",
+        ),
         (
             (
-                "UPDATE progressor.processes p SET corrupted_by = s.task_id FROM"
-                " progressor.schedule s WHERE p.status = 'error' AND s.process_id = p.process_id"
-                " AND s.task_type = 'timeout'"
+                "INSERT INTO progressor.schedule"
+                " (slot, namespace, process_id, task_id, task_type, status, replica_id)"
+                " SELECT slot, namespace, process_id, task_id, task_type, 'waiting', 1"
+                " FROM progressor.held WHERE task_type = 'notify'"
             ),
-            "broken_processes_name_the_failed_task",
+            "broken_processes_wait_for_repair",
+            "waiting_tasks_are_due_in_order",
         ),
     ],
     "broken_processes_name_the_failed_task": [
@@ -131,7 +147,10 @@ VIOLATIONS: Violations = {
         ("DELETE FROM progressor.running", "waiting_tasks_are_due_in_order"),
     ],
     "rows_have_a_process": [
-        f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608  ours
+        (
+            f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608  ours
+            "held_tasks_belong_to_broken_processes",
+        ),
         "DELETE FROM progressor.namespaces",
     ],
     "event_ids_have_no_gaps": [
@@ -279,7 +298,7 @@ VIOLATIONS_OF_GATES: Violations = {
     "broken_processes_wait_for_repair": [
         (
             "UPDATE progressor.processes SET status = 'error', detail = '' WHERE process_id ="
-            " (SELECT process_id FROM progressor.gated WHERE state = 'order')"
+            " (SELECT min(process_id) FROM progressor.gated WHERE state = 'gates')"
         ),
     ],
     "waiting_tasks_are_due_in_order": [

@@ -72,6 +72,7 @@ _STILL_DUE: LiteralString = """
           SELECT FROM progressor.running AS r
           WHERE (r.namespace, r.process_id) = (s.namespace, s.process_id)
       )"""
+_BROKEN: LiteralString = "SELECT process_id FROM progressor.processes WHERE status = 'error'"
 _FIRST_BY_TIME: LiteralString = """
     SELECT process_id, min(run_at)
     FROM progressor.gated
@@ -265,6 +266,14 @@ class GatedStorage:
         self.hear()
         return bool(starts)
 
+    def _recover(self) -> bool:
+        """Bring the processes in error back; return whether there were any."""
+        broken = self.observer.execute(_BROKEN).fetchall()
+        for (process_id,) in broken:
+            self.run(self.stores[0].recover(key_of(process_id)))
+        self.hear()
+        return bool(broken)
+
     def everything_ends_by_reports(self) -> None:
         """Give every gate room, let time pass, and see that all that waits is done."""
         for (gate,) in self.observer.execute("SELECT gate FROM progressor.gates").fetchall():
@@ -276,7 +285,7 @@ class GatedStorage:
                 self.look_again(0)
             self.claim_reported(0)
             self.judge()
-            if not self.held and not self._solve_contradictions():
+            if not self.held and not self._recover() and not self._solve_contradictions():
                 break
             for _ in list(self.held):
                 self.settle(0, success())
@@ -364,7 +373,7 @@ class Party:
         await self.storage.admit(request, self.number, run=True)
 
     async def simple_repair(self) -> None:
-        repaired = await self.store.simple_repair(key_of(self.random.choice(PROCESSES)))
+        repaired = await self.store.recover(key_of(self.random.choice(PROCESSES)))
         if repaired.due is not None:
             due = repaired.due
             self.storage.note_due(due.key, due.task_id, due.due_at)

@@ -331,14 +331,14 @@ async def test_a_gate_is_read_among_others(store: Store) -> None:
         await store.gates.read(NAMESPACE.name, "bb")
 
 
-async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store) -> None:
+async def test_a_repair_leaves_the_timer_that_waits_to_run_again(store: Store) -> None:
     key = fresh_key()
     timer = SetTimer(after=NO_TIME, constraints=gates("a"))
     await store.settled(await store.start(key), success(timer))
     [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
     holder = await running(store, await started(store), gates("a"))
-    await store.simple_repair(key)
+    await store.recover(key)
     repair = await store.run_task(a_request(key, TaskType.REPAIR))
     await store.settled(repair)
     await store.settled(holder)
@@ -346,12 +346,8 @@ async def test_a_repair_replaces_the_timer_that_waits_to_run_again(store: Store)
     [again] = await claim_reported(store)
     traced = await store.processes.trace(key, after=0, limit=100)
 
-    assert [it.status for it in traced if it.task_type is TaskType.TIMEOUT] == [
-        TaskStatus.ERROR,
-        TaskStatus.CANCELLED,
-        TaskStatus.RUNNING,
-    ]
-    assert again.task_id == traced[-1].task_id
+    assert [it.status for it in traced if it.task_type is TaskType.TIMEOUT] == [TaskStatus.RUNNING]
+    assert again.task_id == task.task_id
 
 
 async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
@@ -362,7 +358,7 @@ async def test_a_timer_run_again_keeps_its_gates_while_its_process_is_in_error(
     await store.settled(await store.start(key), success(timer))
     [task] = await claim_reported(store)
     await store.settled(task, BROKEN)
-    await store.simple_repair(key)
+    await store.recover(key)
     [again] = await claim_reported(store)
     repair = await store.admit(a_request(key, TaskType.REPAIR), run=False)
     await call(store, other, gates("a"))

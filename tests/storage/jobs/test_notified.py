@@ -113,7 +113,7 @@ async def retry(jobs: JobStore, key: ProcessKey) -> None:
 
 
 async def simple_repair(jobs: JobStore, key: ProcessKey) -> None:
-    await jobs.store.simple_repair(key)
+    await jobs.store.recover(key)
 
 
 @pytest.mark.parametrize("bring_back", [retry, simple_repair])

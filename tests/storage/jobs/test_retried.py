@@ -182,7 +182,7 @@ async def test_a_job_is_retried_while_a_follower_is_being_repaired(jobs: JobStor
     assert timer is not None
     await jobs.settled(timer, BROKEN)
     await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-    await jobs.store.simple_repair(follower("a"))
+    await jobs.store.recover(follower("a"))
 
     await jobs.control.retry(LEADER, deadline=None, timeout=None)
 

@@ -154,7 +154,7 @@ async def put_process(party: Party) -> None:
 
 
 async def simple_repair(party: Party) -> None:
-    await party.store.simple_repair(party.one())
+    await party.store.recover(party.one())
 
 
 async def await_task(party: Party) -> None:

@@ -224,7 +224,7 @@ class TestSimpleRepair:
         key = fresh_key()
         await store.broken(key)
 
-        repaired = await store.simple_repair(key)
+        repaired = await store.recover(key)
 
         assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
         process = (await store.processes.get(key)).process
@@ -236,7 +236,7 @@ class TestSimpleRepair:
     ) -> None:
         key = await broken_by_timer(store, args=b"t", step_timeout=SECOND)
 
-        repaired = await store.simple_repair(key)
+        repaired = await store.recover(key)
 
         assert repaired.due is not None
         assert repaired.due.due_at == store.clock.now()
@@ -249,9 +249,9 @@ class TestSimpleRepair:
 
     async def test_twice_runs_it_once(self, store: Store) -> None:
         key = await broken_by_timer(store)
-        await store.simple_repair(key)
+        await store.recover(key)
 
-        again = await store.simple_repair(key)
+        again = await store.recover(key)
 
         assert again.verdict is Verdict.PROCESS_IS_RUNNING
         assert len(await store.claim_due()) == 1
@@ -261,7 +261,7 @@ class TestSimpleRepair:
         await store.broken(key)
         await store.run_task(a_request(key, TaskType.REPAIR))
 
-        assert (await store.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.recover(key)).verdict is Verdict.PROCESS_IS_RUNNING
 
     @pytest.mark.parametrize(
         ("answer", "verdict"),
@@ -276,10 +276,10 @@ class TestSimpleRepair:
     ) -> None:
         key = fresh_key()
         init = await store.start(key)
-        assert (await store.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        assert (await store.recover(key)).verdict is Verdict.PROCESS_IS_RUNNING
         await store.settled(init, answer)
 
-        assert (await store.simple_repair(key)).verdict is verdict
+        assert (await store.recover(key)).verdict is verdict
 
 
 class TestGet:

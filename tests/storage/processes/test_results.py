@@ -63,7 +63,7 @@ class TestAwaitTask:
         assert due is not None
         await other.results.await_task(key, due.task_id)
 
-        written = await store.settled(await store.run_task(a_request(key)), BROKEN)
+        written = await store.settled(await store.run_task(a_request(key)), success(Complete()))
 
         assert [each.reply_to for each in written.cancelled] == [(other.replica_id,)]
 

@@ -184,7 +184,7 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
         await store.started(key)
     writes: dict[str, Callable[[], Awaitable[object]]] = {
         "remove": lambda: store.remove(key),
-        "repair": lambda: store.simple_repair(key),
+        "repair": lambda: store.recover(key),
         "break": lambda: store.halt(key, "stopped"),
         "set a gate": lambda: store.set_capacity("new", 1),
         "delete a namespace": lambda: store.namespaces.delete("empty"),

@@ -256,7 +256,7 @@ async def remove_process(store: Store) -> object:
 
 
 async def simple_repair(store: Store) -> object:
-    return await store.simple_repair(seeded_key(WAITING_NUMBERS[0]))
+    return await store.recover(seeded_key(WAITING_NUMBERS[0]))
 
 
 async def await_task(store: Store) -> object:

@@ -25,6 +25,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import ZOMBIE_DETECTED
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.views.wait import ProcessFailed
 from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.storage.store import (
     BROKEN,
@@ -285,10 +286,11 @@ class TestARefusal:
 
 
 class TestAFailureForGood:
-    async def test_breaks_the_process_and_cancels_what_waits(self, store: Store) -> None:
+    async def test_breaks_the_process_and_cancels_whose_callers_wait(self, store: Store) -> None:
         key, timer = await store.timed()
         call = await store.run_task(a_request(key))
         waiting = await store.admit(a_request(key))
+        accepted = await store.admit(a_request(key, TaskType.NOTIFY, waits=False))
 
         written = await store.settled(call, BROKEN)
 
@@ -297,7 +299,11 @@ class TestAFailureForGood:
             ProcessStatus.ERROR, ProcessStatus.RUNNING,
         )  # fmt: skip
         assert (process.detail, process.corrupted_by) == (BROKEN.message, call.task_id)
-        assert {each.task_id for each in written.cancelled} == {timer, waiting.task_id}
+        assert [each.task_id for each in written.cancelled] == [waiting.task_id]
+        waits = (await store.processes.get(key)).waits
+        assert [(it.task_id, type(it.cause)) for it in waits] == [
+            (accepted.task_id, ProcessFailed), (timer, ProcessFailed),
+        ]  # fmt: skip
         error = await store.error_of(key, waiting.task_id)
         assert (error.reason, error.message) == ("PROCESS_FAILED", BROKEN.message)
         assert error.metadata == {
@@ -324,7 +330,7 @@ class TestAFailureForGood:
     ) -> None:
         key, _ = await store.timed(NO_TIME)
         await store.settled((await store.claim_due())[0].task, BROKEN)
-        due = (await store.simple_repair(key)).due
+        due = (await store.recover(key)).due
         assert due is not None
         [again] = await store.claim(key, due.task_id)
         await store.admit(a_request(key, TaskType.REPAIR))

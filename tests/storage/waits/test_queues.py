@@ -478,4 +478,5 @@ async def test_every_task_that_waits_is_counted_once(
         assert (
             found.due_count + found.timer_count + found.retry_count + found.behind_count
             + found.run_at_count + found.order_count + found.gate_count + found.available_count
+            + found.process_failed_count
         ) == waiting[0], found  # fmt: skip

@@ -73,9 +73,9 @@ class MemoryRequests:
         await self._wait(b"", timeout)
         return Reply(task_id=3, task_type=TaskType.CALL, response=str(task).encode())
 
-    async def simple_repair(self, key: ProcessKey) -> int | None:
+    async def recover(self, key: ProcessKey, *, retries: bool) -> int | None:
         self.requests.append(key)
-        return None if key.process_id == "plain" else 4
+        return 7 if retries else None if key.process_id == "plain" else 4
 
     async def put(self, process: Import) -> Receipt:
         self.requests.append(process)

@@ -36,6 +36,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         ),
         (errors.ProcessFailedError("p", "why"), "process_id=p detail=why own=false"),
         (errors.ProcessIsRunningError("p"), "process_id=p"),
+        (errors.NothingToRetryError("p"), "process_id=p"),
         (errors.ProcessFinishedError("p"), "process_id=p"),
         (
             errors.RepairFailedError("p", "why", 3, FAILURE),

@@ -23,10 +23,12 @@ _PROCESSES: LiteralString = """
     FROM progressor.processes
     ORDER BY process_id COLLATE "C" """
 _TASKS: LiteralString = """
-    SELECT t.task_id, t.process_id, t.task_type::text, coalesce(s.status, t.status)::text,
-        t.attempt_count, s.due_at, t.error_reason, t.response, t.idempotency_key
+    SELECT t.task_id, t.process_id, t.task_type::text,
+        CASE WHEN h.task_id IS NOT NULL THEN 'blocked' ELSE coalesce(s.status, t.status)::text END,
+        t.attempt_count, coalesce(s.due_at, h.due_at), t.error_reason, t.response, t.idempotency_key
     FROM progressor.tasks t
     LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+    LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)
     ORDER BY t.task_id"""
 
 

@@ -23,6 +23,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     Overrun,
     PresumedDead,
+    ProcessFailed,
     RetryNotDue,
     TimerNotDue,
     Wait,
@@ -91,6 +92,7 @@ class ModelledStorage:
         key: str | None = None,
         args: bytes = b"",
         constraints: Constraints | None = None,
+        waits: bool = True,
     ) -> None:
         """Admit a request, with a worker to run it or without."""
         verdict, joined = self.model.admit(process_id, task_type, args, key, constraints)
@@ -106,6 +108,7 @@ class ModelledStorage:
                     args=args,
                     idempotency_key=key,
                     constraints=constraints,
+                    waits=waits,
                 ),
                 run=run,
             )
@@ -125,6 +128,7 @@ class ModelledStorage:
             idempotency_key=key,
             args=args,
             constraints=constraints,
+            is_acknowledged=not waits,
         )
         is_free = self.model.accept(process_id, task, run=run, now=self.clock.now())
         assert (admission.running is not None) == (is_free and run)
@@ -133,10 +137,10 @@ class ModelledStorage:
             self.hold(admission.running, store)
         self.follow()
 
-    def simple_repair(self, process_id: str, store: int) -> None:
-        expected = self.model.simple_repair(process_id, self.clock.now())
+    def recover(self, process_id: str, store: int, *, retries: bool = False) -> None:
+        expected = self.model.recover(process_id, self.clock.now(), retries=retries)
 
-        repaired = self.do(self.stores[store].simple_repair(key_of(process_id)))
+        repaired = self.do(self.stores[store].recover(key_of(process_id), retries=retries))
 
         assert repaired.verdict is expected
         if repaired.due is not None:
@@ -374,7 +378,11 @@ class ModelledStorage:
         assert queue.due_count == causes[NoFreeWorker] + causes[NoReplica]
         assert queue.timer_count == causes[TimerNotDue]
         assert queue.retry_count == causes[RetryNotDue]
-        assert queue.behind_count == causes[BehindTask]
+        gated = sum(
+            isinstance(wait.cause, ProcessFailed) and wait.spent is not None for wait in told
+        )
+        assert queue.behind_count == causes[BehindTask] + gated
+        assert queue.process_failed_count == causes[ProcessFailed] - gated
 
     def _is_collected(self, told: Iterable[Wait]) -> None:
         zombies = self.do(self.stores[0].find_zombies())

@@ -30,10 +30,17 @@ class ModelTask:
     error_reason: str | None = None
     response: bytes | None = None
     constraints: Constraints | None = None
+    is_acknowledged: bool = False
 
     def end(self, status: TaskStatus, reason: str | None = None) -> None:
         assert not self.has_ended
         self.status, self.error_reason, self.due_at = status, reason, None
+        if status is TaskStatus.CANCELLED and self.attempt == 0:
+            self.idempotency_key = None
+
+    @property
+    def is_held_on_error(self) -> bool:
+        return self.is_acknowledged or self.attempt > 0 or self.task_type in TIMER_TYPES
 
     @property
     def has_ended(self) -> bool:
@@ -44,7 +51,8 @@ class ModelTask:
 class ModelProcess:
     """A process: one task runs, calls stand in line, the timer stands by.
 
-    What waits for its constraints stands apart: in ``apart``, and in nothing else.
+    What waits for its constraints stands apart: in ``apart``, and in nothing else. What waited when
+    the process broke, and was not cancelled, is ``held``.
     """
 
     status: ProcessStatus
@@ -56,6 +64,7 @@ class ModelProcess:
     line: list[ModelTask] = dataclasses.field(default_factory=list)
     timer: ModelTask | None = None
     apart: list[ModelTask] = dataclasses.field(default_factory=list)
+    held: list[ModelTask] = dataclasses.field(default_factory=list)
     tasks: list[ModelTask] = dataclasses.field(default_factory=list)
 
     def waiting(self) -> Iterator[ModelTask]:
@@ -63,6 +72,7 @@ class ModelProcess:
         if self.timer is not None:
             yield self.timer
         yield from self.apart
+        yield from self.held
 
     def take_timer(self) -> ModelTask | None:
         timer, self.timer = self.timer, None
@@ -157,12 +167,11 @@ class Model:
                 self._finish(process, task, settlement, now)
             case Fail(error):
                 task.end(TaskStatus.ERROR, error.reason)
+                if task is process.broken_by:
+                    self._recover(process)
             case Break(error):
                 task.end(TaskStatus.ERROR, error.reason)
-                if process.status is not ProcessStatus.ERROR:
-                    self._cancel(process, "PROCESS_FAILED")
-                process.status, process.detail = ProcessStatus.ERROR, error.message
-                process.broken_by = task
+                self._break(process, task, settlement)
             case Retry():
                 task.status, task.attempt = TaskStatus.WAITING, settlement.attempt_count
                 task.due_at = now + settlement.delay
@@ -177,19 +186,30 @@ class Model:
         retried = process.timer if isinstance(settlement, Retry) else None
         return self._go_on(process, retried, continues=continues, now=now)
 
-    def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
+    def recover(self, process_id: str, now: dt.datetime, *, retries: bool) -> Verdict:
         process = self.processes.get(process_id)
         if process is None:
             return Verdict.PROCESS_NOT_FOUND
         if process.status is ProcessStatus.FINISHED:
             return Verdict.PROCESS_FINISHED
-        busy = process.running is not None or any(process.waiting())
-        if process.status is not ProcessStatus.ERROR or busy:
+        task = process.broken_by
+        busy = process.running is not None or process.line or process.timer is not None
+        is_again = task is not None and not task.has_ended
+        if process.status is not ProcessStatus.ERROR or busy or is_again:
             return Verdict.PROCESS_IS_RUNNING
-        if process.broken_by is not None and process.broken_by.task_type in TIMER_TYPES:
-            process.timer = self._again(process, process.broken_by, now)
+        if retries and task is None:
+            return Verdict.NOTHING_TO_RETRY
+        if task is not None and (
+            task.task_type in TIMER_TYPES or (retries and task.task_type is not TaskType.JOIN)
+        ):
+            task.status, task.attempt, task.due_at = TaskStatus.WAITING, 0, now
+            if task.task_type in TIMER_TYPES:
+                process.timer = task
+            else:
+                process.line.append(task)
         else:
-            self._resume(process)
+            self._recover(process)
+            self._go_on(process, None, continues=False, now=now)
         return Verdict.ACCEPTED
 
     def remove(self, process_id: str) -> ModelProcess | None:
@@ -239,13 +259,13 @@ class Model:
         task.response = intent.response
         process.event_count += len(intent.events)
         process.aux_state = process.aux_state if intent.aux_state is None else intent.aux_state
-        self._resume(process)
         if isinstance(intent.action, Complete):
             self._cancel(process, "PROCESS_FINISHED")
-            process.status = ProcessStatus.FINISHED
+            process.status, process.detail, process.broken_by = ProcessStatus.FINISHED, None, None
             return
         if was_broken:
-            self._cancel(process, "PROCESS_IS_RUNNING")
+            self._recover(process)
+        process.status = ProcessStatus.RUNNING
         if isinstance(intent.timer, SetTimer | UnsetTimer):
             replaced = process.take_timer()
             if replaced is not None:
@@ -265,6 +285,7 @@ class Model:
             and task.task_type is TaskType.REPAIR
             and broken_by is not None
             and broken_by.task_type in TIMER_TYPES
+            and broken_by.has_ended
         ):
             process.timer = self._again(process, broken_by, now)
 
@@ -302,8 +323,38 @@ class Model:
         return task
 
     @staticmethod
-    def _resume(process: ModelProcess) -> None:
+    def _recover(process: ModelProcess) -> None:
         process.status, process.detail, process.broken_by = ProcessStatus.RUNNING, None, None
+        for repair in process.line:
+            repair.end(TaskStatus.CANCELLED, "PROCESS_IS_RUNNING")
+        process.line.clear()
+        for task in process.held:
+            if task.task_type in TIMER_TYPES:
+                process.timer = task
+            else:
+                task.status = TaskStatus.WAITING
+                process.line.append(task)
+        process.held.clear()
+
+    def _break(self, process: ModelProcess, task: ModelTask, settlement: Break) -> None:
+        if process.status is not ProcessStatus.ERROR:
+            self._hold(process, cancels=settlement.cancels)
+        process.status, process.detail = ProcessStatus.ERROR, settlement.error.message
+        process.broken_by = task
+
+    def _hold(self, process: ModelProcess, *, cancels: bool) -> None:
+        waiting = [*process.waiting()]
+        process.line, process.timer, apart = [], None, process.apart
+        process.apart = []
+        for task in waiting:
+            if cancels or not task.is_held_on_error:
+                task.end(TaskStatus.CANCELLED, "PROCESS_FAILED")
+            elif task in apart or task.constraints is not None:
+                process.apart.append(task)
+            else:
+                task.status = TaskStatus.BLOCKED
+                task.due_at = task.due_at if task.task_type in TIMER_TYPES else None
+                process.held.append(task)
 
     @staticmethod
     def _again(process: ModelProcess, timer: ModelTask, now: dt.datetime) -> ModelTask:
@@ -322,4 +373,5 @@ class Model:
             task.end(TaskStatus.CANCELLED, reason)
         process.line.clear()
         process.apart.clear()
+        process.held.clear()
         process.timer = None

@@ -62,7 +62,7 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused"
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
     "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
-    "schedule_runs",
+    "schedule_runs", "held",
     "orphans",
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ class RecordedEffects:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What became of a simple repair; ``due``: the timer that runs again, if it is due now."""
+    """What became of a recovery; ``due``: the task that runs again, if it is due now."""
 
     verdict: Verdict
     task_id: int | None
@@ -342,8 +342,8 @@ class Store:
         self.effects.apply(effects)
         return task_id
 
-    async def simple_repair(self, key: ProcessKey) -> Repaired:
-        repaired, effects = await self.processes.simple_repair(key)
+    async def recover(self, key: ProcessKey, *, retries: bool = False) -> Repaired:
+        repaired, effects = await self.processes.recover(key, retries=retries)
         self.effects.apply(effects)
         due = None
         if repaired.task_id is not None and (key, repaired.task_id) in effects.due:

@@ -15,6 +15,7 @@ from progressor.sdk import (
     StepFailedError,
     TaskFailedError,
     TaskStatus,
+    WaitCause,
 )
 from progressor.sdk.transport.failures import Status
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, Reject
@@ -60,7 +61,9 @@ async def test_a_reject_reaches_the_caller_word_for_word(env: Env) -> None:
     assert status.metadata == {"shelf": "3"}
 
 
-async def test_a_break_cancels_the_timer_and_the_queue_and_notifies_their_callers(env: Env) -> None:
+async def test_a_break_holds_the_timer_and_cancels_the_queue_and_notifies_its_callers(
+    env: Env,
+) -> None:
     hang = Hang(response=broken().response)
     await env.timed("p", hang)
     async with asyncio.TaskGroup() as group:
@@ -76,9 +79,10 @@ async def test_a_break_cancels_the_timer_and_the_queue_and_notifies_their_caller
         assert status.metadata["broken_by"] == breaker
         assert status.metadata["detail"] == "it broke"
     snapshot = await env.client.get("p")
-    assert (snapshot.timer, snapshot.waits) == (None, ())
+    assert snapshot.timer is not None
+    assert [wait.cause for wait in snapshot.waits] == [WaitCause.PROCESS_FAILED]
     assert [task.status for task in await tasks_of(env)] == [
-        TaskStatus.FINISHED, TaskStatus.CANCELLED, TaskStatus.ERROR,
+        TaskStatus.FINISHED, TaskStatus.BLOCKED, TaskStatus.ERROR,
         TaskStatus.CANCELLED, TaskStatus.CANCELLED,
     ]  # fmt: skip
 

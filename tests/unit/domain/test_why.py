@@ -26,6 +26,7 @@ from progressor.domain.views.wait import (
     OrderWait,
     Overrun,
     PresumedDead,
+    ProcessFailed,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -432,6 +433,10 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((WAITING_BEHIND,), {},
      (f"waits behind task 6 (init), which has been waiting since {AT}. It is a timer, until "
      f"{AT_1}.")),
+    ((ProcessFailed(since=NOW),), {},
+     f"is held: its process has been in error since {AT}."),
+    ((ProcessFailed(since=NOW, until=ahead(1)),), {},
+     f"is held: its process has been in error since {AT}. It is a timer, until {AT_1}."),
     ((CROWDED,), {}, f"has been due since {AT}, and no worker is free: 10 of 10 are busy."),
     ((ALMOST,), {},
      f"has been due since {AT}; a worker is about to take it: 9 of 10 are busy. {UNREACHED}"),
@@ -491,6 +496,7 @@ def test_foreign_text_stays_within_the_sentence(message: str, told: str) -> None
 
 
 A_WAIT = waits_of(leased())
+HELD = waits_of(dataclasses.replace(a_task(8), held_since=NOW))
 BROKEN = {"status": ProcessStatus.ERROR, "detail": "no stock", "corrupted_by": 5}
 
 
@@ -498,10 +504,17 @@ BROKEN = {"status": ProcessStatus.ERROR, "detail": "no stock", "corrupted_by": 5
     ("fields", "waits", "sentence"),
     [
         (BROKEN, (),
-         (f"The process has been in error since {AT}, broken by task 5: no stock; it waits for a "
-         "repair.")),
+         (f"The process has been in error since {AT}, broken by task 5: no stock; retry or repair "
+         "it to bring it back.")),
+        (BROKEN, HELD,
+         (f"The process has been in error since {AT}, broken by task 5: no stock; retry or repair "
+         "it to bring it back; 1 task waits for that.")),
+        (BROKEN, (*HELD, *HELD, *A_WAIT),
+         (f"The process has been in error since {AT}, broken by task 5: no stock; its recovery "
+         "is under way; 2 tasks wait for that.")),
         (BROKEN | {"corrupted_by": None, "detail": ""}, A_WAIT,
-         f"The process has been in error since {AT}, broken: no detail; a repair is under way."),
+         (f"The process has been in error since {AT}, broken: no detail; its recovery is under "
+         "way.")),
         ({"status": ProcessStatus.FINISHED}, (),
          f"The process has been finished since {AT}; it waits for nothing."),
         ({"status": ProcessStatus.RUNNING}, (),

@@ -32,6 +32,7 @@ CHECKSUMS = {
     "0017_pre_orders_end.sql": "d71d5a4f42f3212c",
     "0018_pre_schedule_runs.sql": "f1db5ce8e8fd43bc",
     "0019_pre_words.sql": "af2b37543f45d093",
+    "0020_pre_held_tasks.sql": "8f0675ae1b3abfd8",
 }
 
 

@@ -8,7 +8,7 @@ from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
-from progressor.storage.processes.processes import Put, SimpleRepair
+from progressor.storage.processes.processes import Put, Recovery
 from progressor.storage.rows.effects import NO_EFFECTS, Cancellation, Effects, Later
 from tests.support.builders import (
     make_cancelled,
@@ -300,10 +300,10 @@ async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back(
 
 
 async def test_the_timer_of_a_simple_repair_is_due_at_once(harness: Harness) -> None:
-    repaired = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9)
-    harness.processes.simple_repair.return_value = repaired, Effects(due=((KEY, 9),))
+    repaired = Recovery(verdict=Verdict.ACCEPTED, task_id=9)
+    harness.processes.recover.return_value = repaired, Effects(due=((KEY, 9),))
 
-    task_id = await harness.requests.simple_repair(KEY)
+    task_id = await harness.requests.recover(KEY, retries=False)
 
     assert task_id == 9
     assert harness.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
@@ -367,8 +367,8 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
 
 
 async def test_an_accepting_verdict_is_not_reported_as_a_refusal(harness: Harness) -> None:
-    gone = SimpleRepair(verdict=Verdict.GONE, task_id=None)
-    harness.processes.simple_repair.return_value = gone, NO_EFFECTS
+    gone = Recovery(verdict=Verdict.GONE, task_id=None)
+    harness.processes.recover.return_value = gone, NO_EFFECTS
 
     with pytest.raises(AssertionError, match="gone is not a refusal"):
-        await harness.requests.simple_repair(KEY)
+        await harness.requests.recover(KEY, retries=False)

@@ -107,7 +107,7 @@ class ScriptedEngine:
             await asyncio.Event().wait()
         return entry
 
-    Start = Call = Notify = Repair = SimpleRepair = Get = Put = Remove = answer
+    Start = Call = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = answer
     Trace = List = AwaitTask = Cancel = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer

@@ -2,6 +2,7 @@
 -- waits for its process behind the first task of the queue there, unless it is older and that has not begun; and
 -- behind an older call of its process that is queued for the same gates: one of a crowd is enough there. An old
 -- task (p_is_old) does not wait for its process to be free, only to be next there. A timer yields to everything.
+-- On a process in error only the task that broke it runs again.
 -- Locks: none; the caller has locked the process, and the order of the task where it may pass.
 -- Returns: the state in which it waits.
 CREATE FUNCTION find_gated_cause(
@@ -17,6 +18,7 @@ AS $$
 DECLARE
     v_task     gated%ROWTYPE;
     v_first    schedule%ROWTYPE;
+    v_process  record;
     v_is_timer boolean;
 BEGIN
     SELECT *
@@ -35,6 +37,10 @@ BEGIN
             AND o.order_version < v_task.order_version
     ) THEN
         RETURN 'order';
+    END IF;
+    SELECT * INTO v_process FROM find_process(p_slot, p_namespace, p_process_id);
+    IF v_process.status = 'error' AND p_task_id IS DISTINCT FROM v_process.corrupted_by THEN
+        RETURN 'process';
     END IF;
     v_first := find_first_task(p_slot, p_namespace, p_process_id);
     IF v_first.task_type NOT IN ('timeout', 'remove')
@@ -60,11 +66,7 @@ BEGIN
         RETURN 'process';
     END IF;
     -- Of two that carry constraints, one after the other: what is available is in schedule, or running.
-    IF v_task.task_type <> 'init' AND (
-        SELECT p.status
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-    ) = 'init' THEN
+    IF v_task.task_type <> 'init' AND v_process.status = 'init' THEN
         RETURN 'process';
     END IF;
     RETURN 'gates';

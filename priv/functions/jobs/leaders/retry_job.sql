@@ -38,7 +38,6 @@ DECLARE
     v_causes   moved_node[];
     v_count    integer;
     v_tasks    record;
-    v_timer    tasks%ROWTYPE;  -- that broke the leader
 BEGIN
     SELECT j.revision INTO v_seen FROM find_job(p_slot, p_namespace, p_process_id) j;
     v_leader := (
@@ -146,25 +145,29 @@ BEGIN
     PERFORM skip_nodes(v_now, v_causes);
 
     -- The leader, as simple_repair brings one back; but it is running at once, so that it can be told.
-    SELECT t.*
-    INTO v_timer
-    FROM tasks t
-    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-            = (p_slot, p_namespace, p_process_id, v_leader.corrupted_by)
-        AND t.task_type IN ('timeout', 'remove');
-    UPDATE processes p
-    SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
-        corrupted_by = NULL
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-        AND p.status = 'error';
-    IF v_timer.task_id IS NOT NULL AND v_leader.status = 'error' THEN
-        v_tasks.task_id := v_tasks.task_id || nextval('task_ids');
-        v_tasks.slot := v_tasks.slot || p_slot;
-        v_tasks.namespace := v_tasks.namespace || p_namespace;
-        v_tasks.process_id := v_tasks.process_id || p_process_id;
-        v_tasks.constraints := v_tasks.constraints || v_timer.constraints;
-        PERFORM run_timer_again(
-            v_now, p_replica_id, v_timer, v_tasks.task_id[cardinality(v_tasks.task_id)]);
+    IF v_leader.status = 'error' THEN
+        UPDATE processes p
+        SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
+            corrupted_by = NULL
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        PERFORM release_held(p_replica_id, v_key);
+        IF EXISTS (
+            SELECT
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (p_slot, p_namespace, p_process_id, v_leader.corrupted_by)
+                AND t.task_type IN ('timeout', 'remove')
+        ) THEN
+            effects := merge_json(effects, run_broken_again(
+                v_now, p_replica_id, p_starvation_timeout, v_leader));
+        END IF;
+        PERFORM enqueue_first_task(v_now, p_slot, p_namespace, p_process_id);
+        IF v_leader.is_gated THEN
+            effects := merge_json(effects, settle_gates(
+                v_now, p_replica_id, p_starvation_timeout, 100, v_key));
+        END IF;
+        effects := merge_json(
+            effects, describe_first_task(v_now, p_slot, p_namespace, p_process_id));
     END IF;
     v_count := recount_job(v_now, p_slot, p_namespace, p_process_id);
     IF v_finished IS NOT NULL THEN

@@ -168,6 +168,7 @@ LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE g.state = 'process'
     AND r.task_id IS NULL
     AND (p.status = 'init' AND g.task_type <> 'init') IS NOT TRUE
+    AND (p.status = 'error' AND g.task_id IS DISTINCT FROM p.corrupted_by) IS NOT TRUE
     AND NOT EXISTS (
         SELECT
         FROM progressor.schedule s

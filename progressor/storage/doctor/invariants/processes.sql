@@ -74,14 +74,16 @@ FROM (
 LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE p.status IS NULL
     OR p.status = 'finished'
-    OR (w.task_type = 'init' AND (p.status <> 'init' OR p.init_task_id <> w.task_id))
+    OR (w.task_type = 'init'
+        AND (p.status <> 'init' OR p.init_task_id <> w.task_id)
+        AND p.corrupted_by IS DISTINCT FROM w.task_id)
     OR (w.place = 'leased' AND p.status = 'init' AND w.task_type <> 'init')
 
 -- name: broken_processes_wait_for_repair
--- says: a broken process waits for repairs, or for its timer run again, alone
--- The settlement that breaks a process cancels what waits on it. A repair is admitted while it is in
--- error; simple_repair, and a repair that succeeded, run the timer again that broke it, under a new
--- id. The transaction that recovers it also clears the error.
+-- says: a broken process has nothing in its queue but repairs and the task that broke it, run again
+-- The settlement that breaks a process holds or cancels what waits on it. A repair is admitted while it is in
+-- error; recover_process runs the task that broke it again. What has constraints is kept by them meanwhile. The
+-- transaction that recovers the process also clears the error.
 SELECT p.namespace, p.process_id,
     concat(w.task_type, ' ', w.task_id, ' is ', w.place, ' although the process is in error') AS detail
 FROM progressor.processes p
@@ -94,24 +96,41 @@ CROSS JOIN LATERAL (
     FROM progressor.running r
     WHERE (r.slot, r.namespace, r.process_id) = (p.slot, p.namespace, p.process_id)
     UNION ALL
-    SELECT g.task_id, g.task_type, 'kept by its constraints'
+    SELECT g.task_id, g.task_type, 'in a queue for gates'
     FROM progressor.gated g
     WHERE (g.slot, g.namespace, g.process_id) = (p.slot, p.namespace, p.process_id)
-        AND g.state <> 'available'
+        AND g.state = 'gates'
     OFFSET 0
 ) w
-LEFT JOIN progressor.tasks b
-    ON (b.slot, b.namespace, b.process_id, b.task_id)
-        = (p.slot, p.namespace, p.process_id, p.corrupted_by)
 WHERE p.detail IS NOT NULL
     AND w.task_type <> 'repair'
-    AND (w.task_type IN ('timeout', 'remove')
-        AND w.task_type = b.task_type AND w.task_id > b.task_id) IS NOT TRUE
+    AND w.task_id IS DISTINCT FROM p.corrupted_by
+
+-- name: held_tasks_belong_to_broken_processes
+-- says: a task is held exactly as long as its process is in error, and waits nowhere else
+-- The settlement that breaks a process moves its waiting tasks from the schedule to held, the transaction that
+-- recovers it moves them back.
+SELECT h.namespace, h.process_id,
+    concat(h.task_type, ' ', h.task_id, ' is held, and ',
+        CASE
+            WHEN p.status IS DISTINCT FROM 'error'
+                THEN concat('its process is ', coalesce(p.status::text, 'gone'))
+            WHEN s.task_id IS NOT NULL THEN 'is scheduled too'
+            ELSE concat('its record says ', coalesce(t.status::text, 'nothing'))
+        END) AS detail
+FROM progressor.held h
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
+LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+WHERE p.status IS DISTINCT FROM 'error'
+    OR s.task_id IS NOT NULL
+    OR t.status IS DISTINCT FROM 'waiting'
+    OR t.attempt_count <> h.attempt
 
 -- name: broken_processes_name_the_failed_task
--- says: the task that broke a process ended in error
--- The task that breaks a process ends in error with it; retention keeps that task. An imported process
--- may name none.
+-- says: the task that broke a process has a record, and did not succeed
+-- The task that breaks a process ends in error with it; retention keeps that task. It may run again, or be cancelled
+-- then. An imported process may name none.
 SELECT p.namespace, p.process_id,
     concat('task ', p.corrupted_by, ' broke it, ',
         CASE
@@ -124,7 +143,7 @@ LEFT JOIN progressor.tasks b
         = (p.slot, p.namespace, p.process_id, p.corrupted_by)
 WHERE p.detail IS NOT NULL
     AND p.corrupted_by IS NOT NULL
-    AND b.status IS DISTINCT FROM 'error'
+    AND coalesce(b.status, 'finished') = 'finished'
 
 -- name: waiting_tasks_are_due_in_order
 -- says: of what waits on a process the first in the queue is due, unless one is leased, and nothing else is
@@ -193,20 +212,21 @@ LEFT JOIN LATERAL (
 WHERE coalesce(e.event_id, 0) <> p.last_event_id
 
 -- name: unfinished_tasks_are_scheduled_or_leased
--- says: a task that waits is scheduled or kept by its constraints, one that runs is leased
+-- says: a task that waits is scheduled, held or kept by its constraints, one that runs is leased
 -- deep
 -- The other direction of leases_match_their_tasks and scheduled_tasks_match_their_records.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
         CASE
             WHEN t.status = 'running' THEN 'it has no lease'
-            ELSE 'neither in the schedule nor kept by its constraints'
+            ELSE 'neither in the schedule, nor held, nor kept by its constraints'
         END) AS detail
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.gated g USING (slot, namespace, process_id, task_id)
-WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
+LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)
+WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id, h.task_id) IS NULL)
     OR (t.status = 'running' AND r.task_id IS NULL)
 
 -- name: rows_have_a_process
@@ -274,7 +294,7 @@ LEFT JOIN progressor.tasks t
     ON (t.slot, t.namespace, t.process_id, t.task_id)
      = (p.slot, p.namespace, p.process_id, p.init_task_id)
 WHERE t.task_type IS DISTINCT FROM 'init'
-    OR (p.status = 'init') <> (t.status IN ('waiting', 'running'))
+    OR (p.status <> 'error' AND (p.status = 'init') <> (t.status IN ('waiting', 'running')))
 
 -- name: idempotency_keys_are_unique
 -- says: an idempotency key names one task of its process

@@ -61,7 +61,8 @@ HAVING count(*) > 1
 -- name: schedule_runs_name_their_own_tasks
 -- says: the task that a run names bears the schedule's id in its key
 -- deep
--- The key of the task that a run has started is made of the schedule and the instant.
+-- The key of the task that a run has started is made of the schedule and the instant. It is free again where the task
+-- was cancelled before its step began.
 SELECT f.namespace, f.schedule_id AS process_id,
     concat('the run of ', f.instant, ' names task ', f.task_id, ', which is ', t.task_type,
         ' with the key ', coalesce(t.idempotency_key, 'of none')) AS detail
@@ -70,7 +71,8 @@ JOIN progressor.tasks t
     ON (t.slot, t.namespace, t.process_id, t.task_id)
         = (f.process_slot, f.namespace, f.process_id, f.task_id)
 WHERE t.task_type <> f.task_type
-    OR NOT starts_with(coalesce(t.idempotency_key, ''), concat('schedule/', f.schedule_id, '/'))
+    OR (NOT starts_with(coalesce(t.idempotency_key, ''), concat('schedule/', f.schedule_id, '/'))
+        AND (t.status <> 'cancelled' OR t.idempotency_key IS NOT NULL))
 
 -- name: schedule_runs_have_a_schedule
 -- says: every run is of a schedule, which counts it

@@ -184,7 +184,7 @@ class Party:
 
     async def simple_repair(self) -> None:
         key, _ = await self.follower("error")
-        await self.jobs.store.simple_repair(key if self.random.random() < 0.7 else self.leader())
+        await self.jobs.store.recover(key if self.random.random() < 0.7 else self.leader())
 
     async def remove(self) -> None:
         await self.jobs.store.remove((await self.follower())[0])

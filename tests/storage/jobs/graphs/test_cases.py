@@ -71,7 +71,7 @@ class TestRemoval:
         if leads:
             await jobs.control.retry(follower("a"), deadline=None, timeout=None)
         else:
-            await jobs.store.simple_repair(follower("a"))
+            await jobs.store.recover(follower("a"))
 
         # Node 1 of both jobs: what the old follower says of itself holds of the new job as well.
         assert await jobs.states(LEADER) == {"x": "failed", "y": "running"}
@@ -220,7 +220,7 @@ class TestNested:
             await jobs.settled(tasks["c"])
             await self.join_breaks(jobs)
 
-        await jobs.store.simple_repair(follower("z", innermost))
+        await jobs.store.recover(follower("z", innermost))
         for leader in (innermost, inner, LEADER):
             await jobs.maintain(leader)
 
@@ -251,7 +251,7 @@ class TestNested:
         await jobs.maintain(LEADER)
         assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled"}
 
-        await jobs.store.simple_repair(follower("x", inner))
+        await jobs.store.recover(follower("x", inner))
         for _ in range(2):
             for leader in await jobs.jobs.find_upkeep_due(age=NO_TIME, limit=10):
                 await jobs.maintain(leader)

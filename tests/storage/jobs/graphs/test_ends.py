@@ -232,7 +232,7 @@ async def test_a_repaired_follower_reopens_its_node(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     before = await jobs.states(leader)
 
-    await jobs.store.simple_repair(follower(leader, "a"))
+    await jobs.store.recover(follower(leader, "a"))
 
     assert before == {"a": "failed", "b": "skipped", "c": "running", "d": "skipped"}
     assert await jobs.states(leader) == {
@@ -248,7 +248,7 @@ async def test_what_another_node_keeps_stays_skipped(jobs: JobStore) -> None:
     await jobs.end(tasks, "a", fails=("a",))
     await jobs.end(tasks, "b", fails=("b",))
 
-    await jobs.store.simple_repair(follower(leader, "a"))
+    await jobs.store.recover(follower(leader, "a"))
 
     nodes = (await jobs.jobs.read(leader, payloads=False)).nodes
     assert {node.name: (node.state.value, node.skipped_because_of) for node in nodes} == {
@@ -262,7 +262,7 @@ async def test_a_repair_takes_a_join_back(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a", fails=("a",))
     [join] = (await jobs.claim()).values()
 
-    await jobs.store.simple_repair(follower(leader, "a"))
+    await jobs.store.recover(follower(leader, "a"))
 
     assert not hasattr(await jobs.settle(join, BROKEN), "settled_at")
     assert await jobs.job_state(leader) == "running"
@@ -278,7 +278,7 @@ async def test_a_repair_brings_a_failed_job_back(jobs: JobStore) -> None:
     await joined(jobs)
     before = await jobs.job_state(leader)
 
-    await jobs.store.simple_repair(follower(leader, "a"))
+    await jobs.store.recover(follower(leader, "a"))
 
     assert before == "failed"
     assert await jobs.job_state(leader) == "running"
@@ -303,7 +303,7 @@ async def test_a_leader_that_is_repaired_is_told_again(jobs: JobStore) -> None:
     await jobs.end(await jobs.claim(), "a")
     await joined(jobs)
 
-    await jobs.store.simple_repair(leader)
+    await jobs.store.recover(leader)
 
     assert await jobs.job_state(leader) == "running"
     await joined(jobs, fails=False)

@@ -182,7 +182,7 @@ async def fail_overdue(store: Store) -> None:
 
 
 async def repair_a_follower(store: Store) -> None:
-    await store.simple_repair(follower_key(FAILED, 6))
+    await store.recover(follower_key(FAILED, 6))
     assert (await job_store(store).jobs.counts(leader_key(FAILED))).counts.waiting == 10
 
 

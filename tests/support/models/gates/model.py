@@ -96,10 +96,15 @@ class GatedModel(Model):
             self.look(process, now)
         return following
 
-    def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
-        verdict = super().simple_repair(process_id, now)
+    def recover(self, process_id: str, now: dt.datetime, *, retries: bool) -> Verdict:
+        verdict = super().recover(process_id, now, retries=retries)
         if verdict is Verdict.ACCEPTED:
-            self._constrain_timer(self.processes[process_id], now)
+            process = self.processes[process_id]
+            again = process.broken_by
+            if again is not None and again.constraints is not None:
+                run_at = now if again.task_type in TIMER_TYPES else again.constraints.run_at
+                self._constrain(process, again, run_at, now)
+            self.look(process, now)
         return verdict
 
     def cancel(self, process_id: str, task: ModelTask, now: dt.datetime) -> None:
@@ -413,6 +418,12 @@ class GatedModel(Model):
             is_first = process.timer is first
             process.timer.status = TaskStatus.WAITING if is_first else TaskStatus.BLOCKED
 
+    def _hold(self, process: ModelProcess, *, cancels: bool) -> None:
+        super()._hold(process, cancels=cancels)
+        for task in process.apart:
+            self.passages[task].is_available = False
+            task.status, task.due_at = TaskStatus.WAITING, None
+
     def _step_back(self, process: ModelProcess, now: dt.datetime) -> None:
         """Set those apart that are available and not the first in the line of their process."""
         line = [*process.line, *([] if process.timer is None else [process.timer])]
@@ -433,6 +444,8 @@ class GatedModel(Model):
     def _is_behind(self, process: ModelProcess, task: ModelTask) -> bool:
         """Tell whether another task of the process comes first that is in line."""
         if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
+            return True
+        if process.status is ProcessStatus.ERROR and task is not process.broken_by:
             return True
         if task.task_type in TIMER_TYPES:
             return bool(process.line)

@@ -146,6 +146,7 @@ class ModelledGates(ModelledStorage):
         key: str | None = None,
         args: bytes = b"",
         constraints: Constraints | None = None,
+        waits: bool = True,
     ) -> None:
         """Admit a request, which comes with the capacities of the gates that are not there."""
         if constraints is not None:
@@ -160,7 +161,14 @@ class ModelledGates(ModelledStorage):
                 assert (refused.verdict, refused.gate) == (Verdict.GATE_NOT_FOUND, min(unknown))
                 return
         super().request(
-            task_type, process_id, store, run=run, key=key, args=args, constraints=constraints
+            task_type,
+            process_id,
+            store,
+            run=run,
+            key=key,
+            args=args,
+            constraints=constraints,
+            waits=waits,
         )
 
     def later(self, constraints: Constraints, soon: dt.timedelta) -> Constraints:

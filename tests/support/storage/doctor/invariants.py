@@ -20,6 +20,9 @@ _EVENTS: LiteralString = """
     JOIN progressor.processes p USING (slot, namespace, process_id)"""
 _KNOWN: LiteralString = "SELECT task_id::text, '' FROM progressor.tasks"
 _LIVING: LiteralString = "SELECT init_task_id FROM progressor.processes"
+_BREAKERS: LiteralString = (
+    "SELECT corrupted_by FROM progressor.processes WHERE corrupted_by IS NOT NULL"
+)
 
 
 def broken_invariants(
@@ -64,10 +67,14 @@ _ALWAYS = _all_of(invariant for invariant in INVARIANTS if not invariant.logged)
 
 
 class Past:
-    """What never changes: how tasks ended, and events, as long as their process is there."""
+    """What never changes: how tasks ended, and events, as long as their process is there.
+
+    Only a task that broke its process may be run again.
+    """
 
     def __init__(self) -> None:
         self._ended: dict[int, str] = {}
+        self._breakers: set[int] = set()
         self._events: dict[str, str] = {}
 
     def look(self, connection: psycopg.Connection[Any]) -> list[str]:
@@ -79,7 +86,7 @@ class Past:
         changed = [
             f"task {task_id} was {was}, is {ended.get(task_id)}"
             for task_id, was in self._ended.items()
-            if task_id in known and ended.get(task_id) != was
+            if task_id in known - self._breakers and ended.get(task_id) != was
         ]
         changed += [
             f"event {event} was {was}, is {events.get(event)}"
@@ -87,4 +94,5 @@ class Past:
             if int(event.split("/")[0]) in living and events.get(event) != was
         ]
         self._ended, self._events = ended, events
+        self._breakers = {row[0] for row in connection.execute(_BREAKERS).fetchall()}
         return changed

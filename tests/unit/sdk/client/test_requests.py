@@ -211,6 +211,8 @@ ASKED = [
           answer=pb.NotifyResponse(**RECEIVED), value=RECEIPT, repeated=True),
     asked("notify", "p", request=pb.NotifyRequest(process_id="p"),
           answer=pb.NotifyResponse(**RECEIVED), value=RECEIPT),
+    asked("retry", "p", request=pb.RetryRequest(process_id="p"),
+          answer=pb.RetryResponse(task_id=9), value=sdk.Retried(task_id=9)),
     asked("simple_repair", "p", request=pb.SimpleRepairRequest(process_id="p"),
           value=sdk.SimpleRepaired),
     asked("get", "p", history=sdk.HistoryRange(limit=1), await_init=True, without_state=True,

@@ -10,8 +10,10 @@ import pytest
 from progressor import errors
 from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
 from progressor.sdk import (
+    Fail,
     HistoryRange,
     NamespaceConfig,
+    Processor,
     ProcessStatus,
     Reject,
     Retry,
@@ -272,3 +274,37 @@ async def test_nobody_can_refuse_what_has_no_caller(task_type: str) -> None:
 
     assert process.status is ProcessStatus.ERROR
     assert process.detail == f"reject: a {task_type} has no caller to refuse"
+
+
+async def test_a_retry_runs_what_broke_the_process_and_its_timer_is_held_until_then() -> None:
+    works = False
+    processor = Processor("orders")
+
+    @processor.init
+    async def start(step: Step[Any]) -> None:
+        step.set_timer(after=60)
+
+    @processor.call
+    async def call(_: Step[Any]) -> str:
+        if not works:
+            raise Fail("no such field")
+        return "done"
+
+    @processor.timeout
+    async def expire(step: Step[Any]) -> None:
+        step.complete()
+
+    order = Rehearsal(processor)
+    await order.start()
+    with pytest.raises(errors.ProcessFailedError):
+        await order.call()
+
+    assert order.timer is not None
+    assert await order.advance(90) == 0
+    with pytest.raises(errors.ProcessFailedError):
+        await order.run_timer()
+    works = True
+    await order.retry()
+    assert (order.status, order.steps[-1].response) == (ProcessStatus.RUNNING, "done")
+    assert await order.advance() == 1
+    assert order.status is ProcessStatus.FINISHED

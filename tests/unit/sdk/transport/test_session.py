@@ -43,7 +43,7 @@ class BareEngine:
         self.unary.append(request)
         return OK
 
-    Start = Notify = Repair = SimpleRepair = Get = Put = Remove = Call
+    Start = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = Call
     Trace = List = AwaitTask = Cancel = Call
 
     async def first(self, requests: Any) -> pb.SessionCall:
