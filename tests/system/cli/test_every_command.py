@@ -33,6 +33,7 @@ COMMANDS = [
     "call p",
     "notify p",
     "repair p",
+    "retry p",
     "simple-repair p",
     "await p --task 1",
     "cancel -n orders p --task 1",
