@@ -1,7 +1,4 @@
-"""Addresses and connection strings: checked, and shown without their secrets.
-
-A wrong one raises `ConfigError`, which names the key and says what is allowed.
-"""
+"""Addresses and connection strings: checked, by `ConfigError`, and shown without secrets."""
 
 import dataclasses
 import re

@@ -45,10 +45,7 @@ from progressor.settings.sections import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings, each from the strongest source that gave it.
-
-    The fields that are dataclasses are the table of sections, from which loading, the reference and
-    the view of the settings in force follow.
+    """All settings, each from the strongest source that gave it; the dataclasses are the sections.
 
     ``namespaces`` are created at start if absent; existing ones are left unchanged, so that an
     update at run time survives a restart. ``sources`` has the keys that were given.
@@ -127,14 +124,23 @@ def load(
     """
     if environment is None:
         environment = os.environ
-    values, namespaces = _read_sources(
-        file=_find_file(file, environment), environment=environment, flags=flags
-    )
-    sections: dict[str, Any] = {}
-    for section, table in _SECTIONS.items():
-        names = (name for name in values if name.startswith(f"{section}."))
-        given = {name.removeprefix(f"{section}."): values[name] for name in names}
-        sections[section] = decode(table, given, prefix=section)
+    path = _find_file(file, environment)
+    tables = _read_file(path) if path else {}
+    namespaces = tables.pop(_NAMESPACES, None)
+    source = Source(SourceKind.FLAG, "command line")
+    values = dict(_in_file(tables)) | _in_environment(environment)
+    values |= {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}
+    for key, given in values.items():
+        if key not in _KEYS:
+            raise unknown_key(key, _KEYS, given)
+    by_section: dict[str, dict[str, Given]] = {section: {} for section in _SECTIONS}
+    for key, given in values.items():
+        section, _, name = key.partition(".")
+        by_section[section][name] = given
+    sections: dict[str, Any] = {
+        section: decode(table, by_section[section], prefix=section)
+        for section, table in _SECTIONS.items()
+    }
     return Config(
         **sections,
         namespaces=decode_namespaces(namespaces) if namespaces else (),
@@ -178,28 +184,12 @@ def variable_of(key: str) -> str:
 
 
 def _find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """Return the file to read: the given one, the environment's, or the working directory's."""
     if given is not None:
         return given
     if environment.get(_FILE_VARIABLE):
         return Path(environment[_FILE_VARIABLE])
     here = Path(_FILE_NAME)
     return here if here.is_file() else None
-
-
-def _read_sources(
-    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]
-) -> tuple[dict[str, Given], Given | None]:
-    """Return the strongest value of each given key, not decoded, and the table of namespaces."""
-    tables = _read_file(file) if file else {}
-    namespaces = tables.pop(_NAMESPACES, None)
-    values = dict(_in_file(tables)) | _in_environment(environment)
-    source = Source(SourceKind.FLAG, "command line")
-    values |= {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}
-    for key, given in values.items():
-        if key not in _KEYS:
-            raise unknown_key(key, _KEYS, given)
-    return values, namespaces
 
 
 def _read_file(path: Path) -> dict[str, Given]:

@@ -1,10 +1,8 @@
-"""Turns tables of plain values into frozen dataclasses, with errors that name the key.
+"""Turns tables of plain values into frozen dataclasses; `ConfigError` names the key that is wrong.
 
 A dataclass is the schema: a field's name is its key, its annotation gives the type and the bounds
-(``msgspec.Meta``), its metadata the sentence for the reference. msgspec checks the values; the
-errors and the reference are written from the same annotations. A ``timedelta`` field is a key that
-ends in ``_seconds``. An empty string stands for the default. Whatever is wrong raises
-`ConfigError`, which names the key.
+(``msgspec.Meta``), its metadata the sentence for the reference. A ``timedelta`` field is a key that
+ends in ``_seconds``. An empty string stands for the default.
 """
 
 import builtins
@@ -77,12 +75,13 @@ class Given:
     @property
     def where(self) -> str:
         """The end of a sentence about the value."""
-        return {
+        forms = {
             SourceKind.DEFAULT: "",
-            SourceKind.FILE: f" (in {self.source.where})",
-            SourceKind.ENVIRONMENT: f" (in the environment variable {self.source.where})",
+            SourceKind.FILE: " (in {})",
+            SourceKind.ENVIRONMENT: " (in the environment variable {})",
             SourceKind.FLAG: " (in a flag)",
-        }[self.source.kind]
+        }
+        return forms[self.source.kind].format(self.source.where)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,6 @@
-"""Namespaces in the configuration file, for deployments that create theirs at start.
+"""Namespaces as tables ``[namespaces.orders]`` of the configuration file, which exist from start.
 
-A table ``[namespaces.orders]`` has the keys below. At start a namespace that is absent is
-created; one that exists is left as it is, so that an update at run time outlives a restart. A wrong
-name, key or value raises `ConfigError`.
+A namespace that exists is left as it is, so that an update at run time outlives a restart.
 """
 
 import dataclasses
@@ -96,7 +94,6 @@ class NamespaceTable:
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
-    """Return the namespaces of the table ``namespaces``, in its order."""
     return tuple(
         decode_namespace(name, given_table(table, prefix=f"namespaces.{name}"))
         for name, table in given_table(given, prefix="namespaces").items()
@@ -104,7 +101,6 @@ def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
 
 
 def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
-    """Return the namespace that one table describes."""
     prefix = f"namespaces.{name}"
     if not _NAME.fullmatch(name):
         raise errors.ConfigError(prefix, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")

@@ -69,7 +69,6 @@ class Database:
     statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "timeout of one statement")
 
     def __post_init__(self) -> None:
-        """Check that the connection string can be read."""
         if self.dsn:
             check_dsn(DSN_KEY, self.dsn)
 
@@ -120,7 +119,6 @@ class Server:
     )
 
     def __post_init__(self) -> None:
-        """Check the addresses, that they can be shared, and that TLS has both files."""
         for address in self.bind:
             check_address("server.bind", address, port_min=0)
             if self.workers != 1 and address.startswith("unix:"):
@@ -239,7 +237,6 @@ class Telemetry:
     )
 
     def __post_init__(self) -> None:
-        """Check where metrics are served and pushed to."""
         self.metrics_at()
         if self.otlp_endpoint:
             check_collector("telemetry.otlp_endpoint", self.otlp_endpoint)

@@ -47,13 +47,18 @@ class FakeEngine:
             self.drained = True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_work_and_drains(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGINT]],
+    ids=["SIGTERM", "SIGINT", "an echo, which is no second one"],
+)
+def test_a_signal_ends_the_work_and_drains(numbers: list[signal.Signals]) -> None:
     engine = FakeEngine()
     ended = []
 
     async def work(_engine: object) -> None:
-        os.kill(os.getpid(), number)
+        for number in numbers:
+            os.kill(os.getpid(), number)
         try:
             await asyncio.Event().wait()
         finally:
@@ -111,19 +116,6 @@ async def work(engine): os.kill(os.getpid(), signal.SIGTERM)
 
 run_loop(host(Config(), open_engine=forever_draining, work=work))
 """
-
-
-def test_the_echo_of_a_signal_is_no_second_one() -> None:
-    engine = FakeEngine()
-
-    async def work(_engine: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-
-    run_loop(host(Config(), open_engine=engine.open, work=work))
-
-    assert engine.drained
 
 
 def test_a_second_signal_ends_a_drain_at_once() -> None:
