@@ -96,7 +96,8 @@ class ScriptedEngine:
         try:
             yield self
         finally:
-            self._server.stop(0).wait()
+            # Without grace the clients get an error, which gRPC logs into the next test's stderr.
+            self._server.stop(1).wait()
 
     def _handlers(self, service: ServiceDescriptor) -> grpc.GenericRpcHandler:
         # Without sessions: what is asked of it comes as calls.

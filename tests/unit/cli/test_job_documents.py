@@ -136,6 +136,10 @@ def test_args_are_json_as_it_stands_or_a_text_or_bytes(node: str, args: bytes, r
             "nodes.a.constraints.run_at: must be an instant",
         ),
         (
+            '{"nodes": {"a": {}}, "deadline": 1e300}',
+            "deadline: must be a duration such as 2h or an instant",
+        ),
+        (
             '{"nodes": {"a": {}}, "deadline": "9999-12-31T23:59:59-05:00"}',
             "deadline: must be a duration such as 2h or an instant",
         ),

@@ -22,6 +22,7 @@ from progressor.cli.output import (
     duration_text,
     exit_code_for,
     one_line,
+    only_ours,
     payload_text,
     render,
     report,
@@ -128,6 +129,17 @@ def test_every_class_of_error_has_an_exit_code() -> None:
     }
 
     assert {error: exit_code_for(error) for error in expected} == expected
+
+
+def test_of_a_group_the_first_error_is_reported_and_a_bug_among_them_comes_out() -> None:
+    first, second = errors.TaskNotFoundError("p", 1), errors.RejectedError("no", code=9)
+    ours = ExceptionGroup("", [ExceptionGroup("", [first]), second])
+    with_a_bug = ExceptionGroup("", [ours, ValueError()])
+
+    assert only_ours(first) is only_ours(ours) is first
+    with pytest.raises(ExceptionGroup) as caught:
+        only_ours(with_a_bug)
+    assert caught.value is with_a_bug
 
 
 def test_the_help_explains_every_exit_code() -> None:

@@ -137,15 +137,18 @@ def test_an_error_names_its_key_and_the_value(
     assert caught.value.description.replace(f" (in {tmp_path / 'test.toml'})", "").startswith(said)
 
 
-def test_an_error_in_a_variable_names_the_variable(tmp_path: Path) -> None:
+def test_an_error_in_a_variable_or_a_flag_names_it(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError) as wrong:
         _load(tmp_path, environment={"PROGRESSOR_COMMIT_BATCH_MAX": "many"})
     with pytest.raises(errors.ConfigError) as unknown:
         _load(tmp_path, environment={"PROGRESSOR_COMMIT_BATCHES": "1"})
+    with pytest.raises(errors.ConfigError, match=r"did you mean commit\.batch_max") as flag:
+        _load(tmp_path, flags={"comit.batch_max": "1"})
 
     assert wrong.value.key == "commit.batch_max"
     assert "PROGRESSOR_COMMIT_BATCH_MAX" in wrong.value.description
     assert unknown.value.key == "PROGRESSOR_COMMIT_BATCHES"
+    assert flag.value.key == "comit.batch_max"
 
 
 def test_variables_of_others_and_of_kubernetes_services_are_no_settings(tmp_path: Path) -> None:
