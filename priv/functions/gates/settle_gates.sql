@@ -67,7 +67,7 @@ BEGIN
     FROM (
         SELECT g.namespace, g.order_key
         FROM unnest(v_tasks) AS i
-        JOIN gated g USING (slot, namespace, process_id, task_id)
+        CROSS JOIN LATERAL find_gated(i.slot, i.namespace, i.process_id, i.task_id) g
         WHERE g.order_key IS NOT NULL
         UNION
         SELECT m.namespace, m.order_key
@@ -78,7 +78,7 @@ BEGIN
     FROM (
         SELECT g.namespace, unnest(g.gates) AS gate
         FROM unnest(v_tasks) AS i
-        JOIN gated g USING (slot, namespace, process_id, task_id)
+        CROSS JOIN LATERAL find_gated(i.slot, i.namespace, i.process_id, i.task_id) g
         UNION
         SELECT h.namespace, h.gate
         FROM unnest(v_processes) AS i
@@ -97,9 +97,21 @@ BEGIN
             SELECT g.task_id, g.state, g.order_key, g.attempt, t.status AS task_status,
                 s.attempt AS attempts_made, s.due_at
             FROM unnest(v_tasks) AS i
-            JOIN gated g USING (slot, namespace, process_id, task_id)
-            LEFT JOIN tasks t USING (slot, namespace, process_id, task_id)
-            LEFT JOIN schedule s USING (slot, namespace, process_id, task_id)
+            CROSS JOIN LATERAL find_gated(i.slot, i.namespace, i.process_id, i.task_id) g
+            LEFT JOIN LATERAL (
+                SELECT t.status
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (i.slot, i.namespace, i.process_id, i.task_id)
+                OFFSET 0
+            ) t ON true
+            LEFT JOIN LATERAL (
+                SELECT s.attempt, s.due_at
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (i.slot, i.namespace, i.process_id, i.task_id)
+                OFFSET 0
+            ) s ON true
             WHERE (i.slot, i.namespace, i.process_id)
                 = (v_process.slot, v_process.namespace, v_process.process_id)
             ORDER BY g.task_id
@@ -152,7 +164,7 @@ BEGIN
         FOR v_task IN
             SELECT g.task_id, g.state, g.gates, g.order_key
             FROM unnest(v_tasks) AS i
-            JOIN gated g USING (slot, namespace, process_id, task_id)
+            CROSS JOIN LATERAL find_gated(i.slot, i.namespace, i.process_id, i.task_id) g
             WHERE (i.slot, i.namespace, i.process_id)
                     = (v_process.slot, v_process.namespace, v_process.process_id)
                 AND g.state <> 'available'

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -186,6 +186,47 @@ async def test_it_reads_by_index_what_it_decides_about(
         assert (table, many.by_index) <= (table, rows_max)
         # One more level of an index does not count as a row; what is left is chance.
         assert many.by_index <= 1.3 * few.by_index + BATCH, table
+
+
+async def test_a_settlement_reads_no_task_that_it_does_not_change(
+    crowds: Mapping[int, Connection],
+) -> None:
+    """Of a process with many tasks, ended and waiting, where most processes have one."""
+    key, counts = holder_key(1), {"few": 10, "many": 1000}
+    found = {}
+    for name, count in counts.items():
+
+        async def work(store: Store, count: int = count) -> None:
+            for statement in _LONG_STANDING:
+                await _connection(store).execute(
+                    statement, {"slot": key.slot, "process_id": key.process_id, "count": count}
+                )
+            await leave_gates(store)
+
+        found[name] = await reads_of(crowds[FEW], ManualClock(SOON), work)
+
+    assert found["many"]["tasks"].by_index <= found["few"]["tasks"].by_index + BATCH
+
+
+_LONG_STANDING: tuple[LiteralString, ...] = (
+    """
+    INSERT INTO progressor.tasks
+        (slot, namespace, process_id, task_id, task_type, status, created_at, finished_at)
+    SELECT %(slot)s, 'orders', %(process_id)s, n, 'call', 'finished', '2026-01-01', '2026-01-01'
+    FROM generate_series(1, %(count)s) n""",
+    """
+    INSERT INTO progressor.tasks
+        (slot, namespace, process_id, task_id, task_type, status, created_at, constraints)
+    SELECT %(slot)s, 'orders', %(process_id)s, 1500000000 + n, 'call', 'waiting', '2026-01-01', '{}'
+    FROM generate_series(1, %(count)s) n""",
+    """
+    INSERT INTO progressor.gated
+        (slot, namespace, process_id, task_id, task_type, state, state_since, ready_at, priority,
+         gates, hold, replica_id)
+    SELECT %(slot)s, 'orders', %(process_id)s, 1500000000 + n, 'call', 'process', '2026-01-01',
+        '2026-01-01', 3, '{g001}', 'task', 1
+    FROM generate_series(1, %(count)s) n""",
+)
 
 
 def _connection(store: Store) -> Connection:
