@@ -21,6 +21,44 @@ from progressor import errors
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.telemetry.logs.printable import printable
 
+Item = TypeVar("Item")
+Column: TypeAlias = Callable[[Item], str | Text]
+"""Returns the cell of a column for an item."""
+
+PIPE_COLUMNS = 240
+"""The width of tables in a pipe."""
+
+_PAYLOAD_SHOWN = 2000
+_DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
+_NEVER_WRAPPED = (
+    "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
+    "task", "event", "events",
+)  # fmt: skip
+_STATUS_STYLES: Mapping[str, str] = {
+    "init": "cyan", "waiting": "cyan", "available": "bold cyan", "blocked": "cyan",
+    "running": "green", "finished": "blue", "error": "bold red", "cancelled": "dim",
+    "serving": "green", "draining": "cyan", "silent": "bold red",
+}  # fmt: skip
+
+EPILOGUE = """\
+Exit codes:
+  0  done
+  1  failed for another reason, given in the message
+  2  the command line, configuration, database or request is invalid
+  3  no such namespace, process, event, task, gate, job or schedule
+  4  not in this state: exists already, failed, finished, removed, key reused
+  5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
+  6  the deadline passed; an accepted task continues
+  7  the processor rejected the request
+  8  the awaited job failed
+  9  the awaited job was cancelled
+
+Every command prints one JSON document with --json; errors go to stderr.
+The namespace is that of -n, else PROGRESSOR_NAMESPACE, else "default"."""
+
+_LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
+"""Reasons of errors that no engine sends; as text, the message is enough."""
+
 
 def render(document: object, *, indent: int = 2) -> str:
     """Return a value as a JSON document without terminal control characters; indent -1: one line.
@@ -100,21 +138,6 @@ def _pairs(key: str, value: object) -> Iterator[tuple[str, object]]:
             yield f"{key}_seconds", value.total_seconds()
         case _:
             yield key, plain(value)
-
-
-Item = TypeVar("Item")
-Column: TypeAlias = Callable[[Item], str | Text]
-"""Returns the cell of a column for an item."""
-
-PIPE_COLUMNS = 240
-"""The width of tables in a pipe."""
-
-_PAYLOAD_SHOWN = 2000
-_DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
-_NEVER_WRAPPED = (
-    "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
-    "task", "event", "events",
-)  # fmt: skip
 
 
 class SafeConsole(Console):
@@ -234,33 +257,9 @@ def duration_text(duration: dt.timedelta) -> str:
     return found if left == "0" else f"{found}{left}s"
 
 
-_STATUS_STYLES: Mapping[str, str] = {
-    "init": "cyan", "waiting": "cyan", "available": "bold cyan", "blocked": "cyan",
-    "running": "green", "finished": "blue", "error": "bold red", "cancelled": "dim",
-    "serving": "green", "draining": "cyan", "silent": "bold red",
-}  # fmt: skip
-
-
 def status_text(status: str) -> Text:
     """Return the status of a process, task or replica in its colour."""
     return Text(status, style=_STATUS_STYLES.get(status, ""))
-
-
-EPILOGUE = """\
-Exit codes:
-  0  done
-  1  failed for another reason, given in the message
-  2  the command line, configuration, database or request is invalid
-  3  no such namespace, process, event, task, gate, job or schedule
-  4  not in this state: exists already, failed, finished, removed, key reused
-  5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
-  6  the deadline passed; an accepted task continues
-  7  the processor rejected the request
-  8  the awaited job failed
-  9  the awaited job was cancelled
-
-Every command prints one JSON document with --json; errors go to stderr.
-The namespace is that of -n, else PROGRESSOR_NAMESPACE, else "default"."""
 
 
 class ExitCode(enum.IntEnum):
@@ -293,8 +292,6 @@ _CLASSES: Mapping[ExitCode, tuple[type[errors.ProgressorError], ...]] = {
         errors.StorageUnavailableError, EngineUnavailableError,
     ),
 }  # fmt: skip
-_LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
-"""Reasons of errors that no engine sends; as text, the message is enough."""
 
 
 def exit_code_for(error: errors.ProgressorError) -> ExitCode:

@@ -17,6 +17,19 @@ from progressor.engine import engine as app
 from progressor.settings.config import Config
 from progressor.telemetry.logs.setup import whole_log
 
+LOOK_SECONDS = 5.0
+COLLECT_SECONDS = 600.0
+GROWTH_BYTES = 16 * 1024 * 1024
+"""How much memory may grow after a collection, before the next one."""
+
+FREED_BYTES = 4 * 1024 * 1024
+"""How much a trim must release for the next check to trim again."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_APART_BYTES = 4 * 1024 * 1024
+_KEPT_BYTES = 8 * 1024 * 1024
+_STATM = Path("/proc/self/statm")
+
 _log = logging.getLogger(__name__)
 
 
@@ -53,20 +66,6 @@ async def host(
             await until_left(leaving, work(engine), engine.failed(), memory.run())
             _log.info("engine drains", extra={"addresses": engine.addresses})
         _log.info("engine stopped")
-
-
-LOOK_SECONDS = 5.0
-COLLECT_SECONDS = 600.0
-GROWTH_BYTES = 16 * 1024 * 1024
-"""How much memory may grow after a collection, before the next one."""
-
-FREED_BYTES = 4 * 1024 * 1024
-"""How much a trim must release for the next check to trim again."""
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_APART_BYTES = 4 * 1024 * 1024
-_KEPT_BYTES = 8 * 1024 * 1024
-_STATM = Path("/proc/self/statm")
 
 
 def tame_collector() -> None:

@@ -41,6 +41,15 @@ from progressor.settings.sections import METRICS_OFF
 from progressor.storage.postgres.pools import connections_allowed
 from progressor.telemetry.logs.setup import set_up_logs
 
+WORKERS_KEY = "server.workers"
+_MODULE = "progressor.cli.engine.replica_process"
+_PAUSE_MIN_SECONDS = 0.5
+_PAUSE_MAX_SECONDS = 30.0
+_STEADY_SECONDS = 60.0
+_RECONNECT_SECONDS = 1.0
+# On top of the drain timeout: writing decided settlements (5 s), closing connections, a margin.
+_DRAIN_GRACE = dt.timedelta(seconds=20)
+
 _log = logging.getLogger(__name__)
 
 
@@ -67,19 +76,6 @@ async def _announce(engine: Engine) -> None:
     await engine.serving.wait()
     _log.info("engine serves", extra=where)
     await forever()
-
-
-WORKERS_KEY = "server.workers"
-
-_MODULE = "progressor.cli.engine.replica_process"
-_PAUSE_MIN_SECONDS = 0.5
-_PAUSE_MAX_SECONDS = 30.0
-_STEADY_SECONDS = 60.0
-_RECONNECT_SECONDS = 1.0
-# On top of the drain timeout: writing decided settlements (5 s), closing connections, a margin.
-_DRAIN_GRACE = dt.timedelta(seconds=20)
-
-_log = logging.getLogger(__name__)
 
 
 def count_of(workers: int) -> int:

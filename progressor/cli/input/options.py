@@ -35,6 +35,15 @@ _REQUEST = Group("Request", sort_key=5)
 _DIGITS_MAX = 9  # More do not fit into an int32; the engine's own limit is far below.
 
 
+TIMEOUT_MIN = 0.001
+"""Seconds."""
+
+_ENGINE = Group("Engine", sort_key=10)
+_TIMEOUT_MAX = 7 * 86_400
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
+
+
 def option(meaning: str) -> Parameter:
     """Return an option with its help, and without a negative form for a flag or list."""
     return Parameter(help=meaning, negative="")
@@ -271,14 +280,6 @@ def _gates(texts: Iterable[str]) -> dict[str, int | None]:
 
 if TYPE_CHECKING:  # loaded by the commands that make one
     from progressor.sdk.client.client import Client
-
-TIMEOUT_MIN = 0.001
-"""Seconds."""
-
-_ENGINE = Group("Engine", sort_key=10)
-_TIMEOUT_MAX = 7 * 86_400
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
 
 
 @Parameter(name="*", group=_ENGINE)

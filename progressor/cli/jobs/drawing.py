@@ -32,6 +32,15 @@ _CORNERS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
 """By the lines that meet: 1 from above, 2 from below, 4 from the left, 8 from the right."""
 
 
+DRAWN_MAX = 60
+"""The maximum number of nodes drawn one by one, and of lines in a list."""
+
+_NAME_WIDTHS = (32, 24, 16, 12, 8)
+"""Maximum widths of names, tried in this order; a longer name ends with an ellipsis."""
+
+_DIGITS = re.compile(r"\d+")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Position:
     """The row of a node in its layer, by the node's number, or of a passing line (None)."""
@@ -271,15 +280,6 @@ def _drawn(buses: Sequence[_Bus], columns: Mapping[_Bus, int]) -> Channel:
         for row in bus.span:
             lines[row][column] = bus.corner(row, lines[row][column - 1])
     return Channel(width, {row: "".join(line) for row, line in lines.items()})
-
-
-DRAWN_MAX = 60
-"""The maximum number of nodes drawn one by one, and of lines in a list."""
-
-_NAME_WIDTHS = (32, 24, 16, 12, 8)
-"""Maximum widths of names, tried in this order; a longer name ends with an ellipsis."""
-
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

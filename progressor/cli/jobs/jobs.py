@@ -54,6 +54,25 @@ DeadlineOption = Annotated[
 ]
 
 
+_NODES_SHOWN = 100
+"""The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
+
+_STATE_STYLES: Mapping[str, str] = {
+    JobState.RUNNING: "green",
+    JobState.DONE: "blue",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "magenta",
+}
+_CODES: Mapping[JobState, ExitCode] = {
+    JobState.DONE: ExitCode.DONE,
+    JobState.FAILED: ExitCode.JOB_FAILED,
+    JobState.CANCELLED: ExitCode.JOB_CANCELLED,
+}
+
+Show = Callable[[JobView, Sequence[Node], bool], object]
+"""Shows a view: the nodes that it changes, and whether it changes the state of the job."""
+
+
 async def submit(  # options, all named
     file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
@@ -203,17 +222,6 @@ def _deadline(text: str | None) -> Deadline | None:
     return None if text is None else parsed("--deadline", deadline_of, text)
 
 
-_NODES_SHOWN = 100
-"""The maximum number of rows in a table of nodes; if there are more, they are sorted by state."""
-
-_STATE_STYLES: Mapping[str, str] = {
-    JobState.RUNNING: "green",
-    JobState.DONE: "blue",
-    JobState.FAILED: "bold red",
-    JobState.CANCELLED: "magenta",
-}
-
-
 def _job_facts(job: Job) -> RenderableType:
     return facts(
         {
@@ -309,13 +317,6 @@ _JOBS: Mapping[str, Column[Job]] = {
 }
 
 
-_CODES: Mapping[JobState, ExitCode] = {
-    JobState.DONE: ExitCode.DONE,
-    JobState.FAILED: ExitCode.JOB_FAILED,
-    JobState.CANCELLED: ExitCode.JOB_CANCELLED,
-}
-
-
 class _JobProgress:
     """The state of a job after the views received so far."""
 
@@ -335,10 +336,6 @@ class _JobProgress:
         yield _job_facts(self.job)
         yield ""
         yield from drawing(_vertices(self._nodes.values()), width=options.max_width)
-
-
-Show = Callable[[JobView, Sequence[Node], bool], object]
-"""Shows a view: the nodes that it changes, and whether it changes the state of the job."""
 
 
 async def _watch(client: Client, job_id: str, *, as_json: bool) -> ExitCode:

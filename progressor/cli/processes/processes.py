@@ -55,6 +55,17 @@ from progressor.sdk.values.processes import (
     WaitCause,
 )
 
+Status = Literal["init", "running", "error", "finished"]
+_CAUSES = tuple(it for it in WaitCause if it is not WaitCause.UNSPECIFIED)
+_TIMER_AFTER_MAX = 100 * 365 * 86_400
+
+AcceptOnly = Annotated[
+    bool, option("Return once the task is durable; `progressor await` prints its answer.")
+]
+TaskId = Annotated[Int64 | None, option("The id of the task.")]
+BrokenBy = Literal["init", "call", "notify", "repair", "timeout", "remove"]
+RequestKey = Annotated[str | None, option("The idempotency key of its request, instead of an id.")]
+
 
 def _why_text(process: Process) -> str:
     """Return why a process waits: its first cause only, or its detail."""
@@ -84,9 +95,6 @@ _EVENTS: Mapping[str, Column[Event]] = {
     "task": lambda it: str(it.task_id),
     "payload": lambda it: payload_text(it.payload),
 }
-
-Status = Literal["init", "running", "error", "finished"]
-_CAUSES = tuple(it for it in WaitCause if it is not WaitCause.UNSPECIFIED)
 
 
 async def get(
@@ -232,16 +240,6 @@ def _in_jobs(role: JobRole | None) -> Iterator[tuple[str, str]]:
     if role is not None and role.followed is not None:
         job, node = one_line(role.followed.job_id), one_line(role.followed.node)
         yield "follows", f"job {job} in {role.followed.namespace}, as node {node}"
-
-
-_TIMER_AFTER_MAX = 100 * 365 * 86_400
-
-AcceptOnly = Annotated[
-    bool, option("Return once the task is durable; `progressor await` prints its answer.")
-]
-TaskId = Annotated[Int64 | None, option("The id of the task.")]
-BrokenBy = Literal["init", "call", "notify", "repair", "timeout", "remove"]
-RequestKey = Annotated[str | None, option("The idempotency key of its request, instead of an id.")]
 
 
 async def start(

@@ -61,6 +61,20 @@ OverlapOption = Annotated[
 ]
 
 
+_STYLES: Mapping[str, str] = {
+    "queued": "cyan", "running": "green", "done": "blue", "failed": "bold red",
+    "cancelled": "magenta", "gone": "dim", "skipped": "yellow", "missed": "yellow",
+    "refused": "bold red",
+}  # fmt: skip
+_PAUSED = Text("paused", style="yellow")
+_KINDS: Mapping[type[Target], str] = {
+    ScheduledStart: "start",
+    ScheduledCall: "call",
+    ScheduledNotify: "notify",
+    ScheduledJob: "job",
+}
+
+
 async def create(  # noqa: PLR0913  # groups of options
     schedule_id: str,
     /,
@@ -262,20 +276,6 @@ def _next(view: ScheduleView) -> RenderableType:
 
 def _policy(overlap: Overlap | None) -> OverlapPolicy:
     return OverlapPolicy.UNSPECIFIED if overlap is None else OverlapPolicy(overlap)
-
-
-_STYLES: Mapping[str, str] = {
-    "queued": "cyan", "running": "green", "done": "blue", "failed": "bold red",
-    "cancelled": "magenta", "gone": "dim", "skipped": "yellow", "missed": "yellow",
-    "refused": "bold red",
-}  # fmt: skip
-_PAUSED = Text("paused", style="yellow")
-_KINDS: Mapping[type[Target], str] = {
-    ScheduledStart: "start",
-    ScheduledCall: "call",
-    ScheduledNotify: "notify",
-    ScheduledJob: "job",
-}
 
 
 def schedule_facts(schedule: Schedule) -> RenderableType:
