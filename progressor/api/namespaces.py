@@ -26,7 +26,7 @@ from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between
 TARGETS_MAX = 32
 WORKERS_MAX = 100_000
 HISTORY_LAST_MAX = 100_000
-TARGET_PATIENCE_MAX = dt.timedelta(days=30)
+PATIENCE_MAX = dt.timedelta(days=30)
 
 _COUNT_MAX = 2**31 - 1
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
@@ -113,9 +113,7 @@ NAMESPACE = Shape(
     task_retention=check_not_negative,
     payload_bytes_max=between(1, PAYLOAD_BYTES_CEILING),
     waiting_callers_max=between(1, _COUNT_MAX),
-    target_patience=Field(
-        check=between(wire.STEP_TIMEOUT_MIN, TARGET_PATIENCE_MAX), zero_is_default=True
-    ),
+    unreachable_patience=between(wire.STEP_TIMEOUT_MIN, PATIENCE_MAX),
 )
 
 

@@ -154,7 +154,12 @@ class Wiring:
             leases=self.leases,
             context=self.context,
         )
-        self.slots = Slots(lambda task: steps.run(task, self.slots))
+        reach = self._processor.reach
+        self.slots = Slots(
+            lambda task: steps.run(task, self.slots),
+            breakers=reach.breakers,
+            room_made=reach.room_made,
+        )
         self._requests = Requests(
             admissions=self._admissions, slots=self.slots, replies=self.replies,
             results=self._results, processes=self._processes, namespaces=self.namespaces,

@@ -11,8 +11,9 @@ A step is sent
 """
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import grpc
@@ -31,6 +32,9 @@ DESCRIBED_SECONDS = 60.0
 """How long the announced limit of a processor is trusted."""
 
 DESCRIBE_TIMEOUT_SECONDS = 5.0
+
+CONNECT_SECONDS = 5.0
+"""How long a step waits for a channel that is about to connect."""
 
 REFUSED_SECONDS = 300.0
 EARLY_END_SECONDS = 5.0
@@ -65,8 +69,11 @@ _Call: TypeAlias = aio.UnaryUnaryMultiCallable[bytes, bytes]
 class Connection:
     """A channel to one target, its stream, and the count of its users."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Connect in the background, until `close`; `on_ready` is called when it is connected."""
         self.target = target
+        self.is_ready = False
+        """Whether the channel was connected when its state last changed."""
         self.channel = aio.insecure_channel(target, options=_OPTIONS)
         # Bytes in, bytes out: `codec` parses the responses, not gRPC.
         self.process: _Call = self.channel.unary_unary(f"{_SERVICE}/Process")
@@ -83,6 +90,53 @@ class Connection:
         # Streams that take no more steps and still have open ones.
         self._leaving: list[Stream] = []
         self._calls_until = 0.0
+        self._on_ready = on_ready
+        self._changed = asyncio.Event()
+        self._watching = self._loop.create_task(self._watch(), name=f"connection to {target}")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the channel is connected at this moment."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    async def connect(self, seconds: float) -> str | None:
+        """Wait until the channel is connected; return why it is not, None: it is."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    changed = self._changed
+                    state = self.channel.get_state(try_to_connect=True)
+                    if state is grpc.ChannelConnectivity.READY:
+                        return None
+                    if state in _FAILING:
+                        return await self._failure()
+                    await changed.wait()
+        except TimeoutError:
+            return f"no connection within {seconds:.1f} s"
+
+    async def _failure(self) -> str | None:
+        """Return why the channel fails, which only a call tells; None: it has connected."""
+        try:
+            await self._describe(b"")
+        except aio.AioRpcError as error:
+            return None if self.is_connected else error.details() or "no connection"
+        except (aio.UsageError, asyncio.CancelledError):
+            current = asyncio.current_task()
+            if current is None or current.cancelling() > 0:
+                raise
+            return "the channel was closed before the call"
+        return None
+
+    async def _watch(self) -> None:
+        with contextlib.suppress(aio.UsageError, aio.InternalError):  # closed
+            while True:
+                state = self.channel.get_state(try_to_connect=True)
+                was_ready, self.is_ready = self.is_ready, state is grpc.ChannelConnectivity.READY
+                changed, self._changed = self._changed, asyncio.Event()
+                changed.set()
+                if self.is_ready and not was_ready:
+                    self._on_ready()
+                await self.channel.wait_for_state_change(state)
 
     @property
     def is_idle(self) -> bool:
@@ -142,7 +196,10 @@ class Connection:
         for stream in streams:
             if stream is not None:
                 stream.close()
+        self.is_ready = False
+        self._watching.cancel()
         await self.channel.close()
+        self._changed.set()
 
     def _part_with(self, stream: Stream) -> None:
         self._stream = None
@@ -188,6 +245,8 @@ class Channels:
         self._closed = False
         self._closing = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        self.on_connected: Callable[[str], None] = lambda _: None
+        """Called with the name of a namespace when one of its targets is connected."""
 
     async def run(self) -> None:
         """Run the streams until `close`; before and after that there are only calls.
@@ -212,7 +271,7 @@ class Channels:
     async def take(self, namespace: Namespace) -> Connection:
         """Return the next connection in turn for a call; `give_back` it after the call.
 
-        An unreachable target is skipped while there is another. New targets of the namespace count
+        One that is connected is preferred. New targets of the namespace count
         from this call on.
         """
         assert not self._closed, "a processor was asked after the channels were closed"
@@ -285,9 +344,15 @@ class Channels:
     def _connect(self, target: str) -> Connection:
         connection = self._connections.get(target)
         if connection is None:
-            connection = self._connections[target] = Connection(target)
+            connection = Connection(target, lambda: self._note_ready(target))
+            self._connections[target] = connection
         connection.namespace_count += 1
         return connection
+
+    def _note_ready(self, target: str) -> None:
+        for name, current in tuple(self._rounds.items()):
+            if target in current.targets:
+                self.on_connected(name)
 
     async def _release(self, old: _Round) -> None:
         _uncount(old)
@@ -312,11 +377,14 @@ def _next_in_turn(current: _Round) -> Connection:
     count = len(connections)
     if count == 1:
         return connections[0]
-    for step in range(count):
-        index = (first + step) % count
-        if connections[index].channel.get_state() not in _FAILING:
-            current.turn = (index + 1) % count
-            return connections[index]
+    order = [(first + step) % count for step in range(count)]
+    index = next((it for it in order if connections[it].is_ready), None)
+    if index is None:
+        states = {it: connections[it].channel.get_state() for it in order}
+        index = next((it for it in order if states[it] not in _FAILING), None)
+    if index is not None:
+        current.turn = (index + 1) % count
+        return connections[index]
     # All of them fail: the call fails at once, and each keeps trying to connect by itself.
     current.turn = (first + 1) % count
     return connections[first]

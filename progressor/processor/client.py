@@ -10,6 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 
+import grpc
 from google.rpc import code_pb2
 from grpc import aio
 
@@ -19,7 +20,7 @@ from progressor.domain.processes.intent import Failed
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
-from progressor.processor.channels import Channels, Connection
+from progressor.processor.channels import CONNECT_SECONDS, Channels, Connection
 from progressor.processor.reach import Reach, Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.traces.spans import record_server
@@ -77,14 +78,11 @@ class ProcessorClient:
             return failures.message_too_large(
                 f"the request has {len(request)} bytes, more than {failures.MESSAGE_BYTES_MAX}"
             )
-        target, was_there = _target_of(task), False
+        target = _target_of(task)
         if target is not None:
             if target not in namespace.processor_targets:
                 return failures.target_not_found(target)
             namespace = _bound(namespace, target)
-            # If the target was connected before and is lost during the call, this step may be
-            # what crashes it.
-            was_there = bool(self._channels.is_connected(namespace.name))
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
         if isinstance(packed, bytes):
             answer = codec.decode_response(
@@ -92,17 +90,16 @@ class ProcessorClient:
             )
         else:
             answer = packed
-        misconfigured = isinstance(answer, Failed) and answer.misconfigured
         if isinstance(answer, Failed):
+            if answer.unreachable:
+                return self._unreachable(answer, task, namespace, target)
             elapsed = self._clock.now() - task.first_started_at
             answer = failures.out_of_time(answer, timeout, elapsed)
-        self.reach.note(
-            namespace.name, answered=isinstance(packed, bytes), misconfigured=misconfigured
-        )
-        is_reached = was_there or isinstance(packed, bytes)
-        if target is None or (is_reached and not misconfigured):
-            return answer
-        return self._uncounted(answer, namespace, target)
+        if isinstance(packed, bytes):
+            self.reach.took(namespace.name, task.task_id)
+        else:
+            self.reach.lost(namespace.name)
+        return answer
 
     async def _exchange(
         self,
@@ -151,22 +148,51 @@ class ProcessorClient:
     async def _ask_by(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
     ) -> bytes | codec.StepOutcome:
-        """Send the step on the stream of a connection, or else in a call of its own."""
+        """Send the step on the stream of a connection, or else in a call of its own.
+
+        Only to a target that is connected: a step that is lost then may have begun.
+        """
+        answer = None
         if len(request) <= STEP_BYTES_MAX and not self._suspects.pop(task.task_id, False):
-            for _ in range(STREAMS_MAX):
-                stream = self._channels.stream_of(connection)
-                if stream is None:
-                    break
-                answer = await stream.ask(request, deadline)
-                if answer is not None:
-                    if stream.broke and not isinstance(answer, bytes):
-                        self._suspect(task.task_id)
-                    return answer
-        return await self._call(connection, request, task, deadline - self._loop.time())
+            answer = await self._ask_on_stream(connection, request, task, deadline)
+        if answer is not None:
+            return answer
+        return await self._call(connection, request, task, deadline)
+
+    async def _ask_on_stream(
+        self, connection: Connection, request: bytes, task: RunningTask, deadline: float
+    ) -> bytes | Failed | None:
+        """Return None if the processor has not seen the step."""
+        for _ in range(STREAMS_MAX):
+            if not connection.is_ready and (missed := await self._miss(connection, deadline)):
+                return missed
+            stream = self._channels.stream_of(connection)
+            if stream is None:
+                return None
+            answer = await stream.ask(request, deadline)
+            if answer is None:
+                continue
+            if isinstance(answer, Failed):
+                if stream.broke:
+                    self._suspect(task.task_id)
+                if stream.was_unavailable:
+                    # Such as a proxy that is connected, with no processor behind it.
+                    return dataclasses.replace(answer, unreachable=connection.is_connected)
+            return answer
+        return None
+
+    async def _miss(self, connection: Connection, deadline: float) -> Failed | None:
+        """Wait until a target is connected; return the failure of the step if it is not."""
+        seconds = max(0.0, min(CONNECT_SECONDS, deadline - self._loop.time()))
+        why = await connection.connect(seconds)
+        return None if why is None else failures.not_connected(connection.target, why)
 
     async def _call(
-        self, connection: Connection, request: bytes, task: RunningTask, seconds: float
+        self, connection: Connection, request: bytes, task: RunningTask, deadline: float
     ) -> bytes | codec.StepOutcome:
+        if not connection.is_ready and (missed := await self._miss(connection, deadline)):
+            return missed
+        seconds = deadline - self._loop.time()
         try:
             return await connection.process(
                 request, timeout=seconds, metadata=_trace_metadata(task.trace_context)
@@ -175,6 +201,9 @@ class ProcessorClient:
             failed = failures.failure_of(error)
             if failed.code == code_pb2.UNAVAILABLE:
                 connection.note_unavailable()
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not connection.is_connected:
+                # It was connected when the step was sent: the step may be what crashed it.
+                return dataclasses.replace(failed, unreachable=False)
             return failed
         except asyncio.CancelledError:
             # gRPC also raises this when the channel is closed during the call. Only a
@@ -183,16 +212,23 @@ class ProcessorClient:
                 raise
             return failures.processor_unavailable("the channel was closed during the call")
 
-    def _uncounted(
-        self, answer: codec.StepOutcome, namespace: Namespace, target: str
-    ) -> codec.StepOutcome:
-        """Return the failure of a step whose only target was not reached but may come back."""
-        if not isinstance(answer, Failed) or answer.reason != failures.PROCESSOR_UNAVAILABLE:
-            return answer
-        unreachable_for = self.reach.unreachable().get(namespace.name)
-        if unreachable_for is None or unreachable_for < namespace.target_patience:
-            return dataclasses.replace(answer, patient=True)
-        return failures.target_unreachable(target, unreachable_for, answer.message)
+    def _unreachable(
+        self, failed: Failed, task: RunningTask, namespace: Namespace, target: str | None
+    ) -> Failed:
+        """Return the failure of a step that was not begun: for good, or with how long it waits."""
+        name, task_id, patience = namespace.name, task.task_id, namespace.unreachable_patience
+        is_bound = target is not None
+        if failed.sent:
+            pause = self.reach.refused(
+                name, task_id, failed.retry_after, is_bound=is_bound, patience=patience
+            )
+        else:
+            pause = self.reach.missed(name, task_id, is_bound=is_bound, patience=patience)
+        if patience is not None:
+            unreachable_for = self.reach.unreachable_for(name)
+            if unreachable_for >= patience:
+                return failures.out_of_patience(target, unreachable_for, failed.message)
+        return dataclasses.replace(failed, retry_after=pause)
 
     def _suspect(self, task_id: int) -> None:
         self._suspects[task_id] = True

@@ -196,10 +196,14 @@ def _failed(failure: processor_service_pb2.Failure) -> Failed:
             wire.refuse("failure.retry_after", f"{retry_after} is not in 0 .. {days} days")
     if code in failures.MISCONFIGURED_CODES:
         return failures.misconfigured(code, failure.reason, failure.message, retry_after)
+    reason = failures.clean_reason(failure.reason) or failures.code_name(code)
+    # It will be as large next time.
+    too_large = reason == failures.MESSAGE_TOO_LARGE
     return Failed(
         code=code,
-        reason=failures.clean_reason(failure.reason) or failures.code_name(code),
+        reason=reason,
         message=failures.clean_text(failure.message),
-        retryable=code in failures.RETRYABLE_CODES,
+        retryable=code in failures.RETRYABLE_CODES and not too_large,
         retry_after=retry_after,
+        unreachable=code in failures.UNREACHABLE_CODES and not too_large,
     )

@@ -3,18 +3,20 @@
 =============================  =======================  =========  ==============================
 status                         reason                   retryable  because
 =============================  =======================  =========  ==============================
-UNAVAILABLE                    PROCESSOR_UNAVAILABLE *  yes        not reached, or cut off
+UNAVAILABLE                    PROCESSOR_UNAVAILABLE *  unreach.   refused; yes if it was cut off
 CANCELLED                      PROCESSOR_UNAVAILABLE    yes        the other side hung up
 DEADLINE_EXCEEDED              STEP_TIMEOUT             yes        the step ran past its timeout
 RESOURCE_EXHAUSTED, too large  MESSAGE_TOO_LARGE        no         it will be as large next time
-RESOURCE_EXHAUSTED, ABORTED    the code's name *        yes        the processor asks for patience
+RESOURCE_EXHAUSTED             the code's name *        unreach.   the processor has no room
+ABORTED                        the code's name *        yes        the processor asks for a retry
 UNKNOWN                        the code's name *        yes        an exception in a handler
-UNIMPLEMENTED                  PROCESSOR_UNAVAILABLE    yes        not served at this target
-UNAUTHENTICATED                PROCESSOR_UNAVAILABLE    yes        this engine is not accepted there
+UNIMPLEMENTED                  PROCESSOR_UNAVAILABLE    unreach.   not served at this target
+UNAUTHENTICATED                PROCESSOR_UNAVAILABLE    unreach.   engine not accepted there
 any other                      the code's name *        no         the processor means it
 =============================  =======================  =========  ==============================
 
-(*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``.
+(*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``. "unreach.": as
+a processor that was not reached: retried without counting the attempt.
 
 UNIMPLEMENTED and UNAUTHENTICATED are faults of a configuration: a namespace names the wrong target,
 or a target does not serve the namespace (yet). They count as a processor that was not reached. A
@@ -55,9 +57,10 @@ REASON_BYTES_MAX = 256
 RETRY_AFTER_MAX = dt.timedelta(days=30)
 """How long a processor may ask not to be asked again."""
 
-RETRYABLE_CODES = frozenset(
-    {code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED, code_pb2.UNKNOWN}
-)
+UNREACHABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED})
+"""Codes with which a processor says that it did not begin a step."""
+
+RETRYABLE_CODES = UNREACHABLE_CODES | {code_pb2.ABORTED, code_pb2.UNKNOWN}
 """Codes with which a processor says that another attempt may help."""
 
 _MISCONFIGURED_TEXTS: Mapping[int, str] = {
@@ -144,6 +147,12 @@ def processor_unavailable(why: str) -> Failed:
     return _failed(code_pb2.UNAVAILABLE, PROCESSOR_UNAVAILABLE, why, retryable=True)
 
 
+def not_connected(target: str, why: str) -> Failed:
+    """Return the failure of a step that was not sent, since its target is not connected."""
+    failed = processor_unavailable(f"{target}: {why}")
+    return dataclasses.replace(failed, unreachable=True, sent=False)
+
+
 def misconfigured(
     code: int, reason: str, why: str, retry_after: dt.timedelta | None = None
 ) -> Failed:
@@ -151,7 +160,7 @@ def misconfigured(
     said = f"{code_name(code)} {reason}" if reason else code_name(code)
     words = f"{_MISCONFIGURED_TEXTS[code]}: {said}: {why}"
     return dataclasses.replace(
-        processor_unavailable(words), misconfigured=True, retry_after=retry_after
+        processor_unavailable(words), unreachable=True, retry_after=retry_after
     )
 
 
@@ -161,11 +170,16 @@ def target_not_found(target: str) -> Failed:
     return _failed(code_pb2.FAILED_PRECONDITION, TARGET_NOT_FOUND, why)
 
 
-def target_unreachable(target: str, unreachable_for: dt.timedelta, why: str) -> Failed:
-    """Return the failure of a node whose target has been unreachable for too long."""
+def out_of_patience(target: str | None, unreachable_for: dt.timedelta, why: str) -> Failed:
+    """Return the failure of a step whose processor has been unreachable for too long.
+
+    `target` is that of a node which is bound to one.
+    """
+    what = "the processor" if target is None else target
+    reason = PROCESSOR_UNAVAILABLE if target is None else TARGET_UNREACHABLE
     seconds = unreachable_for.total_seconds()
-    why = f"{target} has been unreachable for {seconds:.1f} s: {why}"
-    return _failed(code_pb2.UNAVAILABLE, TARGET_UNREACHABLE, why)
+    why = f"{what} has been unreachable for {seconds:.1f} s: {why}"
+    return _failed(code_pb2.UNAVAILABLE, reason, why)
 
 
 def out_of_time(failed: Failed, timeout: dt.timedelta, elapsed: dt.timedelta) -> Failed:
@@ -190,7 +204,7 @@ def cut_off(error: aio.AioRpcError) -> Failed:
     """Return what the status of a stream, other than OK, means for a step on it."""
     failed = failure_of(error)
     if failed.code == code_pb2.UNAVAILABLE:
-        return failed
+        return dataclasses.replace(failed, unreachable=False)
     words = f"the stream ended with {code_name(error.code().value[0])}: {failed.message}"
     return dataclasses.replace(processor_unavailable(words), retry_after=failed.retry_after)
 
@@ -212,7 +226,9 @@ def failure_of(error: aio.AioRpcError) -> Failed:
         reason = PROCESSOR_UNAVAILABLE if code == code_pb2.UNAVAILABLE else code_name(code)
     retryable = code in RETRYABLE_CODES or code == code_pb2.DEADLINE_EXCEEDED
     failed = _failed(code, reason, text, retryable=retryable)
-    return dataclasses.replace(failed, retry_after=retry_after)
+    return dataclasses.replace(
+        failed, retry_after=retry_after, unreachable=code in UNREACHABLE_CODES
+    )
 
 
 def _is_too_large(text: str) -> bool:

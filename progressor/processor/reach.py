@@ -1,20 +1,22 @@
-"""What heartbeats report of processors: which are unreachable, and which steps come near a limit.
+"""Which processors are unreachable, and which steps come near a limit; heartbeats report both.
 
-A processor is unreachable from the first step that fails to reach it until a step succeeds or its
-channel is connected again. A processor that responds, or hangs, is reachable. A target that does
-not serve the namespace, or not this engine, counts as unreachable until it responds otherwise,
-although its channel is connected.
+A processor is unreachable from the first step that fails to reach it until it takes a step or its
+channel is connected again. A processor that responds, or hangs, is reachable. One that refuses
+steps (UNAVAILABLE, RESOURCE_EXHAUSTED, another namespace's, another engine's) counts as unreachable
+until it takes one, although its channel is connected.
 
 A history that is sent whole grows until its processor no longer accepts it. Sizes from half of that
 limit on are also reported by a metric; ``progressor doctor`` reads them from the heartbeats.
 """
 
+import asyncio
 import datetime as dt
 from collections.abc import Mapping
 
 from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.views.replica import StepSize
+from progressor.processor.breaker import Breaker, pause_after
 from progressor.processor.channels import Channels
 
 SHARE_TOLD = 0.5
@@ -24,45 +26,160 @@ TOLD_SECONDS = 600.0
 """For how long a step is reported, unless a larger one follows."""
 
 
+REFUSALS_MAX = 3
+"""Tasks refused in a row, with no step taken in between, at which a namespace's breaker opens."""
+
+REFUSED_TASKS_MAX = 10_000
+"""Tasks whose refusals are remembered, the latest ones."""
+
+
 class Reach:
-    """Which processors are unreachable, by the results of steps."""
+    """Which processors are unreachable, by the results of steps, and what may start meanwhile.
+
+    A target of a bound node has a name of its own here (``namespace@target``) and no breaker, since
+    only the step itself knows its target: each of these steps waits by a backoff of its own.
+    """
 
     def __init__(self, channels: Channels, clock: Clock) -> None:
         self._channels = channels
         self._clock = clock
+        self.breakers: dict[str, Breaker] = {}
+        """Those of namespaces that may not start as many steps as they like; usually empty."""
+        self.room_made = asyncio.Event()
+        """Set when one of them may start more steps."""
+        channels.on_connected = self.connected
         # Bounded by the namespaces that have been asked for.
         self._missed_at: dict[str, float] = {}
-        # Those of them whose targets respond, but do not serve the namespace.
-        self._misconfigured: set[str] = set()
+        # Of them, those whose targets are connected, but refuse the steps; and which.
+        self._refused: dict[str, set[int]] = {}
+        self._refusals: dict[int, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def note(self, namespace: str, *, answered: bool, misconfigured: bool = False) -> None:
-        """Record whether the processor of a namespace responded to a step."""
-        if misconfigured:
-            self._misconfigured.add(namespace)
-            self._missed_at.setdefault(namespace, self._clock.monotonic())
-        elif not answered and self._channels.is_connected(namespace) is False:
-            self._misconfigured.discard(namespace)
-            self._missed_at.setdefault(namespace, self._clock.monotonic())
-        elif self._missed_at:
-            self._misconfigured.discard(namespace)
-            self._missed_at.pop(namespace, None)
+    def took(self, name: str, task_id: int) -> None:
+        """Record that a processor took a step, whatever came of it."""
+        if self._refusals:
+            self._refusals.pop(task_id, None)
+        if self._missed_at:
+            self._missed_at.pop(name, None)
+            self._refused.pop(name, None)
+            self._recover(name)
+
+    def lost(self, name: str) -> None:
+        """Record a step that failed without an answer."""
+        if self._channels.is_connected(name) is False:
+            self._missed_at.setdefault(name, self._clock.monotonic())
+
+    def missed(
+        self, name: str, task_id: int, *, is_bound: bool, patience: dt.timedelta | None = None
+    ) -> dt.timedelta:
+        """Record that a step was not sent, since no target is connected; return how long it waits.
+
+        Without a wait it is due at once, and the breaker holds it back.
+        """
+        since = self._missed_at.setdefault(name, self._clock.monotonic())
+        self._refused.pop(name, None)
+        if is_bound or self._channels.is_connected(name) is not False:
+            return self._backoff(task_id)
+        self._open(name, patience).cut(since)
+        self._wake_later(name)
+        return dt.timedelta()
+
+    def refused(
+        self,
+        name: str,
+        task_id: int,
+        retry_after: dt.timedelta | None,
+        *,
+        is_bound: bool,
+        patience: dt.timedelta | None = None,
+    ) -> dt.timedelta:
+        """Record that a connected target refused a step; return how long it waits.
+
+        A step that is refused while others are taken waits alone.
+        """
+        since = self._missed_at.setdefault(name, self._clock.monotonic())
+        refused = self._refused.setdefault(name, set())
+        pause = self._backoff(task_id)
+        if len(refused) < REFUSALS_MAX:
+            refused.add(task_id)
+        if is_bound or len(refused) < REFUSALS_MAX:
+            return pause if retry_after is None else max(pause, retry_after)
+        self._open(name, patience).refuse(since, retry_after)
+        self._wake_later(name)
+        return dt.timedelta() if retry_after is None else retry_after
+
+    def connected(self, name: str) -> None:
+        """Record that a target of a namespace is connected again."""
+        if name in self._missed_at and name not in self._refused:
+            del self._missed_at[name]
+            self._recover(name)
 
     def look(self) -> None:
         """Forget namespaces whose processor is connected again or whose targets are gone."""
-        for namespace in tuple(self._missed_at):
-            is_connected = self._channels.is_connected(namespace)
-            is_back = is_connected is True and namespace not in self._misconfigured
-            if is_connected is None or is_back:
-                self._misconfigured.discard(namespace)
-                del self._missed_at[namespace]
+        for name in {*self._missed_at, *self.breakers}:
+            is_connected = self._channels.is_connected(name)
+            if is_connected is True:
+                self.connected(name)
+            elif is_connected is None:
+                self._missed_at.pop(name, None)
+                self._refused.pop(name, None)
+                self._close(name)
 
     def unreachable(self) -> Mapping[str, dt.timedelta]:
         """Return which namespaces have no processor in reach, and for how long; thread-safe."""
         now = self._clock.monotonic()
         return {
-            namespace: dt.timedelta(seconds=max(0.0, now - missed_at))
-            for namespace, missed_at in tuple(self._missed_at.items())
+            name: dt.timedelta(seconds=max(0.0, now - missed_at))
+            for name, missed_at in tuple(self._missed_at.items())
         }
+
+    def unreachable_for(self, name: str) -> dt.timedelta:
+        """Return for how long a processor has been unreachable; 0: it is not."""
+        now = self._clock.monotonic()
+        return dt.timedelta(seconds=max(0.0, now - self._missed_at.get(name, now)))
+
+    def _backoff(self, task_id: int) -> dt.timedelta:
+        count = self._refusals.pop(task_id, 0) + 1
+        self._refusals[task_id] = count
+        if len(self._refusals) > REFUSED_TASKS_MAX:
+            del self._refusals[next(iter(self._refusals))]
+        return dt.timedelta(seconds=pause_after(count))
+
+    def _open(self, name: str, patience: dt.timedelta | None) -> Breaker:
+        breaker = self.breakers.get(name)
+        if breaker is None:
+            breaker = self.breakers[name] = Breaker(self._clock)
+        breaker.patience = patience
+        return breaker
+
+    def _recover(self, name: str) -> None:
+        breaker = self.breakers.get(name)
+        if breaker is not None and breaker.is_open:
+            breaker.recover()
+            self._wake(name)
+
+    def _close(self, name: str) -> None:
+        self.breakers.pop(name, None)
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _wake(self, name: str) -> None:
+        breaker = self.breakers.get(name)
+        self.room_made.set()
+        if breaker is None or breaker.is_over:
+            self._close(name)
+        else:
+            self._wake_later(name)
+
+    def _wake_later(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        seconds = self.breakers[name].wake_seconds()
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(seconds, self._wake, name)
 
 
 class Sizes:

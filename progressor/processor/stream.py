@@ -6,7 +6,7 @@ Invariants:
     stream. Late and duplicate answers, and answers to steps that were never sent, are dropped.
  2. None means that the processor has not seen the step, so that it may be sent elsewhere within
     the same attempt. It is returned only for steps that were never written, or whose stream was
-    rejected with UNIMPLEMENTED before any answer arrived.
+    rejected with UNIMPLEMENTED, UNAUTHENTICATED or RESOURCE_EXHAUSTED before any answer arrived.
  3. If a step that was written times out or is cancelled, the processor is notified. A step that
     was not written yet never is. Either way its request is released.
  4. Nothing received on the stream raises outside it. An invalid item fails that item; an invalid
@@ -94,6 +94,8 @@ class Stream:
         """Whether it ended without draining although its connection did not end."""
         self.ended_early = False
         """Whether it broke or drained before any answer, as another stream probably would."""
+        self.was_unavailable = False
+        """Whether it ended with UNAVAILABLE before any answer."""
         self._has_answered = False
         self._draining = False
         self._target = target
@@ -192,6 +194,12 @@ class Stream:
         if code is grpc.StatusCode.UNIMPLEMENTED and not self._has_answered:
             self.was_refused = True
             return None
+        if not self._has_answered and _declines(error):
+            # A call tells why, and of one step alone.
+            self._break()
+            return None
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self.was_unavailable = not self._has_answered
         if code not in failures.CUT_OFF:
             self._break()
         return failures.cut_off(error)
@@ -293,7 +301,15 @@ class Stream:
             self._sweep.cancel()
             self._sweep = None
         for step in tuple(self._waiting.values()):
-            self._finish(step, answer)
+            self._finish(step, answer if step.request is None else None)
+
+
+def _declines(error: aio.AioRpcError) -> bool:
+    """Return whether the status, before any answer, declines the stream and no step on it."""
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # Too large is what a message of a step was, or its answer.
+        return failures.failure_of(error).reason != failures.MESSAGE_TOO_LARGE
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def _size(item: _Item) -> int:

@@ -88,8 +88,8 @@ class NamespaceTable:
     waiting_callers_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
         20_000, "callers that may wait per replica"
     )
-    target_patience: Annotated[dt.timedelta, Meta(ge=0.001, le=30 * 86_400)] = setting(
-        dt.timedelta(minutes=5), "time until a node of a job fails whose target is unreachable"
+    unreachable_patience: Annotated[dt.timedelta, Meta(ge=0.001, le=30 * 86_400)] | None = setting(
+        None, "time until steps fail whose processor is unreachable; empty: no limit"
     )
 
 

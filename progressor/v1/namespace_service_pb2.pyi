@@ -214,7 +214,7 @@ class Namespace(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
-    TARGET_PATIENCE_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_PATIENCE_FIELD_NUMBER: _builtins.int
     ON_ERROR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
@@ -269,9 +269,9 @@ class Namespace(_message.Message):
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
-    def target_patience(self) -> _duration_pb2.Duration:
-        """How long the target of a job's node may be unreachable before the node fails, 1 ms .. 30 days
-        [5 min].
+    def unreachable_patience(self) -> _duration_pb2.Duration:
+        """How long the processor, or the target of a job's node, may be unreachable before the steps that
+        wait for it fail, 1 ms .. 30 days. Absent: no limit.
         """
 
     def __init__(
@@ -293,12 +293,12 @@ class Namespace(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         revision: _builtins.int = ...,
-        target_patience: _duration_pb2.Duration | None = ...,
+        unreachable_patience: _duration_pb2.Duration | None = ...,
         on_error: Global___OnError.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "target_patience", b"target_patience", "task_retention", b"task_retention", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "target_patience", b"target_patience", "task_retention", b"task_retention", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,7 +94,7 @@ class NodeSpec(_message.Message):
     """Instead of that of the namespace."""
     target: _builtins.str
     """The processor target of the namespace where it must run, spelt as in the namespace. If that is
-    unreachable for longer than target_patience of the namespace, the node fails. Empty: any.
+    unreachable for longer than unreachable_patience of the namespace, the node fails. Empty: any.
     """
     @_builtins.property
     def predecessors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -543,8 +543,9 @@ class Failure(_message.Message):
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """google.rpc.Code, 1 .. 16. 0: UNKNOWN. UNKNOWN (2) and ABORTED (10) are retried by the
-    namespace's policy, as are UNAVAILABLE (14) and RESOURCE_EXHAUSTED (8); UNIMPLEMENTED (12) and
-    UNAUTHENTICATED (16) count as an unreachable processor; any other breaks the process.
+    namespace's policy. UNAVAILABLE (14), RESOURCE_EXHAUSTED (8), UNIMPLEMENTED (12) and
+    UNAUTHENTICATED (16) say that the step was not begun: it is retried without counting the
+    attempt. Any other breaks the process.
     """
     message: _builtins.str
     reason: _builtins.str

@@ -405,6 +405,9 @@ BEGIN
             WHEN 'retry' THEN 'waiting' ELSE 'error'
         END::task_status,
         attempt_count = coalesce(p_attempt_count[s.item], t.attempt_count),
+        -- Without an attempt that counts, the time for attempts has not begun.
+        first_started_at = CASE
+            WHEN p_attempt_count[s.item] = 0 THEN NULL ELSE t.first_started_at END,
         finished_at = CASE WHEN s.outcome <> 'retry' THEN v_now END,
         response = p_response[s.item],
         error_code = p_error_code[s.item],

@@ -97,9 +97,9 @@ class Rejected:
 class Failed:
     """The step failed: the processor said so, or could not be asked.
 
-    ``retryable``: another attempt may help; the policy decides. ``patient``: retried without
-    counting attempts, since another place knows when to stop. ``misconfigured``: the target was
-    reached, but does not serve this namespace, or not this engine.
+    ``retryable``: another attempt may help; the policy decides. ``unreachable``: the processor was
+    not asked, or refused to begin: the attempt does not count, the policy is not asked, and the
+    next one comes after ``retry_after``. ``sent`` False: no target was connected.
     """
 
     code: int
@@ -107,8 +107,8 @@ class Failed:
     message: str
     retryable: bool
     retry_after: dt.timedelta | None = None
-    patient: bool = False
-    misconfigured: bool = False
+    unreachable: bool = False
+    sent: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Namespace:
     task_retention: dt.timedelta | None = None
     payload_bytes_max: int = 2 * 1024 * 1024
     waiting_callers_max: int = 20_000
-    target_patience: dt.timedelta = dt.timedelta(minutes=5)
+    unreachable_patience: dt.timedelta | None = None
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

@@ -9,7 +9,8 @@ rejected     init                                       Remove, with the refusal
              call, notify, repair                       Fail: the process is as it was
 rejected     the task that broke its process, run       Fail: the process is running again
              again
-failed       any task, retryable, attempts left         Retry
+failed       any task, processor unreachable            Retry, the attempt not counted
+             any task, retryable, attempts left         Retry
              repair                                     Fail: the process stays in error
              call, notify, attempts spent, where the    Fail
              namespace lets calls fail alone
@@ -49,7 +50,6 @@ ZOMBIE = "ZOMBIE"
 ZOMBIE_DETECTED = "zombie detected"
 _ABORTED = 10
 _NOW = dt.timedelta()
-_ANY = 2**31
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 
@@ -151,10 +151,8 @@ def _delay(
     """Return how long a failed task waits for its next attempt; None: there is none."""
     if not failed.retryable:
         return None
-    if failed.patient:
-        policy = dataclasses.replace(
-            policy, attempts_max=_ANY, elapsed_max=None, non_retryable_reasons=()
-        )
+    if failed.unreachable:
+        return failed.retry_after or _NOW
     return next_delay(
         policy,
         attempt=task.attempt,
@@ -170,7 +168,8 @@ def _settle_failure(
 ) -> Settlement:
     error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
     if delay is not None:
-        return Retry(delay=delay, attempt_count=task.attempt, error=error)
+        count = task.attempt - failed.unreachable
+        return Retry(delay=delay, attempt_count=count, error=error)
     if failed.reason in {STEP_TIMEOUT, STILL_RUNNING}:
         attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
         error = dataclasses.replace(error, message=f"{error.message}, {attempts}")

@@ -13,10 +13,11 @@ of all gets the next slot but one at worst.
 import asyncio
 import contextvars
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
+from progressor.processor.breaker import Breaker
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,8 +39,15 @@ class _NamespaceSlots:
 
 
 class Slots:
-    def __init__(self, run_step: Callable[[RunningTask], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        run_step: Callable[[RunningTask], Awaitable[None]],
+        *,
+        breakers: Mapping[str, Breaker] | None = None,
+        room_made: asyncio.Event | None = None,
+    ) -> None:
         self._run_step = run_step
+        self._breakers = {} if breakers is None else breakers
         self._namespaces: dict[str, _NamespaceSlots] = {}
         self.busy_total = 0
         """The busy slots of all namespaces."""
@@ -49,7 +57,7 @@ class Slots:
         self.draining = False
         self.suspended = False
         """Whether no lease may be taken: what is leased now would be lost already."""
-        self.room_made = asyncio.Event()
+        self.room_made = asyncio.Event() if room_made is None else room_made
         """Set when a namespace with a backlog may have a free slot."""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -72,6 +80,8 @@ class Slots:
         own = self._of(namespace)
         if self.closed or own.has_backlog or own.busy >= own.size:
             return False
+        if self._breakers and not self._pass_breaker(namespace, 1):
+            return False
         self._take(own, 1)
         return True
 
@@ -79,6 +89,8 @@ class Slots:
         """Reserve slots for due tasks; return how many, 0 to `wanted`."""
         own = self._of(namespace)
         count = 0 if self.closed else min(wanted, own.free)
+        if count and self._breakers:
+            count = self._pass_breaker(namespace, count)
         self._take(own, count)
         return count
 
@@ -112,8 +124,12 @@ class Slots:
         return {
             name: own.marked
             for name, own in self._namespaces.items()
-            if own.has_backlog and own.free
+            if own.has_backlog and own.free and not self._is_held_back(name)
         }
+
+    def is_limited(self, namespace: str) -> bool:
+        """Return whether a breaker limits how many steps of a namespace may start."""
+        return namespace in self._breakers
 
     def next_turn(self, namespace: str) -> bool:
         """Return whether the next slot goes to the oldest request first; alternates.
@@ -142,6 +158,20 @@ class Slots:
             await self._run_step(task)
         finally:
             self.give_back(task.key.namespace)
+
+    def _pass_breaker(self, namespace: Namespace, wanted: int) -> int:
+        """Return how many of the steps may start, and count them."""
+        breaker = self._breakers.get(namespace.name)
+        if breaker is None:
+            return wanted
+        breaker.patience = namespace.unreachable_patience
+        count = min(wanted, breaker.allowance())
+        breaker.take(count)
+        return count
+
+    def _is_held_back(self, namespace: str) -> bool:
+        breaker = self._breakers.get(namespace) if self._breakers else None
+        return breaker is not None and not breaker.allowance()
 
     def _of(self, namespace: Namespace) -> _NamespaceSlots:
         own = self._namespaces.get(namespace.name)

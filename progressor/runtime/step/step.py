@@ -93,7 +93,8 @@ class Steps:
             while True:
                 turns += 1
                 self.context.measures.begun(task)
-                yields = turns >= TURNS_MAX and slots.has_backlog(task.key.namespace)
+                yields = turns >= TURNS_MAX or slots.is_limited(task.key.namespace)
+                yields = yields and slots.has_backlog(task.key.namespace)
                 continues = not (yields or slots.draining)
                 span = self.context.tracing.step(task, behind=behind)
                 if span is UNTRACED:
@@ -102,6 +103,9 @@ class Steps:
                     with span:
                         following = await self._step(task, handle, span, continues=continues)
                 if following is None:
+                    if yields:
+                        # The backlog may be cleared by now, and the next task is due.
+                        slots.mark_backlog(task.key.namespace)
                     return
                 # The settlement of a leader, or of a node, may lease a task of another process.
                 behind = task.task_id if following.key == task.key else None

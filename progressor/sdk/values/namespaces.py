@@ -40,7 +40,8 @@ class NamespaceConfig:
 
     ``retry_policies`` are by task type ("init", "call", "notify", "repair", "timeout", "join").
     ``history_last`` is how many events the processor receives with a task: None all, n the last n,
-    0 none. A retention of None: forever. The engine sets the last three fields.
+    0 none. A retention of None: forever;
+    an ``unreachable_patience`` of None: no limit. The engine sets the last three fields.
     """
 
     name: str
@@ -57,7 +58,7 @@ class NamespaceConfig:
     task_retention: dt.timedelta | None = None
     payload_bytes_max: int = 2 * 1024 * 1024
     waiting_callers_max: int = 20_000
-    target_patience: dt.timedelta = dt.timedelta(minutes=5)
+    unreachable_patience: dt.timedelta | None = None
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

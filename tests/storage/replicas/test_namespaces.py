@@ -36,7 +36,7 @@ FULL = Namespace(
     task_retention=dt.timedelta(hours=5),
     payload_bytes_max=1000,
     waiting_callers_max=5,
-    target_patience=dt.timedelta(minutes=1),
+    unreachable_patience=dt.timedelta(minutes=1),
 )
 
 

@@ -152,7 +152,7 @@ class JobEnv:
             dataclasses.replace(
                 config,
                 processor_targets=(*config.processor_targets, target),
-                target_patience=patience,
+                unreachable_patience=patience,
                 retry_policy=NOW_AND_THEN,
             )
         )

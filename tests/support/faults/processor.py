@@ -3,7 +3,8 @@
 As a module it is that process: ``python -m tests.support.faults.processor ADDRESS MODE DIRECTORY``.
 It answers each step with one event and its args. The first time that it sees args that begin with
 ``die`` it ends by SIGKILL, and with ``hang`` it does not answer; the file of that name in the
-directory remembers it.
+directory remembers it. An init with ``timer SECONDS`` sets a timer, and each timer that it is asked
+to run is a line of the file ``timers``, with the instant.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import ChildProcess
 
 STREAM, UNARY = "stream", "unary"
+TIMERS = "timers"
 
 
 def processor(directory: Path) -> Processor[Any]:
@@ -38,9 +41,16 @@ def processor(directory: Path) -> Processor[Any]:
                 if args.startswith(b"die"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 await asyncio.Event().wait()
+        if args.startswith(b"timer "):
+            step.set_timer(after=float(args.split()[1]))
         if args:
             step.emit(args)
         return args
+
+    @echo.timeout
+    async def tick(_step: Step[Any]) -> None:
+        with (directory / TIMERS).open("a") as file:
+            file.write(f"{time.time()}\n")
 
     return echo
 

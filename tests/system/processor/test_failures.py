@@ -22,7 +22,7 @@ from tests.support.engine.replica import (
     open_env,
     refusal,
 )
-from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Refuse, Step
+from tests.support.processor.scripted import Answer, Drop, Garble, Hang, Refuse, Step, fail
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -32,6 +32,9 @@ pytestmark = [
 MIB = 1024 * 1024
 HOUR = 3600
 SHORT = dt.timedelta(milliseconds=400)
+
+
+ONCE = RetryPolicy(attempts_max=1)
 
 
 async def last_task(env: Env) -> TaskTrace:
@@ -74,17 +77,55 @@ async def test_what_a_processor_does_wrong_breaks_the_process_which_says_why(
     assert process.last_event_id == 0
 
 
-async def test_a_processor_that_is_down_breaks_the_process_once_the_attempts_are_spent(
+async def test_a_processor_that_is_down_breaks_nothing_and_costs_no_attempt(
     replica: Replica, streaming: bool
 ) -> None:
-    async with open_env(replica, streaming=streaming, retry_policy=NOW_AND_THEN) as env:
+    async with open_env(replica, streaming=streaming, retry_policy=ONCE) as env:
+        await env.processor.stop()
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(env.client.start("p", b"1"))
+            await env.settled("p", settlement="Retry")
+            waiting = await last_task(env)
+            # The second is not even tried.
+            second = group.create_task(env.client.start("q", b"2"))
+            await env.points.wait("admitted", 1, key=env.key("q"))
+            tried = env.points.count("claimed", key=env.key("q"))
+            await env.processor.restart()
+        task = await last_task(env)
+
+    assert tried == 0
+    assert (waiting.attempt_count, waiting.error and waiting.error.reason) == (
+        0, "PROCESSOR_UNAVAILABLE",
+    )  # fmt: skip
+    assert (first.result().response, second.result().response) == (b"1", b"2")
+    assert task.attempt_count == 1
+
+
+async def test_a_processor_that_is_away_for_longer_than_the_patience_breaks_the_process(
+    replica: Replica, streaming: bool
+) -> None:
+    patience = dt.timedelta(seconds=0.3)
+    async with open_env(replica, streaming=streaming, unreachable_patience=patience) as env:
         await env.processor.stop()
         status = await refusal(env.client.start("p"))
         task = await last_task(env)
 
-    assert (status.reason, task.attempt_count) == ("PROCESS_FAILED", 3)
+    assert status.reason == "PROCESS_FAILED"
     assert task.error is not None
     assert task.error.reason == "PROCESSOR_UNAVAILABLE"
+    assert task.error.message.startswith("the processor has been unreachable for 0.")
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+async def test_a_processor_that_refuses_a_step_is_asked_again_without_counting(
+    replica: Replica, streaming: bool, code: grpc.StatusCode
+) -> None:
+    refused = fail(code.value[0])
+    async with open_env(replica, streaming=streaming, retry_policy=ONCE) as env:
+        await env.running("p", refused, refused, Answer())
+
+        assert (await env.client.call("p", b"1")).response == b"1"
+        assert (await last_task(env)).attempt_count == 1
 
 
 async def test_a_processor_that_comes_back_is_found(replica: Replica, streaming: bool) -> None:
@@ -177,11 +218,12 @@ async def test_a_server_without_a_processor_counts_as_unreachable(
         processor_targets=(f"127.0.0.1:{port}",),
         retry_policy=soon,
     ) as env:
-        status = await refusal(env.client.start("p"))
+        await env.client.start("p", accept_only=True)
+        await env.settled("p", 5, settlement="Retry")
         task = await last_task(env)
     await server.stop(None)
 
-    assert (status.reason, task.attempt_count) == ("PROCESS_FAILED", 3)
+    assert task.attempt_count == 0
     assert task.error is not None
     assert task.error.reason == "PROCESSOR_UNAVAILABLE"
     assert "the target does not serve this namespace: UNIMPLEMENTED" in task.error.message

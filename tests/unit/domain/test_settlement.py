@@ -228,7 +228,7 @@ def test_what_a_schedule_has_started_is_not_tried_again_when_it_is_lost(
 
 
 def test_a_patient_failure_is_tried_again_whatever_the_policy_says() -> None:
-    failure = make_failure(patient=True, reason="GONE")
+    failure = make_failure(unreachable=True, reason="GONE")
 
     found = settlement_of(
         failure,

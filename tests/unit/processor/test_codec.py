@@ -268,7 +268,7 @@ VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]
             code=14,
             reason="UNAVAILABLE",
             message="busy",
-            retryable=True,
+            retryable=True, unreachable=True,
             retry_after=dt.timedelta(seconds=2),
         ),
     ),
@@ -290,7 +290,13 @@ VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]
 for code in sorted({*range(1, 17)} - {12, 16}):
     VALID[f"a failure with code {code}"] = (
         answer_of(failure={"code": code, "reason": "R"}),
-        Failed(code=code, reason="R", message="", retryable=code in {2, 8, 10, 14}),
+        Failed(
+            code=code,
+            reason="R",
+            message="",
+            retryable=code in {2, 8, 10, 14},
+            unreachable=code in {8, 14},
+        ),
     )
 
 

@@ -28,23 +28,26 @@ class Ways(Channels):
         return self.connected
 
 
-MISSED, ANSWERED, WRONG, LOOK = "missed", "answered", "wrong", "look"
+MISSED, LOST, TOOK, REFUSED, LOOK = "missed", "lost", "took", "refused", "look"
 
 COURSES: dict[str, tuple[list[object], float | None]] = {
     "it counts from the first step that was missed": ([MISSED, 2, MISSED, 1], 3),
-    "an answer ends it": ([MISSED, 2, ANSWERED], None),
-    "and the next time is another": ([MISSED, 2, ANSWERED, MISSED, 1], 1),
-    "a step that fails though the processor is there": ([True, MISSED], None),
-    "a step of a namespace that was forgotten": ([None, MISSED], None),
+    "an answer ends it": ([MISSED, 2, TOOK], None),
+    "and the next time is another": ([MISSED, 2, TOOK, MISSED, 1], 1),
+    "a step that fails though the processor is there": ([True, LOST], None),
+    "a step of a namespace that was forgotten": ([None, LOST], None),
+    "a step whose connection is lost": ([LOST, 1], 1),
     "a look finds it as before": ([MISSED, 1, LOOK], 1),
     "a look finds it connected": ([MISSED, 1, True, LOOK], None),
     "a look finds it forgotten": ([MISSED, 1, None, LOOK], None),
-    "a target that serves others, though connected": ([True, WRONG, 2, LOOK], 2),
-    "an answer of that target": ([True, WRONG, 2, LOOK, ANSWERED], None),
-    "that target, gone": ([True, WRONG, 2, False, MISSED], 2),
-    "that target, gone and back": ([True, WRONG, 2, False, MISSED, True, LOOK], None),
+    "a target that refuses, though connected": ([True, REFUSED, 2, LOOK], 2),
+    "a step that it takes": ([True, REFUSED, 2, LOOK, TOOK], None),
+    "that target, gone": ([True, REFUSED, 2, False, MISSED], 2),
+    "that target, gone and back": ([True, REFUSED, 2, False, MISSED, True, LOOK], None),
 }
 """Steps and looks, seconds that pass, whether the channels are connected; and the duration then."""
+
+NAME = NOWHERE.name
 
 
 @pytest.fixture
@@ -52,13 +55,21 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture
+def ways() -> Ways:
+    return Ways()
+
+
+@pytest.fixture
+def reach(ways: Ways, clock: ManualClock) -> Reach:
+    return Reach(ways, clock)
+
+
 @pytest.mark.parametrize("name", COURSES)
 async def test_a_processor_is_unreachable_since_the_first_step_that_missed_it(
-    name: str, clock: ManualClock
+    name: str, clock: ManualClock, ways: Ways, reach: Reach
 ) -> None:
     course, expected = COURSES[name]
-    ways = Ways()
-    reach = Reach(ways, clock)
     for event in course:
         match event:
             case True | False | None:
@@ -67,12 +78,99 @@ async def test_a_processor_is_unreachable_since_the_first_step_that_missed_it(
                 clock.advance(seconds(event))
             case "look":
                 reach.look()
+            case "took":
+                reach.took(NAME, 1)
+            case "lost":
+                reach.lost(NAME)
+            case "refused":
+                reach.refused(NAME, 1, None, is_bound=False)
             case _:
-                reach.note(NOWHERE.name, answered=event != MISSED, misconfigured=event == WRONG)
+                reach.missed(NAME, 1, is_bound=False)
 
-    assert reach.unreachable().get(NOWHERE.name) == (
-        None if expected is None else seconds(expected)
-    )
+    assert reach.unreachable().get(NAME) == (None if expected is None else seconds(expected))
+
+
+def refuse(reach: Reach, task_id: int, retry_after: float | None = None) -> float:
+    after = None if retry_after is None else seconds(retry_after)
+    return reach.refused(NAME, task_id, after, is_bound=False).total_seconds()
+
+
+async def test_a_step_that_misses_its_processor_waits_for_the_breaker_alone(reach: Reach) -> None:
+    assert reach.missed(NAME, 1, is_bound=False) == seconds(0)
+    assert reach.breakers[NAME].allowance() == 0
+
+
+async def test_the_step_of_a_bound_node_waits_by_a_backoff_and_opens_no_breaker(
+    reach: Reach,
+) -> None:
+    pauses = [reach.missed(NAME, 1, is_bound=True).total_seconds() for _ in range(9)]
+
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30]
+    assert not reach.breakers
+
+
+async def test_a_step_that_alone_is_refused_waits_alone(ways: Ways, reach: Reach) -> None:
+    ways.connected = True
+    pauses = []
+    for _ in range(9):
+        pauses.append(refuse(reach, 1))
+        reach.took(NAME, 2)
+
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30]
+    assert not reach.breakers
+
+
+async def test_a_step_that_was_taken_begins_its_backoff_anew(ways: Ways, reach: Reach) -> None:
+    ways.connected = True
+    refuse(reach, 1)
+    refuse(reach, 1)
+    reach.took(NAME, 1)
+
+    assert refuse(reach, 1) == 0.2
+
+
+async def test_refusals_in_a_row_open_the_breaker_and_a_step_taken_begins_the_ramp(
+    ways: Ways, clock: ManualClock, reach: Reach
+) -> None:
+    ways.connected = True
+    pauses = [refuse(reach, task_id) for task_id in (1, 2, 3)]
+    before = reach.breakers[NAME].allowance()
+    clock.advance(seconds(0.2))
+    probe = reach.breakers[NAME].allowance()
+    reach.took(NAME, 1)
+    clock.advance(seconds(0.5))
+
+    assert (pauses, before, probe) == ([0.2, 0.2, 0], 0, 1)
+    assert reach.breakers[NAME].allowance() == pytest.approx(50, abs=1)
+
+
+async def test_a_processor_that_says_when_is_asked_then(ways: Ways, reach: Reach) -> None:
+    ways.connected = True
+
+    assert [refuse(reach, task_id, 7) for task_id in (1, 2, 3)] == [7, 7, 7]
+
+
+async def test_a_connection_wakes_whoever_waits_and_the_ramp_ends_by_itself(
+    ways: Ways, clock: ManualClock, reach: Reach
+) -> None:
+    reach.missed(NAME, 1, is_bound=False)
+    ways.on_connected(NAME)
+    woken = reach.room_made.is_set()
+    clock.advance(seconds(10))
+    reach.room_made.clear()
+    await reach.room_made.wait()
+
+    assert woken
+    assert not reach.breakers
+    assert not reach.unreachable()
+
+
+async def test_a_namespace_that_is_deleted_leaves_no_breaker(ways: Ways, reach: Reach) -> None:
+    reach.missed(NAME, 1, is_bound=False)
+    ways.connected = None
+    reach.look()
+
+    assert not reach.breakers
 
 
 @pytest_asyncio.fixture

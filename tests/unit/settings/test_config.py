@@ -186,7 +186,7 @@ def test_a_namespace_is_read_with_all_its_policies(tmp_path: Path) -> None:
     history = 10
     zombie_policy = "fail"
     task_retention_seconds = 3600
-    target_patience_seconds = 60
+    unreachable_patience_seconds = 60
     retry_policy = { attempts_max = 3, interval_max_seconds = 1 }
     retry_policies.call = { attempts_max = 1 }
     """
@@ -200,7 +200,7 @@ def test_a_namespace_is_read_with_all_its_policies(tmp_path: Path) -> None:
     assert orders.zombie_policy is ZombiePolicy.FAIL
     assert orders.task_retention == dt.timedelta(hours=1)
     assert orders.finished_process_retention is None
-    assert orders.target_patience == dt.timedelta(minutes=1)
+    assert orders.unreachable_patience == dt.timedelta(minutes=1)
     assert orders.policy_for(TaskType.INIT).attempts_max == 3
     assert orders.policy_for(TaskType.INIT).interval_max == dt.timedelta(seconds=1)
     assert orders.policy_for(TaskType.CALL).attempts_max == 1

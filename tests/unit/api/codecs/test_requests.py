@@ -245,8 +245,8 @@ NAMESPACES: list[tuple[dict[str, Any], str]] = [
     ({"payload_bytes_max": -1}, "payload_bytes_max"),
     ({"payload_bytes_max": 16 * 1024 * 1024 + 1}, "payload_bytes_max"),
     ({"waiting_callers_max": -1}, "waiting_callers_max"),
-    ({"target_patience": seconds(0, 999_000)}, "target_patience"),
-    ({"target_patience": seconds(30 * 86_400 + 1)}, "target_patience"),
+    ({"unreachable_patience": seconds(0, 999_000)}, "unreachable_patience"),
+    ({"unreachable_patience": seconds(30 * 86_400 + 1)}, "unreachable_patience"),
 ]  # fmt: skip
 DUES: list[dict[str, Any]] = [
     {"timeout": seconds(0)}, {"timeout": seconds(-1)}, {"deadline": PAST},
