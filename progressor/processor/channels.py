@@ -70,7 +70,7 @@ class Connection:
     """A channel to one target, its stream, and the count of its users."""
 
     def __init__(self, target: str, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Connect in the background, until `close`; `on_ready` is called when it is connected."""
+        """Connect with the first call, or with `watch`; then `on_ready` is called each time."""
         self.target = target
         self.is_ready = False
         """Whether the channel was connected when its state last changed."""
@@ -92,7 +92,11 @@ class Connection:
         self._calls_until = 0.0
         self._on_ready = on_ready
         self._changed = asyncio.Event()
-        self._watching = self._loop.create_task(self._watch(), name=f"connection to {target}")
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self, group: asyncio.TaskGroup) -> None:
+        """Keep connecting, in a task of the group, until `close`."""
+        self._watching = group.create_task(self._watch(), name=f"connection to {self.target}")
 
     @property
     def is_connected(self) -> bool:
@@ -110,7 +114,10 @@ class Connection:
                         return None
                     if state in _FAILING:
                         return await self._failure()
-                    await changed.wait()
+                    if self._watching is None:
+                        await self.channel.wait_for_state_change(state)
+                    else:
+                        await changed.wait()
         except TimeoutError:
             return f"no connection within {seconds:.1f} s"
 
@@ -197,7 +204,8 @@ class Connection:
             if stream is not None:
                 stream.close()
         self.is_ready = False
-        self._watching.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         await self.channel.close()
         self._changed.set()
 
@@ -255,6 +263,8 @@ class Channels:
         """
         try:
             async with asyncio.TaskGroup() as self._group:
+                for connection in self._connections.values():
+                    connection.watch(self._group)
                 await self._closing.wait()
         finally:
             self._group = None
@@ -346,6 +356,8 @@ class Channels:
         if connection is None:
             connection = Connection(target, lambda: self._note_ready(target))
             self._connections[target] = connection
+            if self._group is not None:
+                connection.watch(self._group)
         connection.namespace_count += 1
         return connection
 
