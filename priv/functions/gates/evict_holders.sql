@@ -29,6 +29,8 @@ DECLARE
     v_gates       text[];
     v_left        text[] := ARRAY[p_gate];
     v_evicted     process_key[];  -- processes of evicted tasks
+    v_alone       task_key[];     -- evicted tasks that are all that their processes have
+    v_queues      text[];         -- that these have entered
 BEGIN
     sent_count := 0;
     is_done := true;
@@ -135,7 +137,27 @@ BEGIN
 
     -- Each is looked at once more: until it was locked it may have begun to run, or have ended.
     FOR v_task IN
-        SELECT h.slot, h.process_id, h.task_id, h.is_reserved
+        SELECT h.slot, h.process_id, h.task_id, h.is_reserved, NOT h.is_reserved AND (
+                SELECT g.order_key IS NULL AND g.task_type NOT IN ('timeout', 'remove')
+                    AND (g.run_at <= v_now) IS NOT FALSE AND s.attempt = g.attempt AND s.due_at <= v_now
+                FROM find_gated(h.slot, p_namespace, h.process_id, h.task_id) g
+                JOIN schedule s USING (slot, namespace, process_id, task_id)
+            ) AND NOT EXISTS (
+                SELECT FROM gated o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND o.task_id <> h.task_id
+                UNION ALL
+                SELECT FROM schedule o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND o.task_id <> h.task_id
+                UNION ALL
+                SELECT FROM gate_holders o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND (o.task_id <> h.task_id OR o.hold <> 'task' OR o.is_reserved)
+                UNION ALL
+                SELECT FROM running r
+                WHERE (r.slot, r.namespace, r.process_id) = (h.slot, p_namespace, h.process_id)
+            ) AS is_alone
         FROM unnest(v_window.slot, v_window.process_id, v_window.task_id)
             WITH ORDINALITY AS i (slot, process_id, task_id, place)
         JOIN unnest(v_slots, v_process_ids) AS l (slot, process_id) USING (slot, process_id)
@@ -162,6 +184,11 @@ BEGIN
         LIMIT greatest(v_gate.held - v_gate.capacity, 0)
     LOOP
         sent_count := sent_count + 1;
+        IF v_task.is_alone THEN
+            v_alone := v_alone
+                || (v_task.slot, p_namespace, v_task.process_id, v_task.task_id)::task_key;
+            CONTINUE;
+        END IF;
         v_left := v_left || release_gates(
             v_task.slot, p_namespace, v_task.process_id, v_task.task_id, v_task.is_reserved);
         CONTINUE WHEN v_task.is_reserved;
@@ -170,6 +197,44 @@ BEGIN
             v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id, 'process');
         v_evicted := v_evicted || (v_task.slot, p_namespace, v_task.process_id)::process_key;
     END LOOP;
+    IF v_alone IS NOT NULL THEN
+        -- What the loop and settle_gates do for one: they lack nothing but their gates.
+        WITH gone AS (
+            DELETE FROM gate_holders h USING unnest(v_alone) AS i
+            WHERE (h.slot, h.namespace, h.process_id) = (i.slot, i.namespace, i.process_id)
+            RETURNING h.gate
+        ), freed AS (
+            UPDATE gates g SET held = g.held - n.count
+            FROM (SELECT o.gate, count(*) AS count FROM gone o GROUP BY o.gate) n
+            WHERE (g.namespace, g.gate) = (p_namespace, n.gate)
+            RETURNING g.gate
+        ), dequeued AS (
+            DELETE FROM schedule s USING unnest(v_alone) AS i
+            WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                = (i.slot, i.namespace, i.process_id, i.task_id)
+        ), moved AS (
+            UPDATE gated g
+            SET state = 'gates', state_since = greatest(v_now, g.state_since), queue = g.gates::text,
+                spent_us = spent_us(v_now, g, (
+                    SELECT t.started_at FROM tasks t
+                    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (g.slot, g.namespace, g.process_id, g.task_id)))
+            FROM unnest(v_alone) AS i
+            WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                = (i.slot, i.namespace, i.process_id, i.task_id)
+            RETURNING g.queue, g.gates, g.priority, g.task_id, g.ready_at
+        ), entered AS (
+            INSERT INTO gate_queues (
+                namespace, queue, gates, head_priority, head_task_id, oldest_at, oldest_id)
+            SELECT DISTINCT ON (m.queue)
+                p_namespace, m.queue, m.gates, m.priority, m.task_id, m.ready_at, m.task_id
+            FROM moved m
+            ON CONFLICT DO NOTHING
+        )
+        SELECT v_left || ARRAY(SELECT f.gate FROM freed f), ARRAY(SELECT DISTINCT m.queue FROM moved m)
+        INTO v_left, v_queues;
+        PERFORM refresh_gate_queue(p_namespace, q.queue) FROM unnest(v_queues) AS q (queue);
+    END IF;
     SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
 
     IF v_gate.held > v_gate.capacity THEN
@@ -188,7 +253,10 @@ BEGIN
     -- the released gates: in a promotion of their own they would pass before these.
     effects := settle_gates(
         v_now, p_replica_id, p_starvation_timeout, p_limit, v_evicted,
-        p_named_in => p_namespace, p_left => v_left);
+        p_named_in => p_namespace, p_left => v_left, p_queue => ARRAY(
+            SELECT l.queue
+            FROM gate_queues l
+            WHERE l.namespace = p_namespace AND l.queue = ANY (v_queues) AND l.waits_on IS NULL));
     RETURN NEXT;
 END;
 $$;

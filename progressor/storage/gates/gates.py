@@ -32,7 +32,7 @@ R = TypeVar("R")
 _SQL = statements.load("gates/gates")
 
 EVICTED_MAX = 25
-"""Holders that one transaction sends back: some 25 ms, for which it keeps their gates locked."""
+"""Holders that one transaction sends back: 4 to 25 ms, for which it keeps their gates locked."""
 
 EVICTION_WINDOW = 500
 """Holders of a gate that it looks at to find them: those that run keep the gate."""

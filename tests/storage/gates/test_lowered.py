@@ -11,7 +11,7 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.gates import gates as gates_module
-from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, Evicted
+from progressor.storage.gates.gates import BEFORE_ALL, EVICTED_MAX, LEFT_ALONE, Evicted
 from progressor.storage.rows.effects import Effects, LoweredGate
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.store import (
@@ -229,6 +229,18 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
             await sent_back(store)
 
     assert found[1] <= 1.2 * found[0]
+
+
+async def test_holders_that_are_alone_in_their_processes_give_way_at_once(
+    store: Store, database: str, observer: Observer
+) -> None:
+    await holders(store, 200)
+    await lower(store, 0)
+    observer.execute("ANALYZE")
+    async with await connect(database) as connection:
+        reads = await reads_of(connection, store.clock, lambda it: it.evict_holders(GATE))
+
+    assert reads["processes"].by_index <= 2 * EVICTED_MAX
 
 
 async def test_a_gate_that_stays_locked_is_reported_as_locked(store: Store, database: str) -> None:
