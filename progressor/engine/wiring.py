@@ -295,7 +295,10 @@ class Wiring:
         gates = GateScan(
             gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context
         )
-        queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=context.metrics)
+        queues = QueueScan(
+            queues=self._queues, namespaces=self.namespaces, metrics=context.metrics,
+            watch=self._status,
+        )  # fmt: skip
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),

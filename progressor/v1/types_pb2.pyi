@@ -253,6 +253,10 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """One of its gates is full: Wait.gates."""
     WAIT_CAUSE_PROCESS_FAILED: _WaitCause.ValueType  # 12
     """Its process is in error since Wait.since. It waits until the process comes back."""
+    WAIT_CAUSE_PROCESSOR_UNREACHABLE: _WaitCause.ValueType  # 13
+    """No replica can reach its processor, since Wait.processor_unreachable_since, or the processor
+    refuses it, and the next attempt is at Wait.until. These attempts do not count.
+    """
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
     """Why an unfinished task does not run, or that it does."""
@@ -286,6 +290,10 @@ WAIT_CAUSE_GATE: WaitCause.ValueType  # 11
 """One of its gates is full: Wait.gates."""
 WAIT_CAUSE_PROCESS_FAILED: WaitCause.ValueType  # 12
 """Its process is in error since Wait.since. It waits until the process comes back."""
+WAIT_CAUSE_PROCESSOR_UNREACHABLE: WaitCause.ValueType  # 13
+"""No replica can reach its processor, since Wait.processor_unreachable_since, or the processor
+refuses it, and the next attempt is at Wait.until. These attempts do not count.
+"""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final

@@ -235,6 +235,20 @@ class NoFreeWorker:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorUnreachable:
+    """Its processor cannot be reached, or refuses it; the attempts at that do not count.
+
+    It has been due ``since`` then, or is tried again ``until``.
+    """
+
+    NAME: ClassVar = "processor_unreachable"
+
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
+    processor_unreachable_since: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoReplica:
     NAME: ClassVar = "no_replica"
 
@@ -255,6 +269,7 @@ Cause = (
     | ProcessFailed
     | GatesFull
     | NoFreeWorker
+    | ProcessorUnreachable
     | NoReplica
 )
 

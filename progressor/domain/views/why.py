@@ -34,6 +34,7 @@ from progressor.domain.views.wait import (
     Overrun,
     PresumedDead,
     ProcessFailed,
+    ProcessorUnreachable,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -187,7 +188,11 @@ def _behind(task: UnfinishedTask, before: UnfinishedTask) -> BehindTask:
 
 def _not_due(
     task: UnfinishedTask, until: dt.datetime, facts: Facts, namespace: Namespace
-) -> TimerNotDue | RunAtNotDue | RetryNotDue:
+) -> TimerNotDue | RunAtNotDue | RetryNotDue | ProcessorUnreachable:
+    if not task.attempt_count and task.last_error is not None:
+        # An attempt that left an error and did not count.
+        since = _unreachable_since(facts.serving(), namespace.name)
+        return ProcessorUnreachable(until=until, processor_unreachable_since=since)
     if task.attempt_count:
         return RetryNotDue(
             until=until,
@@ -235,12 +240,18 @@ def _running(lease: Lease, replica: ReplicaView | None, facts: Facts, namespace:
     )
 
 
-def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker | NoReplica:
+def _due(
+    since: dt.datetime, facts: Facts, namespace: Namespace
+) -> NoFreeWorker | NoReplica | ProcessorUnreachable:
     serving = facts.serving()
     if not serving:
         silent = sum(it.is_silent for it in facts.replicas.values())
         return NoReplica(
             since=since, draining_count=len(facts.replicas) - silent, silent_count=silent
+        )
+    if is_out_of_reach(serving, namespace.name):
+        return ProcessorUnreachable(
+            since=since, processor_unreachable_since=_unreachable_since(serving, namespace.name)
         )
     idle = NamespaceLoad(busy_count=0, size=namespace.worker_count_max)
     loads = [it.loads.get(namespace.name, idle) for it in serving if it.loads is not None]
@@ -271,6 +282,13 @@ def _unreachable_since(replicas: Sequence[ReplicaView], namespace: str) -> dt.da
         and load.unreachable_for is not None
     ]
     return min(since, default=None)
+
+
+def is_out_of_reach(replicas: Sequence[ReplicaView], namespace: str) -> bool:
+    """Return whether replicas have tried to reach a processor, and none of them can."""
+    loads = [(it.loads or {}).get(namespace) for it in replicas]
+    tried = [it.unreachable_for is not None for it in loads if it is not None]
+    return bool(tried) and all(tried)
 
 
 def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912  one case per cause
@@ -313,6 +331,8 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912
             return f"waits for {', and for '.join(map(_of_gate, gates))}."
         case NoFreeWorker():
             return _of_crowd(cause)
+        case ProcessorUnreachable():
+            return _of_outage(cause, wait)
         case NoReplica():
             counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
             return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
@@ -356,6 +376,13 @@ def _of_crowd(cause: NoFreeWorker) -> str:
         state = f", and no worker is free: {counts}"
     reach = _unreachable(cause.processor_unreachable_since)
     return f"has been due since {_at(cause.since)}{state}.{reach}"
+
+
+def _of_outage(cause: ProcessorUnreachable, wait: Wait) -> str:
+    due = "" if cause.since is None else f", due since {_at(cause.since)}"
+    again = "" if cause.until is None else f", and is tried again at {_at(cause.until)}"
+    reach = _unreachable(cause.processor_unreachable_since)
+    return f"waits for its processor{due}{again}{_after(wait)}.{reach}"
 
 
 def _risk(cause: Running) -> str:

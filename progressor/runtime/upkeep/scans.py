@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from progressor.domain.processes.process import SLOT_COUNT
 from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
+from progressor.domain.views.why import is_out_of_reach
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -14,6 +15,7 @@ from progressor.storage.processes.processes import Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.replicas.queues import QueueWatch
 from progressor.storage.replicas.replicas import Replicas
+from progressor.storage.replicas.status import Watch
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 
@@ -74,8 +76,17 @@ class RetentionScan:
 
 
 class QueueScan:
-    def __init__(self, *, queues: QueueWatch, namespaces: Namespaces, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        queues: QueueWatch,
+        namespaces: Namespaces,
+        metrics: Metrics,
+        watch: Watch | None = None,
+    ) -> None:
         self._queues = queues
+        self._watch = watch
+        self._unreachable: frozenset[str] = frozenset()
         self._namespaces = namespaces
         self._last: Sequence[NamespaceQueue] = ()
         self._gated: frozenset[str] = frozenset()
@@ -93,6 +104,11 @@ class QueueScan:
             await self._namespaces.refresh()
         names = [namespace.name for namespace in self._namespaces.known()]
         self._last = await self._queues.count(names[:QUEUES_MAX]) if names else ()
+        if self._watch is not None:
+            serving = (await self._watch.facts()).serving()
+            self._unreachable = frozenset(
+                queue.namespace for queue in self._last if is_out_of_reach(serving, queue.namespace)
+            )
         # A namespace that has had tasks with constraints keeps its series, so that it ends at zero.
         self._gated = frozenset(
             queue.namespace
@@ -104,7 +120,8 @@ class QueueScan:
         for queue in self._last:
             yield (queue.namespace, "timer"), queue.timer_count
             yield (queue.namespace, "retry"), queue.retry_count
-            yield (queue.namespace, "no_free_worker"), queue.due_count
+            for cause, is_it in self._causes_of_due(queue.namespace):
+                yield (queue.namespace, cause), queue.due_count if is_it else 0
             yield (queue.namespace, "behind_task"), queue.behind_count
             yield (queue.namespace, "process_failed"), queue.process_failed_count
         for queue in self._with_constraints():
@@ -114,12 +131,18 @@ class QueueScan:
     def _ages(self) -> Iterator[tuple[Labels, float]]:
         for queue in self._last:
             yield (queue.namespace, "retry"), _seconds(queue.retry_age)
-            yield (queue.namespace, "no_free_worker"), _seconds(queue.due_age)
+            for cause, is_it in self._causes_of_due(queue.namespace):
+                yield (queue.namespace, cause), _seconds(queue.due_age) if is_it else 0.0
             yield (queue.namespace, "behind_task"), _seconds(queue.behind_age)
             yield (queue.namespace, "process_failed"), _seconds(queue.process_failed_age)
         for queue in self._with_constraints():
             for cause in ("order", "gate", "available"):
                 yield (queue.namespace, cause), _seconds(getattr(queue, f"{cause}_age"))
+
+    def _causes_of_due(self, namespace: str) -> Iterator[tuple[str, bool]]:
+        """Return both causes of a task that is due, and which of them it is."""
+        yield "no_free_worker", namespace not in self._unreachable
+        yield "processor_unreachable", namespace in self._unreachable
 
     def _with_constraints(self) -> Iterator[NamespaceQueue]:
         return (queue for queue in self._last if queue.namespace in self._gated)

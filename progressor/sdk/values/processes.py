@@ -82,6 +82,7 @@ class WaitCause(WireEnum):
     ORDER = "order"
     GATE = "gate"
     PROCESS_FAILED = "process_failed"
+    PROCESSOR_UNREACHABLE = "processor_unreachable"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

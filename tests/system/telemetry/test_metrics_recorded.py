@@ -201,12 +201,21 @@ FIRST: Mapping[str, Mapping[Labels, float]] = {
     },
 }  # fmt: skip
 NO_CAUSES: list[Labels] = [
-    (cause,) for cause in ("retry", "no_free_worker", "behind_task", "run_at", "order", "available")
+    (cause,)
+    for cause in (
+        "retry",
+        "no_free_worker",
+        "processor_unreachable",
+        "behind_task",
+        "run_at",
+        "order",
+        "available",
+    )
 ]
 SECOND: Mapping[str, Mapping[Labels, float]] = {
     "requests": {("Call", "ok", ""): 1},
     "queue_tasks": {**dict.fromkeys(NO_CAUSES, 0), ("timer",): 1, ("gate",): 1},
-    "queue_oldest_age": dict.fromkeys(NO_CAUSES[:3], 0),
+    "queue_oldest_age": dict.fromkeys(NO_CAUSES[:4], 0),
     "gates_held": {(): 1},
     "gates_full": {(): 1},
 }

@@ -27,6 +27,7 @@ from progressor.domain.views.wait import (
     Overrun,
     PresumedDead,
     ProcessFailed,
+    ProcessorUnreachable,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -156,6 +157,22 @@ class TestATaskThatNobodyCarries:
         assert cause_of(a_task(), facts=facts) == NoFreeWorker(
             since=ago(2), busy_count=13, worker_count=24, processor_unreachable_since=ago(8)
         )
+
+    def test_waits_for_a_processor_that_no_replica_reaches(self) -> None:
+        facts = facts_of(
+            a_replica(1, loads=a_load(0, unreachable=7)),
+            a_replica(2, loads=a_load(0, unreachable=3)),
+            a_replica(3, loads={"another": NamespaceLoad(busy_count=1, size=1)}),
+        )
+
+        assert cause_of(a_task(), facts=facts) == ProcessorUnreachable(
+            since=ago(2), processor_unreachable_since=ago(7)
+        )
+
+    def test_waits_for_a_processor_that_refused_it_until_the_next_attempt(self) -> None:
+        task = timer(task_type=TaskType.CALL, last_error=ERROR)
+
+        assert cause_of(task, facts=facts_of()) == ProcessorUnreachable(until=ahead(60))
 
     @pytest.mark.parametrize(
         ("replicas", "draining", "silent"),
@@ -440,6 +457,11 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((CROWDED,), {}, f"has been due since {AT}, and no worker is free: 10 of 10 are busy."),
     ((ALMOST,), {},
      f"has been due since {AT}; a worker is about to take it: 9 of 10 are busy. {UNREACHED}"),
+    ((ProcessorUnreachable(since=NOW, processor_unreachable_since=NOW),), {},
+     f"waits for its processor, due since {AT}. {UNREACHED}"),
+    ((ProcessorUnreachable(until=ahead(1)),), {"last_error": ERROR},
+     (f"waits for its processor, and is tried again at {AT_1}, after AWAY: connection "
+     "refused.")),
     ((NOBODY,), {}, f"has been due since {AT}, and no worker has taken it yet."),
     ((NO_REPLICA,), {},
      f"has been due since {AT}, and no replica serves: 1 draining, 2 silent."),

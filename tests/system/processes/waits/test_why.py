@@ -75,7 +75,7 @@ async def test_a_processor_that_is_down_is_named_until_it_is_back(
         await env.processor.stop()
         stopped_at = dt.datetime.now(dt.UTC)
         accepted = await env.client.call("p", accept_only=True)
-        wait = await named(env, "p", WaitCause.NO_FREE_WORKER, is_out_of_reach)
+        wait = await named(env, "p", WaitCause.PROCESSOR_UNREACHABLE, is_out_of_reach)
         [line] = await said(env, "p", capfd)
         await env.processor.restart()
         await env.settled("p", 3)

@@ -36,6 +36,7 @@ from progressor.domain.views.wait import (
     Overrun,
     PresumedDead,
     ProcessFailed,
+    ProcessorUnreachable,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -78,6 +79,10 @@ CAUSES: list[tuple[Cause, WaitCause]] = [
     ),
     (ProcessFailed(since=START), WaitCause.PROCESS_FAILED),
     (NoFreeWorker(since=START, busy_count=0, worker_count=2), WaitCause.NO_FREE_WORKER),
+    (
+        ProcessorUnreachable(since=START, processor_unreachable_since=START),
+        WaitCause.PROCESSOR_UNREACHABLE,
+    ),
     (NoReplica(since=START, draining_count=1, silent_count=0), WaitCause.NO_REPLICA),
     (RunAtNotDue(until=LATER), WaitCause.RUN_AT),
     (BehindVersion(order=ORDER), WaitCause.ORDER),

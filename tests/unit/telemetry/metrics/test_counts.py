@@ -427,12 +427,14 @@ async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
         ("orders", "timer"): 3,
         ("orders", "retry"): 2,
         ("orders", "no_free_worker"): 4,
+        ("orders", "processor_unreachable"): 0,
         ("orders", "behind_task"): 1,
         ("orders", "process_failed"): 5,
     }
     assert counted(metrics.queue_oldest_age) == {
         ("orders", "retry"): 2.5,
         ("orders", "no_free_worker"): 1.5,
+        ("orders", "processor_unreachable"): 0,
         ("orders", "behind_task"): 3.5,
         ("orders", "process_failed"): 4.5,
     }
@@ -462,7 +464,8 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
     assert ages["orders", "available"] == 6.5
     assert (held, full) == ({("orders",): 5}, {("orders",): 4})
     assert [cause for name, cause in tasks if name == "invoices"] == [
-        "timer", "retry", "no_free_worker", "behind_task", "process_failed",
+        "timer", "retry", "no_free_worker", "processor_unreachable",
+        "behind_task", "process_failed",
     ]  # fmt: skip
     # A series that has begun ends at zero.
     assert counted(metrics.queue_tasks)["orders", "gate"] == 0
@@ -480,7 +483,7 @@ async def test_all_namespaces_that_are_looked_at_are_told_of_with_every_cause() 
 
     await scan.scan()
 
-    assert len(counted(metrics.queue_tasks)) == 9 * QUEUES_MAX
+    assert len(counted(metrics.queue_tasks)) == 10 * QUEUES_MAX
 
 
 @in_virtual_time
