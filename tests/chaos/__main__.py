@@ -113,7 +113,7 @@ class _Run:
                 ending.set()
             await connections.close()
             await job_connections.close()
-            done_after, undone = await judges.all_done(scene.conninfo)
+            done_after, undone = await judges.all_done(scene, self._notes)
             watch.cancel()
         return ended_at, done_after, undone
 

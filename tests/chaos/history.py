@@ -185,7 +185,8 @@ def contradictions(operations: Iterable[Operation]) -> Iterator[str]:
         if operation.kind is Kind.CANCEL:
             cancelled.add((operation.process_id, operation.element))
     for (process_id, element), found in answers.items():
-        if len(found) > 1:
+        # A cancelled task gives its key back: a repetition may have been done.
+        if len(found - {CANCELLED}) > 1:
             yield f"{process_id}: {element} was answered in two ways: {sorted(found)}"
         if CANCELLED in found and (process_id, element) not in cancelled:
             yield f"{process_id}: {element} was cancelled, and no client asked for that"
@@ -349,9 +350,14 @@ def _register_follows(process: StoredProcess, elements: Sequence[str]) -> Iterat
 
 
 def _in_line(process: StoredProcess) -> Iterator[str]:
-    """Requests run in the order of their task ids; timers and what has constraints, in between."""
+    """Requests run in the order of their task ids.
+
+    Timers and what has constraints run in between, and repairs before what is held.
+    """
     requests = {
-        task.task_id for task in process.tasks if task.task_type != "timeout" and not task.is_gated
+        task.task_id
+        for task in process.tasks
+        if task.task_type not in {"timeout", "repair"} and not task.is_gated
     }
     line = [task_id for task_id, _ in process.events if task_id in requests]
     for first, second in itertools.pairwise(line):
@@ -413,11 +419,17 @@ def _heard(
     asked: Sequence[Operation], requests: Sequence[Operation], settled_at: float
 ) -> tuple[Outcome, float]:
     in_order = sorted(asked, key=lambda each: each.answered_at)
-    for operation in in_order:
-        if _binding_answer(operation) == CANCELLED:
-            return Refused(CANCELLED), operation.answered_at
-        if isinstance(operation.outcome, Done) or _binding_answer(operation):
-            return operation.outcome, operation.answered_at
+    # What was cancelled gave its key back: a repetition may have been done nevertheless.
+    answers = [each for each in in_order if isinstance(each.outcome, Done) or _binding_answer(each)]
+    done = (each for each in answers if _binding_answer(each) != CANCELLED)
+    answer = next(done, next(iter(answers), None))
+    if answer is not None and _binding_answer(answer) == CANCELLED:
+        is_free = len(requests) > 1
+        return (
+            (Unknown("repeated"), math.inf) if is_free else (Refused(CANCELLED), answer.answered_at)
+        )
+    if answer is not None:
+        return answer.outcome, answer.answered_at
     refusals = [
         committed_
         for committed_ in in_order

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import json
@@ -13,12 +14,15 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from progressor import errors
 from progressor.cli.doctor import examine
+from progressor.sdk import Client
 from progressor.settings import config
 from progressor.storage.doctor.findings import State
 from tests.chaos.history import (
     FAILED,
     Asked,
+    Deed,
     Done,
     Kind,
     Operation,
@@ -56,16 +60,25 @@ _LEFT = """
     SELECT (SELECT count(*) FROM progressor.running) AS running,
         (SELECT count(*) FROM progressor.schedule) AS waiting,
         (SELECT count(*) FROM progressor.gated) AS gated,
+        (SELECT count(*) FROM progressor.held) AS held,
         (SELECT count(*) FROM progressor.jobs WHERE state = 'running') AS jobs"""
 _LEFT_GATED = """
     SELECT process_id, task_id, state::text, gates, order_key, order_version
     FROM progressor.gated ORDER BY task_id LIMIT 10"""
+_HOLDING = """
+    SELECT DISTINCT p.process_id
+    FROM progressor.processes p
+    LEFT JOIN progressor.held h USING (slot, namespace, process_id)
+    LEFT JOIN progressor.gated g USING (slot, namespace, process_id)
+    WHERE p.namespace = %s AND p.status = 'error' AND coalesce(h.task_id, g.task_id) IS NOT NULL"""
 _STUCK = """
     SELECT s.process_id, s.task_id, format('%%s due since %%s', s.task_type, now() - s.due_at)
     FROM progressor.schedule s
+    JOIN progressor.processes p USING (slot, namespace, process_id)
     LEFT JOIN progressor.running r USING (slot, namespace, process_id)
     WHERE r.task_id IS NULL AND s.status = 'waiting' AND s.due_at IS NOT NULL
-        AND s.due_at < now() - make_interval(secs => %(late)s)
+        -- A timer that was held may be overdue for long when its process comes back.
+        AND greatest(s.due_at, p.status_changed_at) < now() - make_interval(secs => %(late)s)
     UNION ALL
     SELECT r.process_id, r.task_id,
         format('%%s in hand since %%s', r.task_type, now() - r.leased_at)
@@ -88,14 +101,20 @@ class Judgement:
     seconds_judging: float
 
 
-async def all_done(conninfo: str) -> tuple[float, list[str]]:
-    """Wait until no task and no job is left; return how long it took, and what got stuck."""
+async def all_done(scene: Scene, notes: Notes) -> tuple[float, list[str]]:
+    """Wait until no task and no job is left; return how long it took, and what got stuck.
+
+    Processes in error that hold something are repaired, so that it is done.
+    """
     begun_at = time.monotonic()
     bounds = {
         "late": LATE_SECONDS + _SLACK_SECONDS,
         "overrun": STEP_SECONDS + LATE_SECONDS + _SLACK_SECONDS,
     }
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with (
+        await psycopg.AsyncConnection.connect(scene.conninfo, autocommit=True) as connection,
+        Client(scene.addresses[0], namespace=NAMESPACE) as client,
+    ):
         counts = connection.cursor(row_factory=dict_row)
         while True:  # ends by the clock at the latest
             waited = time.monotonic() - begun_at
@@ -103,6 +122,8 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
             assert left is not None
             if not any(left.values()):
                 return waited, []
+            for (process_id,) in await (await connection.execute(_HOLDING, [NAMESPACE])).fetchall():
+                await _repair(client, process_id, notes)
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
@@ -110,6 +131,21 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
                 gated = await (await connection.execute(_LEFT_GATED)).fetchall()
                 return waited, [f"after {waited:.0f} s there are {left}: {gated}"]
             await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _repair(client: Client, process_id: str, notes: Notes) -> None:
+    begun_at = time.monotonic()
+    with contextlib.suppress(errors.RequestError):
+        await client.simple_repair(process_id)
+    notes.operations.append(
+        Operation(
+            process_id=process_id,
+            kind=Kind.SIMPLE_REPAIR,
+            outcome=Unknown("after the run"),
+            sent_at=begun_at,
+            answered_at=math.inf,
+        )
+    )
 
 
 def judge(
@@ -210,9 +246,16 @@ def ticks(
         for process in stored.values()
         for task in process.tasks
     }
+    saved = {
+        process.process_id: {element for _, element in process.events}
+        for process in stored.values()
+    }
     for entry in asked:
         if entry.task_type == "timeout":
             status = statuses.get((entry.process_id, entry.task_id), "")
+            if entry.deed is Deed.FAIL or entry.element not in saved.get(entry.process_id, ()):
+                # Of several runs of a task, any may have broken the process.
+                status = ""
             yield Operation(
                 process_id=entry.process_id,
                 kind=Kind.TICK,

@@ -14,7 +14,9 @@ CREATE FUNCTION constrain_tasks(
 RETURNS void
 AS $$
 DECLARE
-    v_item record;
+    v_item    record;
+    v_spent   bigint[];  -- in the states of gated_state, and running
+    v_created timestamptz;
 BEGIN
     INSERT INTO gates (namespace, gate, capacity, created_at, updated_at)
     SELECT DISTINCT ON (i.namespace, c.key) i.namespace, c.key, coalesce(c.value::integer, 1), p_now, p_now
@@ -45,9 +47,17 @@ BEGIN
             OFFSET 0
         ) s
     LOOP
+        -- One that is run again has a life behind it, and waited for its process since its end.
+        SELECT coalesce(t.spent_us, '{0,0,0,0,0,0}'), t.created_at
+        INTO v_spent, v_created
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
+        v_spent[3] := v_spent[3] + (extract(epoch FROM p_now - v_created) * 1000000)::bigint
+            - (SELECT sum(u.spent) FROM unnest(v_spent) AS u (spent))::bigint;
         INSERT INTO gated (
             slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ready_at,
-            priority, order_key, order_version, gates, hold, replica_id
+            priority, order_key, order_version, gates, hold, replica_id, spent_us
         )
         SELECT v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id, v_item.task_type,
             CASE WHEN a.run_at > p_now THEN 'time' ELSE 'process' END::gated_state, p_now,
@@ -60,7 +70,7 @@ BEGIN
             ) END,
             ARRAY(SELECT k FROM json_object_keys(coalesce(v_item.constraints -> 'gates', '{}')) AS k
                 ORDER BY k COLLATE "C"),
-            coalesce(v_item.constraints ->> 'hold', 'task')::gate_hold, p_replica_id
+            coalesce(v_item.constraints ->> 'hold', 'task')::gate_hold, p_replica_id, v_spent
         FROM (
             SELECT CASE
                 WHEN v_item.task_type IN ('timeout', 'remove') THEN v_item.due_at
@@ -68,7 +78,7 @@ BEGIN
             END AS run_at
         ) a;
         UPDATE tasks t
-        SET constraints = v_item.constraints
+        SET constraints = v_item.constraints, spent_us = NULL
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
         PERFORM dequeue_task(

@@ -154,6 +154,7 @@ class Caller:
         elif (
             await self._connection.wait_for(request) == Refused("TASK_NOT_FOUND")
             and not subject.ending
+            and request not in subject.cancelled
         ):
             self._notes.surprises.append(
                 f"{subject.process_id}: {request.element} was acknowledged, its key is unknown"
@@ -161,7 +162,10 @@ class Caller:
 
     async def _cancel(self, subject: Subject) -> None:
         if subject.cancellable:
-            await self._connection.cancel(subject.cancellable.pop())
+            request = subject.cancellable.pop()
+            # A task that is cancelled before its step began gives its key back.
+            subject.cancelled.append(request)
+            await self._connection.cancel(request)
 
     async def _crowd(self, subject: Subject) -> None:
         """Ask the same at once on several connections."""

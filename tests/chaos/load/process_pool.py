@@ -29,7 +29,8 @@ _REQUESTS = (15, 60)
 class Subject:
     """A process; ``known`` are requests under a key whose end is known, to be asked again.
 
-    ``cancellable`` are those that may wait for gates. ``begun``: its start has been acknowledged.
+    ``cancellable`` are those that may wait for gates, ``cancelled`` those that a client has asked
+    to cancel. ``begun``: its start has been acknowledged.
     ``starting`` counts the starts in hand, ``in_flight`` all requests.
     """
 
@@ -45,6 +46,7 @@ class Subject:
     version: int | None = None  # that its starts have in their orders
     known: list["Request"] = dataclasses.field(default_factory=list)
     cancellable: list["Request"] = dataclasses.field(default_factory=list)
+    cancelled: list["Request"] = dataclasses.field(default_factory=list)
 
     @property
     def may_end(self) -> bool:

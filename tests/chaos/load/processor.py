@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
+from progressor.sdk import Constraints, Fail, Processor, ProcessStatus, Reject, Retry, Step
 from tests.chaos.history import TAIL, Deed
 from tests.chaos.load import jobs
 from tests.chaos.load.gates import CAPACITIES
@@ -49,10 +49,7 @@ def processor(journal: Journal) -> Processor[Any]:
             await jobs.carry(step, journal)
             return
         timer = step.args
-        element = f"{timer['by']}.{step.task_id}"
-        # Half of those: one that runs again after a repair is a new task.
-        fails = timer["do"] == Deed.FAIL and zlib.crc32(element.encode()) % 2
-        deed = Deed.FAIL if fails else Deed.APPEND
+        element, deed = _tick(step, timer)
         with journal.noting(step, deed, element, spans=bool(timer.get("gates"))):
             _refuse(deed, element)
             _append(step, element, journal)
@@ -60,6 +57,17 @@ def processor(journal: Journal) -> Processor[Any]:
                 _set_timer(step, {**timer, "chain": timer["chain"] - 1})
 
     return made
+
+
+def _tick(step: Step[Any], timer: dict[str, Any]) -> tuple[str, Deed]:
+    """Return the element of a timer's run, and what is to be done: half of those that may fail do.
+
+    One that has broken its process, and runs again while it is in error, succeeds.
+    """
+    may_fail = timer["do"] == Deed.FAIL and step.status is not ProcessStatus.ERROR
+    fails = may_fail and zlib.crc32(f"{timer['by']}.{step.task_id}".encode()) % 2
+    # A task may break its process, be run again and do so once more.
+    return f"{timer['by']}.{step.task_id}.{step.token}", Deed.FAIL if fails else Deed.APPEND
 
 
 def _refuse(deed: Deed, element: str) -> None:
