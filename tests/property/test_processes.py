@@ -324,3 +324,28 @@ def test_delays_do_not_shrink_from_one_attempt_to_the_next(
 @given(ANY_POLICIES, SPREADS)
 def test_attempts_come_to_an_end(policy: RetryPolicy, spread: float) -> None:
     assert delay_of(policy, attempt=policy.attempts_max, spread=spread) is None
+
+
+MISSED = Failed(code=14, reason="AWAY", message="", retryable=True, unreachable=True)
+RAISED = Failed(code=2, reason="KeyError", message="", retryable=True)
+
+
+@given(
+    outcomes=st.lists(st.sampled_from([MISSED, RAISED, Released()]), max_size=60),
+    attempts_max=st.integers(1, 10),
+)
+def test_only_attempts_that_count_bring_a_process_nearer_to_breaking(
+    outcomes: list[Outcome], attempts_max: int
+) -> None:
+    policy = RetryPolicy(attempts_max=attempts_max, non_retryable_reasons=("AWAY",))
+    namespace = make_namespace(retry_policy=policy)
+    counted = 0
+    for outcome in outcomes:
+        task = make_task(attempt=counted + 1)
+        found = settle(task, outcome, namespace=namespace, now=START, spread=0.0)
+        counted += outcome is RAISED
+        if counted == attempts_max:
+            assert isinstance(found, Break)
+            return
+        assert isinstance(found, Retry)
+        assert found.attempt_count == counted
