@@ -550,7 +550,8 @@ class Rehearsal(Generic[State]):
     async def _run(self, task: Task, timer: Timer | None = None) -> None:
         """Run a task until it succeeds, is rejected or fails for good, and save its outcome.
 
-        The task of a `timer` is run once: to retry it, the timer is set again.
+        The task of a `timer` is run once, unless the process is in error: to retry it, the timer is
+        set again.
         """
         process = self._process
         assert process is not None, "a task needs a process"
@@ -577,7 +578,8 @@ class Rehearsal(Generic[State]):
                 await self._record(task, None)
                 return
             task.attempt += 1
-            if timer is not None:
+            # The timer of a process in error is what brings it back: nothing else runs before.
+            if timer is not None and self.status is not ProcessStatus.ERROR:
                 timer.due_at, timer.attempt = self._now + settlement.delay, task.attempt
                 self._timer = timer
                 return

@@ -308,3 +308,25 @@ async def test_a_retry_runs_what_broke_the_process_and_its_timer_is_held_until_t
     assert (order.status, order.steps[-1].response) == (ProcessStatus.RUNNING, "done")
     assert await order.advance() == 1
     assert order.status is ProcessStatus.FINISHED
+
+
+async def test_a_timer_that_is_run_again_is_tried_until_it_succeeds() -> None:
+    attempts = []
+
+    def tick(step: Step[Any]) -> None:
+        attempts.append(step.attempt)
+        if len(attempts) == 1:
+            raise Fail("no such field")
+        if len(attempts) < 4:
+            raise Retry("not yet")
+        step.complete("rung")
+
+    process = Rehearsal(processor_of(init=lambda step: step.set_timer(after=60), timeout=tick))
+    await process.start()
+    await process.advance(60)
+    assert process.status is ProcessStatus.ERROR
+
+    await process.retry()
+
+    assert attempts == [1, 1, 2, 3]
+    assert (process.status, process.result) == (ProcessStatus.FINISHED, "rung")
