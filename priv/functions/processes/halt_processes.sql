@@ -18,11 +18,13 @@ DECLARE
     v_halted halted;
 BEGIN
     WITH wanted AS MATERIALIZED (
-        SELECT h.*
+        SELECT h.*, CASE WHEN p.status = 'error' THEN p.corrupted_by END AS broken_by,
+            p.status = 'error' AND p_status = 'error' AS stays_broken
         FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
+        CROSS JOIN LATERAL find_process(h.slot, h.namespace, h.process_id) p
     ),
     unfinished AS MATERIALIZED (
-        SELECT h.detail, t.task_row, w.replica_id
+        SELECT h.detail, t.task_row, w.replica_id, w.task_id IS NOT DISTINCT FROM h.broken_by AS retries
         FROM wanted h
         CROSS JOIN LATERAL (
             SELECT s.task_id, NULL::bigint AS replica_id
@@ -42,6 +44,7 @@ BEGIN
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id) = (h.slot, h.namespace, h.process_id)
                 AND g.state <> 'available'
+                AND (NOT h.stays_broken OR g.task_id IS NOT DISTINCT FROM h.broken_by)
             OFFSET 0
         ) w
         CROSS JOIN LATERAL (
@@ -59,7 +62,7 @@ BEGIN
             error_reason = CASE p_status
                 WHEN 'finished' THEN 'PROCESS_FINISHED' ELSE 'PROCESS_FAILED' END,
             error_message = coalesce(u.detail, ''), error_rejected = false,
-            idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
+            idempotency_key = CASE WHEN t.attempt_count > 0 OR u.retries THEN t.idempotency_key END
         FROM unfinished u
         WHERE t.ctid = u.task_row
         -- A caller whose own replica carries the task is noted nowhere else than in that replica.

@@ -68,18 +68,15 @@ BEGIN
         p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     PERFORM enqueue_first_task(v_now, p_slot, p_namespace, p_process_id);
     IF v_process.led_by IS NOT NULL THEN
-        PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+        PERFORM resume_job(
+            v_now, p_replica_id, p_starvation_timeout, p_slot, p_namespace, p_process_id);
         task_id := CASE WHEN v_broken.task_type = 'join' THEN (
             SELECT j.join_task_id FROM find_job(p_slot, p_namespace, p_process_id) j) END;
     END IF;
-    PERFORM reopen_node(v_now, p_replica_id, v_process);
-    IF v_process.is_gated THEN
-        effects := settle_gates(
-            v_now, p_replica_id, p_starvation_timeout, 100,
-            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
-    ELSE
-        effects := describe_first_task(v_now, p_slot, p_namespace, p_process_id);
-    END IF;
+    effects := reopen_node(v_now, p_replica_id, p_starvation_timeout, v_process);
+    effects := merge_json(effects, describe_recovered(
+        v_now, p_replica_id, p_starvation_timeout,
+        ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
     RETURN NEXT;
 END;
 $$;

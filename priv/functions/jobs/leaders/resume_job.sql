@@ -1,19 +1,20 @@
 -- Resumes a failed job whose leader was repaired, or is with this call; a deadline that has passed is cleared. If
 -- all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that node is
--- left to maintain_job, since its lock is not known here.
--- Locks: none of its own; the caller has locked the leader.
+-- left to maintain_job, since its lock is not known here. What was held on a leader in error waits again.
+-- Locks: none of its own; the caller has locked the leader. If it is gated, as settle_gates.
+-- Returns: of a leader that was in error, the first task that is due, as settle_gates returns it.
 CREATE FUNCTION resume_job(
-    p_now        timestamptz,
-    p_replica_id bigint,
+    LIKE own_arguments,
     p_slot       smallint,
     p_namespace  text,
     p_process_id text
 )
-RETURNS void
+RETURNS jsonb
 BY INDEX
 AS $$
 DECLARE
     v_unfinished integer;
+    v_recovers   boolean;
 BEGIN
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, updated_at = p_now,
@@ -25,15 +26,24 @@ BEGIN
         AND j.state = 'failed'
     RETURNING j.waiting + j.ready + j.running INTO v_unfinished;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     UPDATE processes p
     SET status = 'running', previous_status = 'error', status_changed_at = p_now, detail = NULL,
         corrupted_by = NULL
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
         AND p.status = 'error';
+    v_recovers := FOUND;
+    IF v_recovers THEN
+        PERFORM release_held(
+            p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
+        PERFORM enqueue_first_task(p_now, p_slot, p_namespace, p_process_id);
+    END IF;
     IF v_unfinished = 0 THEN
         PERFORM add_join(p_now, p_replica_id, p_slot, p_namespace, p_process_id);
     END IF;
+    RETURN CASE WHEN v_recovers THEN describe_recovered(
+        p_now, p_replica_id, p_starvation_timeout,
+        ARRAY[(p_slot, p_namespace, p_process_id)::process_key]) END;
 END;
 $$;

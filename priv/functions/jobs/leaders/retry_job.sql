@@ -189,7 +189,8 @@ BEGIN
     SET upkeep_due_at = v_now
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.ready > 0;
-    PERFORM reopen_node(v_now, p_replica_id, v_leader);
+    effects := merge_json(
+        effects, reopen_node(v_now, p_replica_id, p_starvation_timeout, v_leader));
 
     SELECT jsonb_agg(jsonb_build_array(n.follower_slot, n.follower_namespace, n.follower_id))
     INTO failed_leaders
@@ -200,6 +201,11 @@ BEGIN
     effects := merge_json(effects, apply_constraints(
         v_now, p_replica_id, p_starvation_timeout, v_tasks.slot, v_tasks.namespace,
         v_tasks.process_id, v_tasks.task_id, v_tasks.constraints));
+    effects := merge_json(effects, describe_recovered(
+        v_now, p_replica_id, p_starvation_timeout, ARRAY(
+            SELECT (n.follower_slot, n.follower_namespace, n.follower_id)::process_key
+            FROM unnest(v_ours) AS o (ordinal)
+            CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n)));
     effects := merge_json(effects, (
         SELECT jsonb_agg(jsonb_build_array(s.namespace, s.process_id, s.task_id))
         FROM start_nodes(v_now, p_replica_id, v_key) s

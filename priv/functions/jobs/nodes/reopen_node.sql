@@ -1,10 +1,10 @@
 -- Sets the node of a follower to running again because the follower was repaired; the node has failed, or a retry
 -- has left it to maintain_job. Nodes that were skipped because of it wait again, unless another node still blocks
 -- them; a pending join is cancelled; and a leader that broke resumes its job.
--- Locks: none of its own; the caller has locked leader and follower.
--- Returns: nothing. A job that is done or cancelled stays unchanged, and so does its node.
-CREATE FUNCTION reopen_node(p_now timestamptz, p_replica_id bigint, p_follower processes)
-RETURNS void
+-- Locks: none of its own; the caller has locked leader and follower. Then as resume_job.
+-- Returns: what resume_job returns. A job that is done or cancelled stays unchanged, and so does its node.
+CREATE FUNCTION reopen_node(LIKE own_arguments, p_follower processes)
+RETURNS jsonb
 BY ITEM
 AS $$
 DECLARE
@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_job FROM find_job(v_slot, v_namespace, v_leader_id);
     IF v_job.state IS NULL OR v_job.state NOT IN ('running', 'failed') THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     UPDATE job_nodes n
     SET state = 'running', begun = true, ended_at = NULL, updated_at = p_now,
@@ -31,13 +31,12 @@ BEGIN
         AND (n.follower_slot, n.follower_namespace, n.follower_id)
             = (p_follower.slot, p_follower.namespace, p_follower.process_id);
     IF NOT FOUND THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     PERFORM unskip_nodes(p_now, v_slot, v_namespace, v_leader_id, ARRAY[p_follower.node]);
     PERFORM recount_job(p_now, v_slot, v_namespace, v_leader_id);
     PERFORM withdraw_join(p_now, v_slot, v_namespace, v_leader_id);
-    IF v_job.state = 'failed' THEN
-        PERFORM resume_job(p_now, p_replica_id, v_slot, v_namespace, v_leader_id);
-    END IF;
+    RETURN CASE WHEN v_job.state = 'failed' THEN resume_job(
+        p_now, p_replica_id, p_starvation_timeout, v_slot, v_namespace, v_leader_id) END;
 END;
 $$;

@@ -1,7 +1,7 @@
 -- Restarts nodes whose followers are in error. If its init has not succeeded, a follower gets a new init task of the
 -- same args; otherwise it runs on at once, and the timer that broke it, or was cancelled when it was stopped, is set
 -- again: for its own instant, or now if that has passed.
--- What was held on it waits again.
+-- What was held on it waits again; describe_recovered tells of it.
 -- Locks: none of its own; the caller has locked leader and followers, and called halt_processes for these.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
 CREATE FUNCTION restart_nodes(
@@ -103,19 +103,17 @@ BEGIN
     SELECT a.slot, a.namespace, a.process_id, a.task_id, a.constraints
     FROM again a
     WHERE a.task_id IS NOT NULL;
-    FOR slot, namespace, process_id, task_id IN
-        SELECT n.follower_slot, n.follower_namespace, n.follower_id, min(h.task_id)
+    FOR slot, namespace, process_id IN
+        SELECT DISTINCT n.follower_slot, n.follower_namespace, n.follower_id
         FROM unnest(p_ordinal) AS o (ordinal)
         CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n
         JOIN held h
             ON (h.slot, h.namespace, h.process_id)
                 = (n.follower_slot, n.follower_namespace, n.follower_id)
-        GROUP BY n.follower_slot, n.follower_namespace, n.follower_id
     LOOP
         PERFORM release_held(
             p_replica_id, ARRAY[(slot, namespace, process_id)::process_key]);
         PERFORM enqueue_first_task(p_now, slot, namespace, process_id);
-        RETURN NEXT;
     END LOOP;
     PERFORM recount_job(p_now, p_slot, p_namespace, p_process_id);
 END;

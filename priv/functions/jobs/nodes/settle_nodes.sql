@@ -2,7 +2,7 @@
 -- node; one that a repair has brought back begins its node anew; one that goes on has begun; one whose job has
 -- ended meanwhile is stopped.
 -- Locks: none of its own; settle_job_tasks has locked the followers and their leaders.
--- Returns: of those that were stopped, what stop_nodes returns.
+-- Returns: of those that were stopped, what stop_nodes returns; with the effects of reopen_node.
 CREATE FUNCTION settle_nodes(
     LIKE own_arguments,
     p_settled          boolean[],
@@ -31,6 +31,9 @@ DECLARE
     v_states  node_state[];
     v_begun   integer[];
     v_revived integer[];
+    v_effects jsonb;  -- of leaders that come back with their followers
+    v_stopped halted;
+    v_process processes%ROWTYPE;
 BEGIN
     -- A process may bear the name of a job that is gone, while another job has its name: what is not of
     -- a node that runs by this process is left alone.
@@ -68,11 +71,16 @@ BEGIN
     ) i;
 
     IF v_revived IS NOT NULL THEN
-        PERFORM reopen_node(p_now, p_replica_id, p)
-        FROM unnest(v_revived) AS i (item)
-        JOIN processes p
-            ON (p.slot, p.namespace, p.process_id)
-                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item]);
+        FOR v_process IN
+            SELECT p.*
+            FROM unnest(v_revived) AS i (item)
+            JOIN processes p
+                ON (p.slot, p.namespace, p.process_id)
+                    = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+        LOOP
+            v_effects := merge_json(v_effects, reopen_node(
+                p_now, p_replica_id, p_starvation_timeout, v_process));
+        END LOOP;
     END IF;
 
     IF v_ended IS NOT NULL THEN
@@ -117,7 +125,7 @@ BEGIN
     END IF;
 
     IF p_stopped IS NOT NULL THEN
-        RETURN (
+        v_stopped := (
             SELECT stop_nodes(
                 p_now, p_replica_id, p_starvation_timeout, array_agg((
                     p_leader_slot[i.item], p_leader_namespace[i.item],
@@ -127,6 +135,7 @@ BEGIN
             WHERE p_settled[i.item]
         );
     END IF;
-    RETURN NULL;
+    v_stopped.effects := merge_json(v_effects, v_stopped.effects);
+    RETURN v_stopped;
 END;
 $$;

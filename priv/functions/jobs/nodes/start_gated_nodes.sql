@@ -60,6 +60,11 @@ BEGIN
     effects := apply_constraints(
         p_now, p_replica_id, p_starvation_timeout, v_tasks.slot, v_tasks.namespace,
         v_tasks.process_id, v_tasks.task_id, v_tasks.constraints);
+    effects := merge_json(effects, describe_recovered(
+        p_now, p_replica_id, p_starvation_timeout, ARRAY(
+            SELECT (n.follower_slot, n.follower_namespace, n.follower_id)::process_key
+            FROM unnest(v_again) AS o (ordinal)
+            CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n)));
     started := v_tasks.new_count + coalesce(cardinality(v_again), 0);
     RETURN NEXT;
 END;

@@ -35,6 +35,7 @@ DECLARE
     v_ordinals integer[];
     v_leader   processes%ROWTYPE;
     v_outer    process_key[];  -- the leader of the leader
+    v_reopened jsonb;
     v_halted   halted;
     v_failed   halted;
 BEGIN
@@ -81,7 +82,7 @@ BEGIN
 
     IF v_job.state = 'running' THEN
         IF v_leader.status = 'running' THEN
-            PERFORM reopen_node(v_now, p_replica_id, v_leader);
+            v_reopened := reopen_node(v_now, p_replica_id, p_starvation_timeout, v_leader);
         END IF;
         IF is_node_of(v_leader) THEN
             v_halted := stop_nodes(
@@ -138,7 +139,7 @@ BEGIN
         END IF;
     END IF;
     cancelled := v_halted.cancelled;
-    effects := v_halted.effects;
+    effects := merge_json(v_reopened, v_halted.effects);
     ordinal := v_ordinals[cardinality(v_ordinals)];
     started := coalesce(started, 0);
     stopped := coalesce(stopped, 0);
