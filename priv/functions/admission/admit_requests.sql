@@ -180,7 +180,7 @@ BEGIN
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (p_slot[item], p_namespace[item], p_process_id[item], corrupted_by);
-        ELSIF verdict = 'duplicate' AND p_waits[item] THEN
+        ELSIF verdict = 'duplicate' THEN
             v_duplicates := array_append(v_duplicates, item);
             v_joined := array_append(v_joined, task_id);
         END IF;
@@ -250,12 +250,21 @@ BEGIN
 
     IF v_joined IS NOT NULL THEN
         UPDATE tasks t
-        SET reply_to = array_append(t.reply_to, p_replica_id)
+        SET reply_to = CASE
+                WHEN p_waits[d.item] AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to))
+                THEN array_append(t.reply_to, p_replica_id)
+                ELSE t.reply_to
+            END,
+            -- A request that is accepted for the key of one whose caller waits is acknowledged with it.
+            is_acknowledged = t.is_acknowledged OR NOT p_waits[d.item]
         FROM (SELECT unnest(v_duplicates) AS item, unnest(v_joined) AS task_id) d
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot[d.item], p_namespace[d.item], p_process_id[d.item], d.task_id)
             AND t.status NOT IN ('finished', 'error', 'cancelled')
-            AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to));
+            AND CASE WHEN p_waits[d.item]
+                THEN t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to)
+                ELSE NOT t.is_acknowledged
+            END;
     END IF;
 END;
 $$;

@@ -1,6 +1,7 @@
 -- Cancels a waiting or available task, given by its id or its idempotency key. It releases its gates, and the next
 -- task in the queue of its process becomes due, or the parked timer wakes. Cancelling an init task also deletes the
--- process, which was never started, and fails its node if it follows in a job.
+-- process, which was never started, and fails its node if it follows in a job. The task that broke a process and
+-- is about to run again has begun before: its key stays, and its process is in error, as it was.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
 -- was cancelled, as in settle_tasks; and the effects, as settle_gates returns them.
@@ -23,6 +24,7 @@ DECLARE
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
     v_effects jsonb;
+    v_retries boolean;
 BEGIN
     v_process := lock_with_leader(p_slot, p_namespace, p_process_id);
     v_now := coalesce(p_now, clock_timestamp());
@@ -50,7 +52,8 @@ BEGIN
         RETURN;
     END IF;
 
-    IF v_task.task_type = 'init' THEN
+    v_retries := v_process.status = 'error' AND v_task.task_id IS NOT DISTINCT FROM v_process.corrupted_by;
+    IF v_task.task_type = 'init' AND NOT v_retries THEN
         cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
         effects := fail_node(
             v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request');
@@ -61,7 +64,7 @@ BEGIN
         SET status = 'cancelled', finished_at = v_now, error_code = 10,
             error_reason = 'TASK_CANCELLED', error_message = 'cancelled by request',
             error_rejected = false,
-            idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
+            idempotency_key = CASE WHEN t.attempt_count > 0 OR v_retries THEN t.idempotency_key END
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
         DELETE FROM held h

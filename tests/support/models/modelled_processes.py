@@ -117,6 +117,7 @@ class ModelledStorage:
         assert admission.verdict is verdict
         if joined is not None:
             assert admission.task_id == joined.task_id
+            joined.is_acknowledged |= not waits
             ended = admission.ended
             assert (ended is not None) == (joined.status not in {"waiting", "running", "blocked"})
             assert ended is None or ended.response == (joined.response or b"")

@@ -1,0 +1,181 @@
+"""What waits on a process in error, and the task that brings it back."""
+
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from tests.support.storage.constrained import on
+from tests.support.storage.doctor.invariants import broken_invariants
+from tests.support.storage.store import BROKEN, NO_TIME, Store, a_request, fresh_key, success
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+REFUSED = Rejected(code=3, reason="NO", message="no")
+
+
+async def test_a_request_acknowledged_for_a_key_that_a_caller_waits_for_is_held(
+    store: Store,
+) -> None:
+    key = await store.ready()
+    call = await store.run_task(a_request(key))
+    waited = await store.admit(a_request(key, idempotency_key="k"), run=False)
+    accepted = await store.admit(a_request(key, idempotency_key="k", waits=False), run=False)
+    assert (accepted.verdict, accepted.task_id) == (Verdict.DUPLICATE, waited.task_id)
+
+    await store.settled(call, BROKEN)
+    await store.recover(key)
+
+    assert accepted.task_id is not None
+    assert await store.task_status(key, accepted.task_id) is TaskStatus.WAITING
+
+
+async def test_a_gated_request_acknowledged_for_a_key_that_a_caller_waits_for_is_held(
+    store: Store,
+) -> None:
+    key = await store.ready()
+    call = await store.run_task(a_request(key))
+    one = a_request(key, idempotency_key="k", constraints=on("g"))
+    two = a_request(key, idempotency_key="k", constraints=on("g"), waits=False)
+    waited = await store.admit(one, run=False)
+    accepted = await store.admit(two, run=False)
+    assert (accepted.verdict, accepted.task_id) == (Verdict.DUPLICATE, waited.task_id)
+
+    await store.settled(call, BROKEN)
+
+    assert accepted.task_id is not None
+    assert await store.task_status(key, accepted.task_id) is not TaskStatus.CANCELLED
+
+
+async def test_a_cancelled_retry_keeps_its_idempotency_key(store: Store) -> None:
+    key = await store.ready()
+    call = await store.run_task(a_request(key, idempotency_key="k"))
+    await store.settled(call, BROKEN)
+    await store.recover(key, retries=True)
+
+    await store.cancel(key, "k")
+
+    again = await store.admit(a_request(key, idempotency_key="k"))
+    assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, call.task_id)
+
+
+async def test_a_cancelled_retry_of_an_init_leaves_the_process_in_error(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    key = fresh_key()
+    init = await store.start(key)
+    notify = await store.admit(a_request(key, TaskType.NOTIFY, waits=False), run=False)
+    await store.settled(init, BROKEN)
+    await store.recover(key, retries=True)
+
+    await store.cancel(key, init.task_id)
+
+    view = await store.processes.get(key)
+    assert view.process.status is ProcessStatus.ERROR
+    assert broken_invariants(observer, now=store.clock.now()) == {}
+    again = await store.recover(key, retries=True)
+    assert again.due is not None
+    [claimed] = await store.claim(key, again.task_id)
+    following = await store.next_of(claimed.task)
+    assert following.task_id == notify.task_id
+
+
+async def broken_as(store: Store, kind: str) -> RunningTask:
+    """Start a process, and return the task in hand that is about to break it."""
+    fields: dict[str, Any] = {"constraints": on("g")} if kind.startswith("gated") else {}
+    init = await store.start(fresh_key())
+    if kind == "init":
+        return init
+    if kind.endswith("timer"):
+        await store.settled(init, success(SetTimer(after=NO_TIME, **fields)), continues=False)
+    else:
+        await store.settled(init, success(SetTimer(after=HOUR)), continues=False)
+        await store.admit(a_request(init.key, **fields), run=False)
+    [claimed] = await store.claim_due()
+    return claimed.task
+
+
+async def run_all_told(store: Store, following: RunningTask | None) -> list[int]:
+    """Carry out what follows and all that is due, of which a replica was told; return the ids."""
+    ran: list[int] = []
+    while True:
+        if following is None:
+            told = {task_id for effects in store.reported for _, task_id in effects.due}
+            claimed = await store.claim_due()
+            if not claimed:
+                return ran
+            following = claimed[0].task
+            assert following.task_id in told
+        ran.append(following.task_id)
+        store.reported.clear()
+        following = (await store.settled(following)).next
+
+
+NOTIFIES: tuple[dict[str, Any], ...] = ({}, {"constraints": on("g")}, {"constraints": on("h")}, {})
+
+
+@pytest.mark.parametrize("retries", [True, False], ids=["retry", "simple repair"])
+@pytest.mark.parametrize("again", [success(), BROKEN, REFUSED], ids=["runs", "breaks", "refused"])
+@pytest.mark.parametrize("kind", ["init", "call", "timer", "gated call", "gated timer"])
+async def test_all_that_is_held_runs_in_order_and_is_told(
+    store: Store, observer: psycopg.Connection[Any], kind: str, again: Outcome, retries: bool
+) -> None:
+    if kind == "init" and again is REFUSED:
+        pytest.skip("it removes the process")
+    task = await broken_as(store, kind)
+    key = task.key
+    held = []
+    for fields in NOTIFIES:
+        request = a_request(key, TaskType.NOTIFY, waits=False, **fields)
+        held.append((await store.admit(request, run=False)).task_id)
+    await store.settled(task, BROKEN)
+    store.reported.clear()
+
+    recovered, following = await store.recover(key, retries=retries), None
+    if recovered.task_id is not None:
+        [claimed] = await store.claim_due()
+        assert claimed.task.task_id == task.task_id
+        assert await store.results.await_task(key, task.task_id) == task.task_id
+        store.reported.clear()
+        written = await store.settled(claimed.task, again)
+        assert written.reply_to == (store.replica_id,)
+        assert broken_invariants(observer, now=store.clock.now()) == {}
+        following = written.next
+        if again is BROKEN:
+            await store.recover(key, retries=True)
+            [claimed] = await store.claim_due()
+            store.reported.clear()
+            following = (await store.settled(claimed.task)).next
+
+    assert await run_all_told(store, following) == held
+    view = await store.processes.get(key)
+    assert view.process.status is ProcessStatus.RUNNING
+    assert (view.timer is not None) == kind.endswith("call")
+    assert broken_invariants(observer, now=store.clock.now()) == {}
+
+
+@pytest.mark.parametrize("kind", ["init", "call", "timer", "gated call", "gated timer"])
+@pytest.mark.parametrize("action", [Complete(b""), RemoveProcess()], ids=["complete", "remove"])
+async def test_a_retry_that_ends_the_process_leaves_nothing_over(
+    store: Store, observer: psycopg.Connection[Any], kind: str, action: Complete | RemoveProcess
+) -> None:
+    task = await broken_as(store, kind)
+    for fields in NOTIFIES:
+        request = a_request(task.key, TaskType.NOTIFY, waits=False, **fields)
+        await store.admit(request, run=False)
+    await store.settled(task, BROKEN)
+    await store.recover(task.key, retries=True)
+    [claimed] = await store.claim_due()
+
+    written = await store.settled(claimed.task, success(action))
+
+    expected = len(NOTIFIES) + kind.endswith("call")
+    assert len(written.cancelled) == expected
+    assert broken_invariants(observer, now=store.clock.now()) == {}
+    assert await store.claim_due() == []
