@@ -185,7 +185,9 @@ class ProcessServiceServicer(object):
 
     def Cancel(self, request, context):
         """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
+        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
+        the task broke its process and waits to be run again, the process stays in error instead, with
+        what is held, and the task keeps its idempotency key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -102,7 +102,9 @@ class ProcessServiceStub:
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]
     """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
+    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
+    the task broke its process and waits to be run again, the process stays in error instead, with
+    what is held, and the task keeps its idempotency key.
     """
     Trace: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -157,7 +159,9 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]  # type: ignore[assignment]
     """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
+    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
+    the task broke its process and waits to be run again, the process stays in error instead, with
+    what is held, and the task keeps its idempotency key.
     """
     Trace: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]  # type: ignore[assignment]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -269,7 +273,9 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.CancelResponse, _abc.Awaitable[_process_service_pb2.CancelResponse]]:
         """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
+        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
+        the task broke its process and waits to be run again, the process stays in error instead, with
+        what is held, and the task keeps its idempotency key.
         """
 
     @_abc_1.abstractmethod

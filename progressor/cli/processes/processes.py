@@ -357,7 +357,7 @@ async def cancel(
 ) -> None:
     """Cancel a task that is waiting or available; callers that wait for it get an error.
 
-    Cancelling an init task also deletes the process, which was never started.
+    Cancelling an init task also deletes the process, unless it broke and waits to be run again.
     """
     _check_task(task, idempotency_key)
     async with client_of(options) as client:

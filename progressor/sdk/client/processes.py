@@ -261,7 +261,8 @@ class Processes(Resource[Connection]):
         """Cancel a task that waits or is available, and return its id.
 
         Its callers get TaskCancelledError. Cancelling an init task also deletes the process, which
-        was never started; its callers get ProcessRemovedError.
+        was never started; its callers get ProcessRemovedError. A task that broke its process and
+        waits to be run again leaves the process in error.
 
         Raises:
             ValueError: Not exactly one of `task_id` and `idempotency_key` is given.

@@ -288,7 +288,7 @@ class Processes:
     async def cancel(self, key: ProcessKey, task: int | str) -> tuple[int, Effects]:
         """Cancel a task that waits, given its id or idempotency key, and return its id.
 
-        With an init task its process is deleted.
+        With an init task its process is deleted, unless that is in error.
 
         Raises:
             ProcessNotFoundError: There is no such process.
