@@ -28,7 +28,11 @@ BEGIN
         FROM unnest(p_slot, p_namespace, p_process_id, p_token) WITH ORDINALITY
             AS i (slot, namespace, process_id, token, item)
         JOIN running r USING (slot, namespace, process_id, token)
-        WHERE p_outcome[i.item] IN ('complete', 'break') OR p_timer[i.item] IS NOT NULL
+        CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
+        -- What an earlier break has held stays so if the task that runs again fails too.
+        WHERE p_outcome[i.item] = 'complete'
+            OR (p_outcome[i.item] = 'break' AND p.status <> 'error')
+            OR p_timer[i.item] IS NOT NULL
         OFFSET 0
     ) i
     CROSS JOIN LATERAL (

@@ -1,13 +1,16 @@
 """What waits on a process in error, and the task that brings it back."""
 
+import dataclasses
 import datetime as dt
 from typing import Any
 
 import psycopg
 import pytest
 
+from progressor.domain.gates.constraint import Constraints, Order, Version
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
+from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from tests.support.storage.constrained import on
@@ -179,3 +182,58 @@ async def test_a_retry_that_ends_the_process_leaves_nothing_over(
     assert len(written.cancelled) == expected
     assert broken_invariants(observer, now=store.clock.now()) == {}
     assert await store.claim_due() == []
+
+
+async def test_what_is_held_stays_so_if_the_namespace_begins_to_cancel(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    task = await broken_as(store, "call")
+    held = []
+    for fields in NOTIFIES:
+        request = a_request(task.key, TaskType.NOTIFY, waits=False, **fields)
+        held.append((await store.admit(request, run=False)).task_id)
+    await store.settled(task, BROKEN)
+    await store.recover(task.key, retries=True)
+    [claimed] = await store.claim_due()
+    cancelling = dataclasses.replace(
+        store, namespace=dataclasses.replace(store.namespace, on_error=OnError.CANCEL)
+    )
+
+    await cancelling.settled(claimed.task, BROKEN)
+
+    assert broken_invariants(observer, now=store.clock.now()) == {}
+    assert await store.claim_due() == []
+    await store.recover(task.key, retries=True)
+    [claimed] = await store.claim_due()
+    store.reported.clear()
+    following = (await store.settled(claimed.task)).next
+    assert await run_all_told(store, following) == held
+
+
+async def test_a_task_run_again_does_not_wait_for_what_is_held_until_it_has_ended(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    key = await store.ready()
+    later, earlier = (
+        a_request(
+            key,
+            TaskType.NOTIFY,
+            waits=False,
+            constraints=Constraints(order=Order(key="o", version=Version((version,)))),
+        )
+        for version in (2, 1)
+    )
+    await store.admit(later, run=False)
+    [claimed] = await store.claim_due()
+    held = await store.admit(earlier, run=False)
+    await store.settled(claimed.task, BROKEN)
+    store.reported.clear()
+
+    recovered = await store.recover(key, retries=True)
+
+    assert recovered.due is not None
+    [claimed] = await store.claim_due()
+    store.reported.clear()
+    following = (await store.settled(claimed.task)).next
+    assert await run_all_told(store, following) == [held.task_id]
+    assert broken_invariants(observer, now=store.clock.now()) == {}

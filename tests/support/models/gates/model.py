@@ -269,7 +269,9 @@ class GatedModel(Model):
         return [
             (process, other)
             for process, other in self.gated()
-            if order is not None and order.waits_for(_constraints(other).order)
+            if order is not None
+            and order.waits_for(_constraints(other).order)
+            and not _runs_again(process, task)
         ]
 
     def older_in_line(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
@@ -343,6 +345,7 @@ class GatedModel(Model):
             and other.task_id in passage.states
             and other.constraints is not None
             and order.waits_for(other.constraints.order)
+            and not _runs_again(process, task)
         ]
         assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
 
@@ -450,6 +453,11 @@ class GatedModel(Model):
         if task.task_type in TIMER_TYPES:
             return bool(process.line)
         return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
+
+
+def _runs_again(process: ModelProcess, task: ModelTask) -> bool:
+    """Return whether a task has broken the process: it does not wait for what is held there."""
+    return process.status is ProcessStatus.ERROR and process.broken_by is task
 
 
 def _constraints(task: ModelTask) -> Constraints:
