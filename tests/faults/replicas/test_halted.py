@@ -22,6 +22,7 @@ from progressor.sdk import (
     Client,
     EngineUnavailableError,
     NamespaceConfig,
+    OnError,
     RetryPolicy,
     ZombiePolicy,
 )
@@ -72,7 +73,9 @@ class TestWhereThePolicySaysFail:
     async def test_all_that_it_carried_ends_as_zombies_and_all_that_waits_is_cancelled(
         self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path, way: Way
     ) -> None:
-        async with judged_env(second_replica, **way, zombie_policy=ZombiePolicy.FAIL) as env:
+        async with judged_env(
+            second_replica, **way, zombie_policy=ZombiePolicy.FAIL, on_error=OnError.CANCEL
+        ) as env:
             async with crowd_at_work(env, observer, tmp_path, count=CROWD) as crowd:
                 killed_at = await killed(crowd)
                 here = [await caller for caller in crowd.callers_here]
@@ -103,7 +106,9 @@ class TestWhereThePolicySaysFail:
     async def test_a_repair_brings_them_back(
         self, second_replica: Replica, observer: psycopg.Connection[Any], tmp_path: Path
     ) -> None:
-        async with judged_env(second_replica, zombie_policy=ZombiePolicy.FAIL) as env:
+        async with judged_env(
+            second_replica, zombie_policy=ZombiePolicy.FAIL, on_error=OnError.CANCEL
+        ) as env:
             async with crowd_at_work(env, observer, tmp_path, count=1) as crowd:
                 await killed(crowd)
                 [await caller for caller in crowd.callers_here]

@@ -136,7 +136,7 @@ async def test_args_that_are_not_there_are_not_of_the_type_asked_for() -> None:
 
     with pytest.raises(RejectedError, match="args cannot be read: expected `Order`, got an empty"):
         await order.call()
-    await order.run_timer()
+    await order.advance(600)
     assert order.detail == "expected `Order`, got an empty payload"
 
 
