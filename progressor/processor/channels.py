@@ -141,6 +141,9 @@ class Connection:
                 was_ready, self.is_ready = self.is_ready, state is grpc.ChannelConnectivity.READY
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
+                if was_ready and not self.is_ready:
+                    # It may come back as a newer release, with a stream.
+                    self._calls_until = 0.0
                 if self.is_ready and not was_ready:
                     self._on_ready()
                 await self.channel.wait_for_state_change(state)

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SETTINGS = UNCACHED
 ADMIT_STARTS, ADMIT_REQUESTS = '"admit_starts"(', '"admit_requests"('
-PUT, REMOVE, SIMPLE_REPAIR = '"put_process"(', '"remove_process"(', '"simple_repair"('
+PUT, REMOVE, RECOVER = '"put_process"(', '"remove_process"(', '"recover_process"('
 SETTLE = '"settle_tasks"('
 SOON = 0.1
 INVALID_ARGUMENT = 3
@@ -151,7 +151,7 @@ async def calls_in_line(env: FaultEnv) -> None:
 async def simple_repair(env: FaultEnv) -> None:
     """Resume a process that a call broke; a repeated request learns that it runs."""
     process_id = await broken_by_a_call(env)
-    async with env.under(SIMPLE_REPAIR):
+    async with env.under(RECOVER):
         await insist(env.client.simple_repair, process_id, unless=(errors.ProcessIsRunningError,))
 
     assert env.status(process_id) == "running"
@@ -162,7 +162,7 @@ async def simple_repair_of_a_timer(env: FaultEnv) -> None:
     process_id = env.fresh()
     await env.timed(process_id, broken(), answering(b"fired"), after=0)
     await env.until(lambda: env.status(process_id) == "error")
-    async with env.under(SIMPLE_REPAIR):
+    async with env.under(RECOVER):
         await insist(env.client.simple_repair, process_id, unless=(errors.ProcessIsRunningError,))
     await env.until(lambda: env.events(process_id) != [])
     await env.at_rest()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.domain.processes.event import NewEvent
-from progressor.domain.processes.intent import Intent, Outcome, Succeeded
+from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeeded
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
@@ -224,7 +224,9 @@ class TestNotOffered:
         await asking.ask()
         await processor.stop()
         processor.streaming = True
-        assert wordless(await asking.ask()) == UNAVAILABLE
+        away = await asking.ask()
+        assert isinstance(away, Failed)
+        assert (away.unreachable, away.sent) == (True, False)
         await processor.restart()
         await reached(asking)
 

@@ -79,7 +79,8 @@ async def test_a_get_is_one_statement_and_the_facts_of_replicas_are_read_once_fo
             assert (await env.client.get(name)).waits
     heard = listener.heard()
 
-    assert heard.keys() == {GET, FACTS}
+    # The count of the queues may just have read the facts.
+    assert heard.keys() | {FACTS} == {GET, FACTS}
     assert heard[GET] == 3 * COUNT
     assert heard[FACTS] < COUNT
 
@@ -92,7 +93,7 @@ async def test_a_list_is_one_statement_more_than_its_page(scene: Scene) -> None:
         assert len(found) == 3
     heard = listener.heard()
 
-    assert heard.keys() == {LIST, FIRST, FACTS}
+    assert heard.keys() | {FACTS} == {LIST, FIRST, FACTS}
     assert (heard[LIST], heard[FIRST]) == (COUNT, COUNT)
     assert heard[FACTS] < COUNT
 
