@@ -18,6 +18,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     Overrun,
     PresumedDead,
+    ProcessorUnreachable,
     RetryNotDue,
     Running,
     TimerNotDue,
@@ -185,7 +186,21 @@ class TestGet:
 
 
 class TestWhatAReplicaTells:
-    async def test_is_how_many_workers_are_busy_and_since_when_it_reaches_no_processor(
+    async def test_is_how_many_workers_are_busy(self, store: Store, teller: Teller) -> None:
+        key = fresh_key()
+        await store.admit(a_request(key, TaskType.INIT), run=False)
+        since = store.clock.now()
+        store.clock.advance(3 * SECOND)
+        teller.tell(
+            {
+                key.namespace: NamespaceLoad(busy_count=4, size=4),
+                "another": NamespaceLoad(busy_count=1, size=9),
+            }
+        )
+
+        assert await cause(store, key) == NoFreeWorker(since=since, busy_count=4, worker_count=4)
+
+    async def test_is_since_when_it_reaches_no_processor(
         self, store: Store, teller: Teller
     ) -> None:
         key = fresh_key()
@@ -193,17 +208,11 @@ class TestWhatAReplicaTells:
         since = store.clock.now()
         store.clock.advance(3 * SECOND)
         teller.tell(
-            {
-                key.namespace: NamespaceLoad(busy_count=4, size=4, unreachable_for=seconds(1.5)),
-                "another": NamespaceLoad(busy_count=1, size=9),
-            }
+            {key.namespace: NamespaceLoad(busy_count=4, size=4, unreachable_for=seconds(1.5))}
         )
 
-        assert await cause(store, key) == NoFreeWorker(
-            since=since,
-            busy_count=4,
-            worker_count=4,
-            processor_unreachable_since=store.clock.now() - seconds(1.5),
+        assert await cause(store, key) == ProcessorUnreachable(
+            since=since, processor_unreachable_since=store.clock.now() - seconds(1.5)
         )
 
     async def test_is_as_many_free_workers_as_may_be_where_it_has_had_no_step(
