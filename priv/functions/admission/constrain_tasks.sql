@@ -78,7 +78,7 @@ BEGIN
             END AS run_at
         ) a;
         UPDATE tasks t
-        SET constraints = v_item.constraints, spent_us = NULL
+        SET constraints = coalesce(t.constraints, v_item.constraints), spent_us = NULL
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
         PERFORM dequeue_task(

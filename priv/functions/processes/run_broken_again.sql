@@ -1,5 +1,5 @@
 -- Runs the task that broke a process again, now, under its own id and with all its attempts. The process stays in error
--- until the task has ended.
+-- until the task has ended. It had its turn in its order, and takes no other: a smaller version may be held behind it.
 -- Locks: none of its own; the caller has locked the process. If the task has constraints, as settle_gates.
 -- Returns: what settle_gates returns, or the task as due now.
 CREATE FUNCTION run_broken_again(LIKE own_arguments, p_process processes)
@@ -22,6 +22,7 @@ BEGIN
     );
     RETURN apply_constraints(
         p_now, p_replica_id, p_starvation_timeout, ARRAY[v_task.slot], ARRAY[v_task.namespace],
-        ARRAY[v_task.process_id], ARRAY[v_task.task_id], ARRAY[v_task.constraints]);
+        ARRAY[v_task.process_id], ARRAY[v_task.task_id],
+        ARRAY[(v_task.constraints::jsonb - 'order')::json]);
 END;
 $$;

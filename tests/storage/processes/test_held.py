@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from progressor.domain.gates.constraint import Constraints, Order, Version
-from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.admission import Request, Verdict
 from progressor.domain.processes.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
 from progressor.domain.processes.policy import OnError
-from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
@@ -210,30 +210,31 @@ async def test_what_is_held_stays_so_if_the_namespace_begins_to_cancel(
     assert await run_all_told(store, following) == held
 
 
-async def test_a_task_run_again_does_not_wait_for_what_is_held_until_it_has_ended(
-    store: Store, observer: psycopg.Connection[Any]
+@pytest.mark.parametrize(
+    ("held", "elsewhere"),
+    [(1, None), (1, 3), (2, 1)],
+    ids=["held there", "in a circle with another process", "not looked at by the order"],
+)
+async def test_a_task_run_again_does_not_wait_for_smaller_versions(
+    store: Store, observer: psycopg.Connection[Any], held: int, elsewhere: int | None
 ) -> None:
-    key = await store.ready()
-    later, earlier = (
-        a_request(
-            key,
-            TaskType.NOTIFY,
-            waits=False,
-            constraints=Constraints(order=Order(key="o", version=Version((version,)))),
-        )
-        for version in (2, 1)
-    )
-    await store.admit(later, run=False)
+    key, other = await store.ready(), await store.ready()
+    await store.admit(_notify(key, 5), run=False)
     [claimed] = await store.claim_due()
-    held = await store.admit(earlier, run=False)
+    behind = [await store.admit(_notify(key, held), run=False)]
+    if elsewhere is not None:
+        behind.append(await store.admit(_notify(other, elsewhere), run=False))
     await store.settled(claimed.task, BROKEN)
-    store.reported.clear()
 
     recovered = await store.recover(key, retries=True)
 
     assert recovered.due is not None
-    [claimed] = await store.claim_due()
-    store.reported.clear()
-    following = (await store.settled(claimed.task)).next
-    assert await run_all_told(store, following) == [held.task_id]
+    [again] = await store.claim(key, recovered.due.task_id)
+    following = (await store.settled(again.task)).next
     assert broken_invariants(observer, now=store.clock.now()) == {}
+    assert set(await run_all_told(store, following)) == {it.task_id for it in behind}
+
+
+def _notify(key: ProcessKey, version: int) -> Request:
+    order = Order(key="o", version=Version((version,)))
+    return a_request(key, TaskType.NOTIFY, waits=False, constraints=Constraints(order=order))

@@ -2,7 +2,7 @@
 -- waits for its process behind the first task of the queue there, unless it is older and that has not begun; and
 -- behind an older call of its process that is queued for the same gates: one of a crowd is enough there. An old
 -- task (p_is_old) does not wait for its process to be free, only to be next there. A timer yields to everything.
--- On a process in error only the task that broke it runs again, also before smaller versions of its order there.
+-- On a process in error only the task that broke it runs again.
 -- Locks: none; the caller has locked the process, and the order of the task where it may pass.
 -- Returns: the state in which it waits.
 CREATE FUNCTION find_gated_cause(
@@ -30,18 +30,15 @@ BEGIN
     IF v_task.run_at > p_now THEN
         RETURN 'time';
     END IF;
-    SELECT * INTO v_process FROM find_process(p_slot, p_namespace, p_process_id);
     IF v_task.order_key IS NOT NULL AND EXISTS (
         SELECT
         FROM gated o
         WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)
             AND o.order_version < v_task.order_version
-            -- What is held on a process waits for the task that broke it.
-            AND (v_process.status <> 'error'
-                OR (o.slot, o.namespace, o.process_id) <> (p_slot, p_namespace, p_process_id))
     ) THEN
         RETURN 'order';
     END IF;
+    SELECT * INTO v_process FROM find_process(p_slot, p_namespace, p_process_id);
     IF v_process.status = 'error' AND p_task_id IS DISTINCT FROM v_process.corrupted_by THEN
         RETURN 'process';
     END IF;

@@ -1,8 +1,8 @@
 """Liveness of gates: once faults stop, everybody passes who is not kept out by a living process.
 
-Faults stop in whatever state, processors succeed, and nothing new is asked for. Then a waiting task
-still waits for a gate that a process holds until it ends, or for a task that does; once these
-processes complete, nothing waits, and nothing is held.
+Faults stop in whatever state, processors succeed, what broke is retried, and nothing new is asked
+for. Then a waiting task still waits for a gate that a process holds until it ends, or for a task
+that does; once these processes complete, nothing waits, and nothing is held.
 """
 
 import datetime as dt
@@ -21,13 +21,7 @@ _ROUNDS_MAX = 200
 
 def gates_empty(storage: ModelledGates) -> None:
     """Let faults stop now, and assert the invariant; the clock is the later for it."""
-    storage.alive = {0, 1}
-    storage.let_time_pass(LEASE_TIMEOUT + dt.timedelta(microseconds=1))
-    for store in sorted(storage.alive):
-        storage.collect(store)
-    for gate, capacity in sorted(storage.model.capacities.items()):
-        if capacity == 0:
-            storage.set_gate(gate, 1)
+    _let_faults_stop(storage)
     for pause in (LONGEST_BACKOFF, LONGEST_TIMER):
         _work_through(storage)
         storage.let_time_pass(pause)
@@ -42,6 +36,19 @@ def gates_empty(storage: ModelledGates) -> None:
         storage.machinery.observer.execute("SELECT FROM progressor.gate_holders").fetchall() == []
     )
     assert storage.machinery.observer.execute("SELECT FROM progressor.gate_queues").fetchall() == []
+
+
+def _let_faults_stop(storage: ModelledGates) -> None:
+    storage.alive = {0, 1}
+    storage.let_time_pass(LEASE_TIMEOUT + dt.timedelta(microseconds=1))
+    for store in sorted(storage.alive):
+        storage.collect(store)
+    for gate, capacity in sorted(storage.model.capacities.items()):
+        if capacity == 0:
+            storage.set_gate(gate, 1)
+    for process_id, process in sorted(storage.model.processes.items()):
+        if process.status is ProcessStatus.ERROR:
+            storage.recover(process_id, 0, retries=True)
 
 
 def _work_through(storage: ModelledGates) -> None:

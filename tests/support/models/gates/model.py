@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from progressor.domain.gates import constraint as rules
-from progressor.domain.gates.constraint import Constraints, GatedState, GateHold
+from progressor.domain.gates.constraint import Constraints, GatedState, GateHold, Order
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessStatus
@@ -43,7 +43,8 @@ _GONE = frozenset({ProcessStatus.ERROR, ProcessStatus.FINISHED})
 class Passage:
     """How far a task has come; ``attempts`` were behind it when it last began to wait.
 
-    ``named`` is what of all that is in its way storage names.
+    ``named`` is what of all that is in its way storage names. ``is_again``: it has broken its
+    process, and has had its turn in its order.
     """
 
     run_at: dt.datetime | None
@@ -51,6 +52,7 @@ class Passage:
     attempts: int = 0
     is_available: bool = False
     named: GatedState | None = None
+    is_again: bool = False
 
 
 class GatedModel(Model):
@@ -103,7 +105,7 @@ class GatedModel(Model):
             again = process.broken_by
             if again is not None and again.constraints is not None:
                 run_at = now if again.task_type in TIMER_TYPES else again.constraints.run_at
-                self._constrain(process, again, run_at, now)
+                self._constrain(process, again, run_at, now, is_again=True)
             self.look(process, now)
         return verdict
 
@@ -265,14 +267,15 @@ class GatedModel(Model):
         )
 
     def smaller_versions(self, task: ModelTask) -> list[tuple[ModelProcess, ModelTask]]:
-        order = _constraints(task).order
+        order = self.order_of(task)
         return [
             (process, other)
             for process, other in self.gated()
-            if order is not None
-            and order.waits_for(_constraints(other).order)
-            and not _runs_again(process, task)
+            if order is not None and order.waits_for(self.order_of(other))
         ]
+
+    def order_of(self, task: ModelTask) -> Order | None:
+        return None if self.passages[task].is_again else _constraints(task).order
 
     def older_in_line(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
         """Return the older calls of its process that stand in line for the same gates."""
@@ -336,7 +339,7 @@ class GatedModel(Model):
                 self._assert_rank(task, passage, now)
 
     def _assert_version(self, task: ModelTask, passage: Passed) -> None:
-        order = _constraints(task).order
+        order = self.order_of(task)
         smaller = [
             other.task_id
             for process in self.processes.values()
@@ -344,8 +347,7 @@ class GatedModel(Model):
             if order is not None
             and other.task_id in passage.states
             and other.constraints is not None
-            and order.waits_for(other.constraints.order)
-            and not _runs_again(process, task)
+            and order.waits_for(self.order_of(other))
         ]
         assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
 
@@ -395,11 +397,19 @@ class GatedModel(Model):
             self._constrain(process, timer, timer.due_at, now)
 
     def _constrain(
-        self, process: ModelProcess, task: ModelTask, run_at: dt.datetime | None, now: dt.datetime
+        self,
+        process: ModelProcess,
+        task: ModelTask,
+        run_at: dt.datetime | None,
+        now: dt.datetime,
+        *,
+        is_again: bool = False,
     ) -> None:
         for gate, capacity in _constraints(task).gates.items():
             self.capacities.setdefault(gate, 1 if capacity is None else capacity)
-        self.passages[task] = Passage(run_at=run_at, ready_at=max(now, run_at or now))
+        self.passages[task] = Passage(
+            run_at=run_at, ready_at=max(now, run_at or now), is_again=is_again
+        )
         self._set_apart(process, task, now)
 
     def _set_apart(self, process: ModelProcess, task: ModelTask, now: dt.datetime) -> None:
@@ -453,11 +463,6 @@ class GatedModel(Model):
         if task.task_type in TIMER_TYPES:
             return bool(process.line)
         return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
-
-
-def _runs_again(process: ModelProcess, task: ModelTask) -> bool:
-    """Return whether a task has broken the process: it does not wait for what is held there."""
-    return process.status is ProcessStatus.ERROR and process.broken_by is task
 
 
 def _constraints(task: ModelTask) -> Constraints:
