@@ -19,6 +19,9 @@ same idempotency key, those who awaited it, and those who cancelled it. Only a s
 rejected leaves no key behind: repetitions of one may each have been done. `linear.py` asks whether
 an order explains the operations; here `broken_promises` asks whether the database has them exactly
 once.
+
+A task that breaks its process may succeed when it is run again; then it appends an element of its
+own (`again`), and that step is an operation beside the one that broke the process.
 """
 
 import collections
@@ -33,19 +36,21 @@ TAIL = 5
 
 
 class Kind(enum.StrEnum):
-    """The kind of operation. TICK, BIRTH and EXPIRY are events, not requests."""
+    """The kind of operation. TICK, RERUN, BIRTH and EXPIRY are events, not requests."""
 
     START = "start"
     CALL = "call"
     NOTIFY = "notify"
     REPAIR = "repair"
     SIMPLE_REPAIR = "simple_repair"
+    RETRY = "retry"
     PUT = "put"
     REMOVE = "remove"
     AWAIT = "await"
     CANCEL = "cancel"
     LOOK = "look"
     TICK = "tick"  # a timer's step
+    RERUN = "rerun"  # a step of a task that is run again
     BIRTH = "birth"  # a start was admitted, and its init task not yet settled
     EXPIRY = "expiry"  # a timer that removes
 
@@ -78,6 +83,13 @@ class Appended:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Again:
+    """The answer of a task that had broken its process, and has succeeded when run again."""
+
+    element: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Sight:
     """What a reader saw at one instant. `status` "": not told; `elements` None: only how many."""
 
@@ -97,7 +109,7 @@ class Revived:
 class Done:
     """The answer came; None where it says nothing."""
 
-    result: Appended | Sight | Revived | None = None
+    result: Appended | Again | Sight | Revived | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +128,23 @@ class Unknown:
 
 
 Outcome = Done | Accepted | Refused | Unknown
+
+_AGAIN = ".again."
+
+
+def again(element: str, run: int) -> str:
+    """Return the element that a request appends in a later run of its task."""
+    return f"{element}{_AGAIN}{run}"
+
+
+def is_again(element: str) -> bool:
+    return _AGAIN in element
+
+
+def requested(element: str) -> str:
+    """Return the element of the request that has appended an element, in whatever run."""
+    return element.partition(_AGAIN)[0]
+
 
 REJECTED, FAILED, REPAIR_FAILED = "REJECTED", "PROCESS_FAILED", "REPAIR_FAILED"
 NOT_FOUND, REMOVED = "PROCESS_NOT_FOUND", "PROCESS_REMOVED"
@@ -167,6 +196,9 @@ def merged(operations: Iterable[Operation], *, settled_at: float = math.inf) -> 
         if operation.element:
             asked = by_element.setdefault((operation.process_id, operation.element), [])
             asked.append(operation)
+            rerun = _rerun(operation)
+            if rerun is not None:
+                by_element.setdefault((rerun.process_id, rerun.element), []).append(rerun)
         elif not (operation.kind is Kind.LOOK and isinstance(operation.outcome, Unknown)):
             whole.append(operation)
     whole.extend(_one(asked, settled_at) for asked in by_element.values())
@@ -282,7 +314,7 @@ def _one_event_each(process: StoredProcess) -> Iterator[str]:
         if task is None or task.status != "finished":
             status = "there is none" if task is None else task.status
             yield f"{element} is of task {task_id}, which has not succeeded: {status}"
-        elif task.element not in {"", element}:
+        elif task.element not in {"", requested(element)}:
             yield f"task {task_id} of {task.element} has brought {element}"
     for task in tasks.values():
         count = counts[task.task_id]
@@ -297,7 +329,9 @@ def _nothing_unasked(
 ) -> Iterator[str]:
     asked = {operation.element for operation in operations}
     asked.update(itertools.chain.from_iterable(operation.imported for operation in operations))
-    asked.update(line.element for line in journal if line.task_type == "timeout")
+    asked.update(
+        line.element for line in journal if line.task_type == "timeout" or is_again(line.element)
+    )
     for element in elements:
         if element not in asked:
             yield f"{element} is in the history, and no client asked for it"
@@ -329,7 +363,8 @@ def _acknowledged(
             if tuple(elements[max(0, length - 1 - TAIL) : length]) != (*before, element):
                 yield f"{element} is not where its answer says: {length}, behind {before}"
         case Accepted():
-            yield from _accepted(element, tasks.get(element), is_there=is_there)
+            is_done = element in map(requested, elements)
+            yield from _accepted(element, tasks.get(element), is_there=is_done)
         case Refused(reason) if is_there:
             yield f"{element} was refused by {reason}, and is in the history"
         case _:
@@ -393,6 +428,17 @@ def _asked_before(
         yield f"in error by task {process.corrupted_by}, which no processor failed"
 
 
+def _rerun(operation: Operation) -> Operation | None:
+    """Return the step that an answer shows to have succeeded when its task was run again."""
+    match operation.outcome:
+        case Done(Again(element)):
+            return dataclasses.replace(
+                operation, kind=Kind.RERUN, element=element, deed=Deed.APPEND, outcome=Done()
+            )
+        case _:
+            return None
+
+
 def _one(asked: Sequence[Operation], settled_at: float) -> Operation:
     requests = [each for each in asked if each.kind not in {Kind.AWAIT, Kind.CANCEL}]
     assert requests, f"awaited or cancelled, and never asked: {asked[0]}"
@@ -429,7 +475,11 @@ def _heard(
             (Unknown("repeated"), math.inf) if is_free else (Refused(CANCELLED), answer.answered_at)
         )
     if answer is not None:
-        return answer.outcome, answer.answered_at
+        match answer.outcome:
+            case Done(Again()):
+                return Unknown("it broke the process, and was run again"), math.inf
+            case outcome:
+                return outcome, answer.answered_at
     refusals = [
         committed_
         for committed_ in in_order
@@ -466,7 +516,7 @@ def _binding_answer(operation: Operation) -> str:
     if operation.kind is Kind.CANCEL:
         return CANCELLED if isinstance(operation.outcome, Done) else ""
     match operation.outcome:
-        case Done(Appended() as result):
+        case Done(Appended() | Again() as result):
             return str(result)
         case Refused(reason) if reason in _BINDING:
             return reason

@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import math
 import time
@@ -32,8 +33,10 @@ from tests.chaos.history import (
     StoredProcess,
     StoredTask,
     Unknown,
+    again,
     broken_promises,
     contradictions,
+    is_again,
     merged,
 )
 from tests.chaos.linear import LIVES_MAX, UNDECIDED, explained, together
@@ -155,6 +158,7 @@ def judge(
     begun_at = time.monotonic()
     journals = read_journals(scene.journals)
     stored = _stored(scene.conninfo)
+    journals.asked.extend(list(_failed_again(journals.asked)))
     ticked = ticks(journals.asked, stored, settled_at)
     histories = together(merged([*notes.operations, *ticked], settled_at=settled_at))
     wrong, undecided = compare(histories, stored, journals.asked, settled_at)
@@ -236,7 +240,9 @@ def _last_look(process_id: str, process: StoredProcess | None, settled_at: float
 def ticks(
     asked: Iterable[Asked], stored: Mapping[str, StoredProcess], settled_at: float
 ) -> Iterator[Operation]:
-    """Yield the steps of timers, as operations without a client: their tasks say how they ended.
+    """Yield the steps of timers and of what is run again, as operations without a client.
+
+    Their tasks say how they ended.
 
     Those whose tasks went with their process, or are still there, may have been saved or not.
     """
@@ -251,20 +257,34 @@ def ticks(
         for process in stored.values()
     }
     for entry in asked:
-        if entry.task_type == "timeout":
+        is_rerun = is_again(entry.element)
+        if is_rerun or entry.task_type == "timeout":
             status = statuses.get((entry.process_id, entry.task_id), "")
             if entry.deed is Deed.FAIL or entry.element not in saved.get(entry.process_id, ()):
                 # Of several runs of a task, any may have broken the process.
                 status = ""
             yield Operation(
                 process_id=entry.process_id,
-                kind=Kind.TICK,
+                kind=Kind.RERUN if is_rerun else Kind.TICK,
                 outcome=ends.get(status, Unknown()),
                 sent_at=entry.at,
                 answered_at=settled_at if status in ends else math.inf,
                 element=entry.element,
                 deed=entry.deed,
             )
+
+
+def _failed_again(asked: Iterable[Asked]) -> Iterator[Asked]:
+    """Yield each later failure of a request's task, with an element of its own.
+
+    The task was run again, or its failure was not saved: it may have broken the process once more.
+    """
+    runs: dict[tuple[str, int], itertools.count[int]] = collections.defaultdict(itertools.count)
+    for entry in asked:
+        if entry.deed is Deed.FAIL and entry.task_type not in {"timeout", "repair"}:
+            run = next(runs[entry.process_id, entry.task_id])
+            if run:
+                yield dataclasses.replace(entry, element=again(entry.element, -run))
 
 
 def _stored(conninfo: str) -> dict[str, StoredProcess]:

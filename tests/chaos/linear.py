@@ -53,7 +53,9 @@ _LINES_MAX = 8
 ONLY = ""
 """The life of a process that has had one at most."""
 
-_UNASKED = frozenset({Kind.PUT, Kind.BIRTH, Kind.EXPIRY, Kind.REMOVE, Kind.SIMPLE_REPAIR})
+_UNASKED = frozenset(
+    {Kind.PUT, Kind.BIRTH, Kind.EXPIRY, Kind.REMOVE, Kind.SIMPLE_REPAIR, Kind.RETRY}
+)
 _NO_BEGINNING = frozenset({"PROCESS_ALREADY_EXISTS", "OVERLOADED", "SHUTTING_DOWN", GATE_NOT_FOUND})
 
 Place = tuple[str, int]
@@ -292,7 +294,7 @@ class _Search:
 
     def _only_reads(self, operation: Operation) -> bool:
         """Return whether an operation cannot change anything in any life."""
-        if operation.kind is Kind.LOOK:
+        if operation.kind in {Kind.LOOK, Kind.RETRY}:
             return True
         match operation.outcome:
             case Refused(reason):
@@ -351,6 +353,9 @@ _POSSIBLE_IN: Mapping[Kind, frozenset[str]] = {
     Kind.NOTIFY: frozenset({_RUNNING}),
     Kind.REPAIR: frozenset({_ERROR}),
     Kind.SIMPLE_REPAIR: frozenset({_ERROR}),
+    Kind.RETRY: frozenset({_ERROR}),
+    # Running: it had to wait for its gates, and a repair was first; then it fails as before.
+    Kind.RERUN: frozenset({_RUNNING, _ERROR}),
     # In error: a timer that broke the process runs again.
     Kind.TICK: frozenset({_RUNNING, _ERROR}),
     Kind.REMOVE: frozenset({_INIT, _RUNNING, _ERROR, _FINISHED}),
@@ -360,13 +365,13 @@ _POSSIBLE_IN: Mapping[Kind, frozenset[str]] = {
 
 def _effects(life: Life, operation: Operation) -> tuple[Life, ...]:
     """Return what the operation makes of a life if it is done; empty: it cannot be."""
-    if life.status not in _POSSIBLE_IN.get(operation.kind, frozenset()):
-        return ()
-    if life.status == _INIT and operation.kind is Kind.START and life.starting != operation.element:
+    if not _is_possible(life, operation):
         return ()
     match operation.kind:
         case Kind.REMOVE | Kind.EXPIRY:
             return (NOTHING,)
+        case Kind.RETRY:
+            return (life,)
         case Kind.SIMPLE_REPAIR:
             # Which of them the answer tells: it runs, or its timer is to run first.
             return (dataclasses.replace(life, status=_RUNNING), life)
@@ -374,6 +379,14 @@ def _effects(life: Life, operation: Operation) -> tuple[Life, ...]:
             return (_begun(operation),)
         case _:
             return (_stepped(life, operation),)
+
+
+def _is_possible(life: Life, operation: Operation) -> bool:
+    if life.status == _INIT and operation.kind is Kind.START and life.starting != operation.element:
+        return False
+    if life.status == _RUNNING and operation.kind is Kind.RERUN and operation.deed is Deed.APPEND:
+        return False
+    return life.status in _POSSIBLE_IN.get(operation.kind, frozenset())
 
 
 def _begun(operation: Operation) -> Life:
@@ -434,6 +447,7 @@ _STATUSES_OF: Mapping[str, frozenset[str]] = {
     # A caller who waits for a start's turn hears it too, when that start is refused.
     REMOVED: frozenset({_ABSENT}),
     FAILED: frozenset({_ERROR}),
+    "NOTHING_TO_RETRY": frozenset({_ERROR}),
     CANCELLED: frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
     GATE_NOT_FOUND: frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
     "OVERLOADED": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
@@ -446,11 +460,14 @@ def _refused(life: Life, operation: Operation, reason: str) -> Iterator[Life]:
     statuses = _STATUSES_OF.get(reason, frozenset())
     if reason == "PROCESS_IS_RUNNING":
         statuses = frozenset({_INIT, _RUNNING})
-        if operation.kind is Kind.SIMPLE_REPAIR:
-            statuses |= {_ERROR}  # A repair, or the timer run again, is under way.
+        if operation.kind in {Kind.SIMPLE_REPAIR, Kind.RETRY}:
+            statuses |= {_ERROR}  # A repair, or the task run again, is under way.
     if life.status in statuses:
         yield life
-    own = {REJECTED: Deed.REJECT, FAILED: Deed.FAIL, REPAIR_FAILED: Deed.FAIL}.get(reason)
+    # Cancelled: when it was about to run again.
+    own = {
+        REJECTED: Deed.REJECT, FAILED: Deed.FAIL, REPAIR_FAILED: Deed.FAIL, CANCELLED: Deed.FAIL
+    }.get(reason)  # fmt: skip
     is_repeated = bool(operation.key) and reason in GONE
     if own is operation.deed or is_repeated:
         yield from _effects(life, operation)

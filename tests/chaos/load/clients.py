@@ -28,9 +28,10 @@ _CROWD = 3
 _IMPORTED_MAX = 3
 
 _RUNNING = {"call": 60.0, "notify": 9.0, "look": 12.0, "trace": 2.0, "list": 2.0, "await": 4.0,
-            "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "fix": 0.3,
+            "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "fix": 0.3, "retry": 0.3,
             "start": 0.5, "cancel": 2.0, "set_gate": 0.5}  # fmt: skip
-_BROKEN = {"repair": 40.0, "fix": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
+_BROKEN = {"repair": 30.0, "fix": 15.0, "retry": 30.0, "call": 10.0, "look": 10.0, "again": 5.0,
+           "remove": 1.0}  # fmt: skip
 _BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "fix": 2.0, "list": 5.0}
 
 
@@ -78,7 +79,7 @@ class Caller:
                 await self._again(subject, choice)
             case "crowd":
                 await self._crowd(subject)
-            case "start" | "fix" | "remove":
+            case "start" | "fix" | "retry" | "remove":
                 await self._meddle(subject, choice)
             case "cancel":
                 await self._cancel(subject)
@@ -180,6 +181,8 @@ class Caller:
         if choice == "fix":
             fixed = await self._connection.about(subject, "fix")
             subject.broken = subject.broken and not isinstance(fixed, Done)
+        elif choice == "retry":
+            await self._connection.about(subject, "retry")
         elif choice == "remove":
             await self._remove(subject)
         elif subject.begun and not subject.ending:

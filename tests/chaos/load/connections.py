@@ -27,6 +27,7 @@ from progressor.sdk import (
 )
 from tests.chaos.history import (
     Accepted,
+    Again,
     Appended,
     Done,
     Kind,
@@ -261,7 +262,9 @@ def _awaited(answer: TaskReply) -> Outcome:
     return Done(None if answer.response is None else _appended(answer.response))
 
 
-def _appended(response: dict[str, Any]) -> Appended:
+def _appended(response: dict[str, Any]) -> Appended | Again:
+    if "again" in response:
+        return Again(response["again"])
     return Appended(response["length"], tuple(response["before"]), response["first"])
 
 
@@ -297,6 +300,7 @@ def _traced(trace: Trace) -> Outcome:
 _ABOUT: Mapping[str, tuple[Kind, str, Callable[[Any], Outcome]]] = {
     "remove": (Kind.REMOVE, "remove", _done),
     "fix": (Kind.SIMPLE_REPAIR, "simple_repair", _revived),
+    "retry": (Kind.RETRY, "retry", _done),
     "look": (Kind.LOOK, "get", _looked),
     "trace": (Kind.LOOK, "trace", _traced),
 }

@@ -225,14 +225,20 @@ def _early(tasks: Iterable[GatedTask], by_task: Mapping[int, Sequence[Span]]) ->
 
 
 def _instants(operations: Iterable[Operation]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return when each element was first sent, and by when it was known to be accepted."""
+    """Return when each element was first sent, and by when it was known to be accepted.
+
+    A cancelled task gives its key back: the element may be of a task that came later.
+    """
     sent: dict[str, float] = {}
     accepted: dict[str, float] = {}
+    cancelled: set[str] = set()
     for operation in operations:
-        if operation.element and operation.kind not in {Kind.AWAIT, Kind.CANCEL}:
+        if operation.kind is Kind.CANCEL:
+            cancelled.add(operation.element)
+        elif operation.element and operation.kind is not Kind.AWAIT:
             sent[operation.element] = min(operation.sent_at, sent.get(operation.element, math.inf))
             if isinstance(operation.outcome, Done | Accepted):
                 accepted[operation.element] = min(
                     operation.answered_at, accepted.get(operation.element, math.inf)
                 )
-    return sent, accepted
+    return sent, {it: at for it, at in accepted.items() if it not in cancelled}

@@ -1,7 +1,8 @@
 """The processor of a chaos run: does the deed that a request names, and keeps a journal of it.
 
 ``python -m tests.chaos.load.processor --bind HOST:PORT --journal FILE``. What a step decides
-follows from its request, its task id and its attempt alone, so that any processor answers alike.
+follows from its request, its task id, its attempt and whether its process is in error alone, so
+that any processor answers alike.
 """
 
 import argparse
@@ -10,8 +11,17 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from progressor.sdk import Constraints, Fail, Processor, ProcessStatus, Reject, Retry, Step
-from tests.chaos.history import TAIL, Deed
+from progressor.sdk import (
+    Constraints,
+    Fail,
+    Processor,
+    ProcessStatus,
+    Reject,
+    Retry,
+    Step,
+    TaskType,
+)
+from tests.chaos.history import TAIL, Deed, again, is_again
 from tests.chaos.load import jobs
 from tests.chaos.load.gates import CAPACITIES
 from tests.chaos.load.journal import TORN, Journal
@@ -31,7 +41,7 @@ def processor(journal: Journal) -> Processor[Any]:
         if step.namespace == jobs.NAMESPACE:
             return await jobs.carry(step, journal)
         order = step.args
-        element, deed = order["id"], Deed(order["do"])
+        element, deed = _request(step, order)
         with journal.noting(step, deed, element, spans="gated" in order):
             if step.attempt == 1 and order.get("stall"):
                 await asyncio.sleep(_STALL_SECONDS)
@@ -41,7 +51,7 @@ def processor(journal: Journal) -> Processor[Any]:
             _refuse(deed, element)
             answer = _append(step, element, journal)
             _go_on(step, element, deed, order)
-            return answer
+            return {"again": element} if is_again(element) else answer
 
     @made.timeout
     async def tick(step: Step[Any]) -> None:
@@ -57,6 +67,18 @@ def processor(journal: Journal) -> Processor[Any]:
                 _set_timer(step, {**timer, "chain": timer["chain"] - 1})
 
     return made
+
+
+def _request(step: Step[Any], order: dict[str, Any]) -> tuple[str, Deed]:
+    """Return the element of a request's run, and what is to be done.
+
+    Of those that break their processes half succeed when run again, while these are in error.
+    """
+    element, deed = order["id"], Deed(order["do"])
+    is_rerun = step.status is ProcessStatus.ERROR and step.type is not TaskType.REPAIR
+    if is_rerun and deed is Deed.FAIL and zlib.crc32(element.encode()) % 2:
+        return again(element, step.token), Deed.APPEND
+    return element, deed
 
 
 def _tick(step: Step[Any], timer: dict[str, Any]) -> tuple[str, Deed]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.history import (
     Accepted,
+    Again,
     Appended,
     Asked,
     Deed,
@@ -17,10 +18,13 @@ from tests.chaos.history import (
     Operation,
     Outcome,
     Refused,
+    Revived,
     Sight,
     StoredProcess,
     StoredTask,
     Unknown,
+    again,
+    merged,
 )
 from tests.chaos.judges import compare
 from tests.chaos.linear import UNDECIDED, explained
@@ -115,8 +119,54 @@ def line(task_id: int, element: str, before: tuple[str, ...], deed: Deed = Deed.
     )
 
 
-def test_nothing_is_found_in_a_sound_run() -> None:
-    assert sound().findings() == []
+def retried() -> Run:
+    """Return the same run, whose last call was run again and then succeeded."""
+    run, appended = sound(), again("f", 9)
+    run.history[-1:] = merged(
+        [
+            run.history[-1],
+            asked(Kind.AWAIT, "f", Done(Again(appended)), 8, deed=Deed.FAIL),
+            asked(Kind.RETRY, "", Done(), 7),
+        ]
+    )
+    run.journal.append(line(5, appended, ("s", "a", "n", "u")))
+    run.change(
+        events=(*run.stored["p"].events, (5, appended)),
+        register=(appended, 5),
+        status="running",
+        corrupted_by=None,
+    )
+    run.change_task(5, status="finished")
+    return run
+
+
+@pytest.mark.parametrize("run", [sound(), retried()], ids=["sound", "retried"])
+def test_nothing_is_found_in_a_sound_run(run: Run) -> None:
+    assert run.findings() == []
+
+
+def unasked_again(run: Run) -> None:
+    """Let the task be run again while its process was running."""
+    run.history.insert(-1, asked(Kind.SIMPLE_REPAIR, "", Done(Revived(timer=False)), 6.5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda run: run.change(status="error", corrupted_by=5), "no order explains p"),
+        (lambda run: lose(run, 5), "f.again.9 was acknowledged, and is lost"),
+        (lambda run: run.journal.pop(), "no order explains p"),
+        (unasked_again, "no order explains p"),
+    ],
+    ids=["still in error", "lost", "never asked", "run again after a repair"],
+)
+def test_what_is_wrong_with_a_retry_is_found(wrong: Callable[[Run], object], says: str) -> None:
+    run = retried()
+    wrong(run)
+
+    found = run.findings()
+
+    assert any(says in finding for finding in found), found
 
 
 def lose(run: Run, *task_ids: int) -> None:
