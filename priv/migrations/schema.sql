@@ -302,6 +302,7 @@ CREATE TABLE progressor.processes (
     leader_id text,
     node integer,
     job_options json,
+    state_version integer NOT NULL DEFAULT 0,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),

@@ -91,10 +91,14 @@ def _intent(
     response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
 ) -> Intent:
     wire.check_payload(response.response, "response", payload_bytes_max)
-    aux_state, metadata = None, None
+    aux_state, metadata, state_version = None, None, response.state_version
     if response.HasField("aux_state"):
         aux_state = response.aux_state
         wire.check_payload(aux_state, "aux_state", payload_bytes_max)
+    if state_version:
+        process_wire.check_state_version(state_version, "state_version")
+        if aux_state is None:
+            wire.refuse("state_version", f"must not be set without aux_state, got {state_version}")
     if response.HasField("metadata"):
         metadata = wire.struct_to_mapping(response.metadata, "metadata")
     return Intent(
@@ -104,6 +108,7 @@ def _intent(
         response=response.response,
         timer=_timer(response, payload_bytes_max),
         action=_action(response, action, payload_bytes_max),
+        state_version=state_version,
     )
 
 

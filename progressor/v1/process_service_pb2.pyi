@@ -726,6 +726,7 @@ class PutRequest(_message.Message):
     CORRUPTED_BY_TYPE_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    STATE_VERSION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     status: _types_pb2.ProcessStatus.ValueType
@@ -739,6 +740,8 @@ class PutRequest(_message.Message):
     result: _builtins.bytes
     """Only with status finished."""
     idempotency_key: _builtins.str
+    state_version: _builtins.int
+    """The version of aux_state (ProcessResponse.state_version). 0: none."""
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct: ...
     @_builtins.property
@@ -774,10 +777,11 @@ class PutRequest(_message.Message):
         corrupted_by_type: _types_pb2.TaskType.ValueType = ...,
         result: _builtins.bytes = ...,
         idempotency_key: _builtins.str = ...,
+        state_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "metadata", b"metadata", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aux_state", b"aux_state", "corrupted_by_type", b"corrupted_by_type", "created_at", b"created_at", "detail", b"detail", "history", b"history", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "status", b"status", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aux_state", b"aux_state", "corrupted_by_type", b"corrupted_by_type", "created_at", b"created_at", "detail", b"detail", "history", b"history", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -347,10 +347,16 @@ class ProcessResponse(_message.Message):
     REJECT_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     START_NODES_FIELD_NUMBER: _builtins.int
+    STATE_VERSION_FIELD_NUMBER: _builtins.int
     aux_state: _builtins.bytes
     """Replaces the state of the process. Absent: unchanged."""
     response: _builtins.bytes
     """The response to the caller."""
+    state_version: _builtins.int
+    """The version of aux_state, 1 or more, stored with it and sent back in Process.state_version. 0, or
+    absent with an aux_state: none. Only together with aux_state. A processor that gets a state of a
+    newer version than it knows answers ABORTED with the reason STATE_TOO_NEW.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.NewEvent]:
         """Events to append to the history, in this order. At most 10,000."""
@@ -405,10 +411,11 @@ class ProcessResponse(_message.Message):
         reject: Global___Reject | None = ...,
         failure: Global___Failure | None = ...,
         start_nodes: _nodes_pb2.StartNodes | None = ...,
+        state_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "state_version", b"state_version", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aux_state: _TypeAlias = _typing.Literal["aux_state"]  # noqa: Y015
     _WhichOneofArgType__aux_state: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state"]  # noqa: Y015

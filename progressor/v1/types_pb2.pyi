@@ -350,6 +350,7 @@ class Process(_message.Message):
     LAST_EVENT_ID_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     FIRST_WAIT_FIELD_NUMBER: _builtins.int
+    STATE_VERSION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     status: Global___ProcessStatus.ValueType
@@ -364,6 +365,8 @@ class Process(_message.Message):
     """The number of its events; their ids are 1 to this number, without gaps."""
     result: _builtins.bytes
     """The result that `complete` gave, once the process is finished."""
+    state_version: _builtins.int
+    """The version of aux_state, as the processor gave it (ProcessResponse.state_version). 0: none."""
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """A JSON object that List can filter by. Each step that sets it replaces it."""
@@ -392,10 +395,11 @@ class Process(_message.Message):
         last_event_id: _builtins.int = ...,
         result: _builtins.bytes = ...,
         first_wait: Global___Wait | None = ...,
+        state_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "first_wait", b"first_wait", "metadata", b"metadata", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "first_wait", b"first_wait", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "first_wait", b"first_wait", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__corrupted_by: _TypeAlias = _typing.Literal["corrupted_by"]  # noqa: Y015
     _WhichOneofArgType__corrupted_by: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by"]  # noqa: Y015

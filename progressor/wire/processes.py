@@ -182,6 +182,11 @@ def _timer_constraints_of(message: types_pb2.SetTimer, field: str) -> Constraint
     return constraints
 
 
+def check_state_version(version: int, field: str) -> None:
+    if version < 0:
+        wire.refuse(field, f"must not be negative, got {version}")
+
+
 def fill_process(message: types_pb2.Process, process: Process) -> None:
     """Write a process without its history into an empty message."""
     message.namespace = process.key.namespace
@@ -201,6 +206,8 @@ def fill_process(message: types_pb2.Process, process: Process) -> None:
         message.previous_status = PROCESS_STATUS_TO_WIRE[process.previous_status]
     if process.result:
         message.result = process.result
+    if process.state_version:
+        message.state_version = process.state_version
 
 
 _ZOMBIE_POLICIES = enum_numbers(ZombiePolicy, namespaces_pb.ZombiePolicy.DESCRIPTOR)

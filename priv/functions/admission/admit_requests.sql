@@ -73,7 +73,7 @@ BEGIN
     FOR item, v_head, verdict, free, v_has_timer, task_id, task_type, task_status, response,
         error_code, error_reason, error_message, error_rejected, error_metadata, process_status,
         previous_status, detail, aux_state, metadata, corrupted_by, created_at,
-        status_changed_at, last_event_id, init_task_id, part
+        status_changed_at, last_event_id, init_task_id, part, state_version
     IN
         SELECT i.item, i.head,
             CASE
@@ -110,7 +110,8 @@ BEGIN
             k.error_code, k.error_reason, k.error_message, k.error_rejected, k.error_metadata,
             p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by,
             p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id, build_job_part(
-                p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
+                p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options),
+            p.state_version
         FROM (
             SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
                 unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,

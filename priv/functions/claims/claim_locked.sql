@@ -94,7 +94,8 @@ BEGIN
                 = (b.slot, b.namespace, b.process_id, b.task_id)
         ) END,
         build_job_part(
-            p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
+            p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options),
+        p.state_version
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);
 END;

@@ -31,7 +31,8 @@ CREATE FUNCTION put_process(
     e_payload           bytea[],
     e_format_version    integer[],
     e_metadata          json[],
-    e_occurred_at       timestamptz[]
+    e_occurred_at       timestamptz[],
+    p_state_version     integer
 )
 RETURNS TABLE (
     verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
@@ -50,13 +51,14 @@ BEGIN
     INSERT INTO processes (
         slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,
         corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,
-        finished_at
+        finished_at, state_version
     )
     SELECT p_slot, p_namespace, p_process_id, p_status::process_status,
         p_previous_status::process_status, p_detail, p_aux_state, p_metadata, v_broken,
         coalesce(p_created_at, v_now), coalesce(p_status_changed_at, v_now), v_count, v_task_id,
         p_result,
-        CASE WHEN p_status = 'finished' THEN coalesce(p_status_changed_at, v_now) END
+        CASE WHEN p_status = 'finished' THEN coalesce(p_status_changed_at, v_now) END,
+        p_state_version
     WHERE EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace)
     ON CONFLICT DO NOTHING;
 

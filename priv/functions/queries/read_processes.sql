@@ -28,7 +28,7 @@ RETURNS TABLE (
     timer_task_id bigint, timer_task_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
-    job_role json
+    job_role json, state_version integer
 )
 STABLE
 BY INDEX
@@ -63,7 +63,8 @@ BEGIN
                 WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
                     = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
             )
-        ) END
+        ) END,
+        p.state_version
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
         AS i (slot, namespace, process_id, after, wanted, backward, number)

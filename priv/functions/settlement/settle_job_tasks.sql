@@ -131,7 +131,8 @@ BEGIN
             p_attempt_count, p_error_code, p_error_reason, p_error_message, p_error_rejected,
             p_error_metadata, p_timer, p_timer_at, p_timer_after, p_timer_args, p_timer_trace,
             p_timer_timeout, p_history_after, p_history_limit, p_history_backward, p_events_until,
-            e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints, p_cancels)
+            e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints, p_cancels,
+            p_state_version)
     LOOP
         RETURN NEXT v_row;
         v_item := v_row.item;

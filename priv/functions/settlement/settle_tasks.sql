@@ -59,7 +59,8 @@ CREATE FUNCTION settle_tasks(
     e_metadata           json[],
     p_starvation_timeout double precision,
     p_timer_constraints  json[],
-    p_cancels            boolean[]
+    p_cancels            boolean[],
+    p_state_version      integer[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -390,6 +391,12 @@ BEGIN
         detail = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_message[s.item], '') END,
         corrupted_by = CASE WHEN s.outcome = 'break' THEN s.task_id END,
         aux_state = coalesce(p_aux_state[s.item], p.aux_state),
+        -- A state without a version replaces one with a version, too.
+        state_version = CASE
+            WHEN p_state_version IS NULL AND p.state_version = 0 THEN 0
+            WHEN p_aux_state[s.item] IS NULL THEN p.state_version
+            ELSE coalesce(p_state_version[s.item], 0)
+        END,
         metadata = coalesce(p_metadata[s.item], p.metadata),
         last_event_id = p.last_event_id + s.event_count,
         result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,

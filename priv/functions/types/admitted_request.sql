@@ -6,5 +6,5 @@ CREATE TYPE admitted_request AS (
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
     last_event_id bigint, init_task_id bigint, part json,
-    effects jsonb
+    effects jsonb, state_version integer
 );

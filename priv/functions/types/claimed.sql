@@ -7,5 +7,6 @@ CREATE TYPE claimed AS (
     first_started_at timestamptz, due_at timestamptz, set_by bigint, process_status process_status,
     previous_status process_status, detail text, aux_state bytea, metadata jsonb,
     corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint, spent bigint[], part json
+    last_event_id bigint, init_task_id bigint, spent bigint[], part json,
+    state_version integer
 );

@@ -264,4 +264,5 @@ _PUT = Shape(
     result=read_payload("result"),
     idempotency_key=check_id,
     trace_context=UNSENT,
+    state_version=process_wire.check_state_version,
 )

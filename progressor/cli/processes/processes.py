@@ -210,6 +210,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "status since": instant_text(process.status_changed_at),
                 "metadata": ", ".join(f"{key}={it}" for key, it in process.metadata.items()),
                 "state": payload_text(process.state),
+                "state version": str(process.state_version or ""),
                 "result": payload_text(process.result),
                 "events": f"{process.last_event_id:,}",
                 **dict(_in_jobs(snapshot.job_role)),
@@ -389,6 +390,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     ] = None,
     result: Annotated[str | None, option("The result that it finished with, JSON.")] = None,
     idempotency_key: Annotated[str, option("Makes the request safe to repeat.")] = "",
+    state_version: Annotated[int, option("The version of its state; 0: none.")] = 0,
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Import a process in a given state, without its processor."""
@@ -404,6 +406,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
             result=_optional_json("--result", result),
             corrupted_by_type=TaskType(corrupted_by or "unspecified"),
             idempotency_key=idempotency_key,
+            state_version=state_version,
         )
     words = f"imported {process_id}, {status}; its task is {accepted.task_id}"
     show(accepted, words, as_json=options.json)

@@ -115,10 +115,14 @@ class Import:
     idempotency_key: str | None = None
     # Not in the text of which fingerprints are made: it may differ between repetitions.
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    # The same: the text of a process without a version is that of earlier releases.
+    state_version: int = dataclasses.field(default=0, repr=False)
 
     def fingerprint(self) -> bytes:
         plain = dataclasses.replace(self, metadata=None)
         text = f"{plain!r}\0{_sorted(self.metadata)!r}"
+        if self.state_version:
+            text += f"\0state version {self.state_version}"
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

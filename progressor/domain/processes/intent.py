@@ -66,6 +66,7 @@ Action = RemoveProcess | Complete | StartNodes
 class Intent:
     """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones.
 
+    ``state_version`` is of ``aux_state``; 0: none. Without ``aux_state`` the stored one stays.
     ``timer`` stands beside every action. A process that is finished or removed has no timer,
     whatever ``timer`` says. ``action`` None: the process waits for its next task.
     """
@@ -76,6 +77,7 @@ class Intent:
     response: bytes = b""
     timer: TimerChange = dataclasses.field(default_factory=KeepTimer)
     action: Action | None = None
+    state_version: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

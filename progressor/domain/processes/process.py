@@ -82,7 +82,8 @@ NO_PART = Part()
 class Process:
     """A process without its history, as the last settlement left it.
 
-    ``init_task_id`` distinguishes a process from a removed one with the same id.
+    ``init_task_id`` distinguishes a process from a removed one with the same id. ``state_version``
+    is of ``aux_state``, as the processor said; 0: it said none.
     """
 
     key: ProcessKey
@@ -98,3 +99,4 @@ class Process:
     init_task_id: int
     result: bytes | None = None
     part: Part | None = None
+    state_version: int = 0

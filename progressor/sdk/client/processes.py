@@ -214,12 +214,13 @@ class Processes(Resource[Connection]):
         created_at: dt.datetime | None = None,
         status_changed_at: dt.datetime | None = None,
         idempotency_key: str = "",
+        state_version: int = 0,
         **options: Unpack[RequestOptions],
     ) -> Exchange[values.Receipt]:
         """Import a process with its state, without running a task.
 
         A `timer` requires the status running, `detail` and `corrupted_by_type` error, and `result`
-        finished.
+        finished. `state_version` is the version of the state for the processor's upgrades.
 
         Raises:
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
@@ -238,6 +239,7 @@ class Processes(Resource[Connection]):
             corrupted_by_type=corrupted_by_type.number,
             result=self.codec.encode(result),
             idempotency_key=idempotency_key,
+            state_version=state_version,
         )
         return exchange(
             self, request, values.read_receipt, repeatable=bool(idempotency_key), **options

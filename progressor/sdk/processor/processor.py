@@ -31,12 +31,19 @@ from progressor.sdk.processor.verdicts import (
     text_of_failure,
     text_of_step,
 )
+from progressor.sdk.processor.versions import (
+    STATE_TOO_NEW,
+    StateUpgradeError,
+    StateVersions,
+    Upgrade,
+)
 from progressor.sdk.transport.propagation import under
 from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
 
 Returned = TypeVar("Returned")
 Handler: TypeAlias = Callable[[Step[State]], Returned]
+Upgrading = TypeVar("Upgrading", bound=Upgrade)
 
 STILL_RUNNING = "STILL_RUNNING"
 """The reason of a refused attempt: an earlier attempt of its process is still running."""
@@ -78,12 +85,28 @@ class Processor(Generic[State]):
     """
 
     @overload
-    def __init__(self: "Processor[Any]", name: str, *, codec: Codec = JSON) -> None: ...
+    def __init__(
+        self: "Processor[Any]", name: str, *, codec: Codec = JSON, version: int | None = None
+    ) -> None: ...
 
     @overload
-    def __init__(self, name: str, *, state: TypeForm[State], codec: Codec = JSON) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: TypeForm[State],
+        codec: Codec = JSON,
+        version: int | None = None,
+    ) -> None: ...
 
-    def __init__(self, name: str, *, state: Payload = Any, codec: Codec = JSON) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: Payload = Any,
+        codec: Codec = JSON,
+        version: int | None = None,
+    ) -> None:
         """Create a processor without handlers.
 
         Args:
@@ -91,11 +114,20 @@ class Processor(Generic[State]):
                 its namespace; a processor that is served alone gets those of every namespace.
             state: The type of `Step.state`: a dataclass, a msgspec.Struct, ``list[str]`` ...
             codec: For all payloads.
+            version: The version of `state`, from 1, saved with each state. Count it up with each
+                change of the type that cannot read the states of the version before, and add an
+                `upgrade`. None: version 1, which is not saved.
 
         Raises:
-            TypeError: The codec cannot write and read a `state`.
+            TypeError: The codec cannot write and read a `state`, or `version` is not an integer.
+            ValueError: `version` is less than 1.
         """
-        check_state(state, codec, f"processor {name!r}")
+        owner = f"processor {name!r}"
+        check_state(state, codec, owner)
+        self._versions: StateVersions | None = None
+        if version is not None:
+            self._versions = StateVersions(owner, version, state_type=state, codec=codec)
+        self._version = self._refused_version = version or 1
         self._name = name
         self._state_type = state
         self._codec = codec
@@ -123,6 +155,11 @@ class Processor(Generic[State]):
     def state_type(self) -> Payload:
         """The type of `Step.state`."""
         return self._state_type
+
+    @property
+    def version(self) -> int | None:
+        """The version of the state; None: none, as version 1."""
+        return None if self._versions is None else self._versions.version
 
     def init(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler of the first step of a process."""
@@ -152,11 +189,65 @@ class Processor(Generic[State]):
         """
         return self._register(TaskType.JOIN, handler)
 
+    def upgrade(self, from_version: int) -> Callable[[Upgrading], Upgrading]:
+        """Register the function that upgrades a state of `from_version` to the next version.
+
+        It takes the old state, of the type with which its parameter is annotated, or else as plain
+        JSON, and returns the new one. Reading `Step.state` calls it for an older state, and then
+        the upgrades of the versions after it. It may run several times for one state, so it must
+        have no side effects. If it raises, the process breaks with the reason STATE_UPGRADE_FAILED
+        and keeps its old state; retry it with a processor that has the fix.
+
+        Raises:
+            ValueError: The processor has no version, or `from_version` is not an older one, or has
+                an upgrade already.
+            TypeError: `from_version` is not an integer, the function is not a plain function of one
+                argument, or the codec cannot read the type of the argument.
+        """
+        versions = self._versions
+        if versions is None:
+            message = f"processor {self._name!r} has no version: create it with `version`"
+            raise ValueError(message)
+        versions.expect_older(from_version)
+
+        def register(function: Upgrading) -> Upgrading:
+            versions.add(from_version, function)
+            self._is_checked = False
+            return function
+
+        return register
+
+    def upgraded(self, state: Payload, version: int) -> State | None:
+        """Return a stored state of any version as this processor's steps would read it.
+
+        For clients and tests: ``orders.upgraded(process.state, process.state_version)``.
+
+        Args:
+            state: As plain JSON, or of its old type; the codec encodes it.
+            version: `Process.state_version`; 0: none, as version 1.
+
+        Raises:
+            Fail: An upgrade failed; the reason is STATE_UPGRADE_FAILED.
+            ValueError: The state is of a newer version, or not of the type of its version.
+        """
+        return self.decode_state(self._codec.encode(state), version)
+
+    def decode_state(self, data: bytes, version: int) -> State | None:
+        """Return an encoded state of this processor's version or an older one, as `upgraded`."""
+        if version > self._version:
+            raise ValueError(self._newer(version))
+        state: State | None
+        if self._versions is None:
+            state = self._codec.decode(data, self._state_type)
+        else:
+            state = self._versions.read(data, version)
+        return state
+
     def check(self) -> None:
         """Check that the processor can carry out steps; servers call this at their start.
 
         Raises:
-            ValueError: It has no handlers.
+            ValueError: It has no handlers, or no upgrade from an older version of its state.
             TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
         """
         if self._is_checked:
@@ -169,7 +260,17 @@ class Processor(Generic[State]):
             raise ValueError(message)
         for handler in self._handlers.values():
             check_source(handler.function, self._codec, handler.name)
+        self.check_upgrades()
         self._is_checked = True
+
+    def check_upgrades(self) -> None:
+        """Check that the state of each older version has an upgrade; `check` does this, too.
+
+        Raises:
+            ValueError: An upgrade is missing; the message names it.
+        """
+        if self._versions is not None:
+            self._versions.check()
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Run the handler of a task, and return its answer; plain handlers run in `threads`.
@@ -177,10 +278,12 @@ class Processor(Generic[State]):
         The span of the step is current while the handler runs. This is the whole processor without
         a socket, for servers and tests.
         """
+        process = request.process
+        if process.state_version > self._version:
+            return self._too_new(request)
         handler = self._handlers.get(request.task.type)
         if handler is None:
             return self._unimplemented(request)
-        process = request.process
         key = (process.namespace, process.process_id)
         attempt = _Attempt(request, threads)
         earlier = self._attempts.setdefault(key, attempt)
@@ -199,10 +302,20 @@ class Processor(Generic[State]):
     async def _answered(self, handler: _Handler, attempt: _Attempt) -> pb.ProcessResponse:
         request = attempt.request
         response = pb.ProcessResponse()
-        step: Step[State] = Step(request, response, codec=self._codec, state_type=self._state_type)
+        step: Step[State] = Step(
+            request,
+            response,
+            codec=self._codec,
+            state_type=self._state_type,
+            versions=self._versions,
+        )
         try:
             value = await _run(handler, step, attempt)
             response.response = self._codec.encode(value)
+        except StateUpgradeError as error:
+            # A bug of the user's code, which the log shows with its traceback.
+            self._log(request, "upgrade of the state raised", error.__cause__ or error)
+            return error.to_wire()
         except Verdict as verdict:
             return verdict.to_wire()
         except Exception as error:  # noqa: BLE001  # an exception of the user's code ends this step alone
@@ -256,9 +369,28 @@ class Processor(Generic[State]):
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")
         return unknown.to_wire()
 
+    def _newer(self, version: int) -> str:
+        own = f"version {self._version} of processor {self._name!r}"
+        return f"the state has version {version}, newer than {own}"
+
+    def _too_new(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        """Refuse a step whose state is of a newer version; the engine retries it by policy."""
+        version = request.process.state_version
+        message = self._newer(version)
+        if version > self._refused_version:
+            # Once for each version: during a rollout many steps are refused.
+            self._refused_version = version
+            _log.warning("step refused: %s (%s)", message, text_of_step(request))
+        return failure(grpc.StatusCode.ABORTED, message, STATE_TOO_NEW)
+
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
+        self._log(request, "handler raised", error)
+        return failure(grpc.StatusCode.UNKNOWN, text_of_failure(error), type(error).__name__)
+
+    def _log(self, request: pb.ProcessRequest, what: str, error: BaseException) -> None:
         _log.error(
-            "handler raised %s (%s)",
+            "%s %s (%s)",
+            what,
             text_of_error(error),
             text_of_step(request),
             exc_info=error,
@@ -271,7 +403,6 @@ class Processor(Generic[State]):
                 "attempt": request.task.attempt,
             },
         )
-        return failure(grpc.StatusCode.UNKNOWN, text_of_failure(error), type(error).__name__)
 
 
 def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:

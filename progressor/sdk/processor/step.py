@@ -18,6 +18,7 @@ from progressor.sdk.codec.wire import (
     optional,
 )
 from progressor.sdk.processor.verdicts import Reject
+from progressor.sdk.processor.versions import StateVersions
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
@@ -60,6 +61,7 @@ class Step(Generic[State]):
         "_response",
         "_state",
         "_state_type",
+        "_versions",
     )
 
     def __init__(
@@ -69,9 +71,10 @@ class Step(Generic[State]):
         *,
         codec: Codec,
         state_type: Payload = Any,
+        versions: StateVersions | None = None,
     ) -> None:
         self._request, self._response = request, response
-        self._codec, self._state_type = codec, state_type
+        self._codec, self._state_type, self._versions = codec, state_type, versions
         self._args = self._state = self._history = self._nodes = _UNREAD
 
     @property
@@ -171,9 +174,16 @@ class Step(Generic[State]):
 
         Assign to save it: ``step.state = state``. A change inside the value is not saved. A value
         that cannot be read back as the processor's state type raises TypeError.
+
+        A state of an older version is upgraded when it is read, see `Processor.upgrade`, and
+        assigning it saves it with the processor's version.
         """
         if self._state is _UNREAD:
-            self._state = self._codec.decode(self._request.process.aux_state, self._state_type)
+            process = self._request.process
+            if self._versions is None:
+                self._state = self._codec.decode(process.aux_state, self._state_type)
+            else:
+                self._state = self._versions.read(process.aux_state, process.state_version)
         state: State = self._state
         return state
 
@@ -183,6 +193,8 @@ class Step(Generic[State]):
         if data and self._state_type is not Any:
             self._expect_readable(data)
         self._response.aux_state = data
+        if self._versions is not None:
+            self._response.state_version = self._versions.version
         self._state = state
 
     @property

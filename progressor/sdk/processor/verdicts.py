@@ -148,7 +148,7 @@ def text_of_step(request: pb.ProcessRequest) -> str:
     )
 
 
-def text_of_error(error: Exception) -> str:
+def text_of_error(error: BaseException) -> str:
     """Return an error with its class, as in the last line of its traceback."""
     text = traceback.format_exception_only(error)[0].strip()
     return text if text.isprintable() else repr(text)[1:-1]

@@ -15,11 +15,17 @@ A job, whose nodes end in the order that the test chooses::
     await job.fail("test-1")
     assert job.states["deploy"] is NodeState.SKIPPED
 
+A process from production, and the code that is to be deployed::
+
+    order = Rehearsal.from_snapshot(orders, await client.get("order-1"))
+    await order.call("milk")
+
 Start reading at ``rehearsal.py`` or at ``job_rehearsal.py``; ``graph_state.py`` has the rules of
-graphs.
+graphs, ``snapshots.py`` reads stored processes.
 """
 
 from progressor.sdk.testing.job_rehearsal import JobRehearsal
 from progressor.sdk.testing.rehearsal import DueTimer, Rehearsal, TakenStep
+from progressor.sdk.testing.snapshots import upgraded_states
 
-__all__ = ("DueTimer", "JobRehearsal", "Rehearsal", "TakenStep")
+__all__ = ("DueTimer", "JobRehearsal", "Rehearsal", "TakenStep", "upgraded_states")

@@ -10,14 +10,12 @@ import datetime as dt
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
-import grpc
 from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.domain.processes import task as domain
-from progressor.domain.processes.intent import Failed, Rejected
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessKey, process_key
@@ -36,7 +34,8 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.testing.answers import in_range, refusal_of
+from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import (
@@ -57,9 +56,6 @@ STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 TIMERS_MAX = 10_000
 """Timers that one call of `Rehearsal.advance` runs."""
 
-
-_CODES = {status_number(it): it for it in grpc.StatusCode}
-_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN")
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 """Called after each change of a process, with the nodes that its step starts; None: none."""
@@ -168,8 +164,8 @@ class Rehearsal(Generic[State]):
             observer: Called after each settled step with the nodes that the step starts, and with
                 None after the process was removed, or resumed without a step.
         """
-        self._process_id = process_id
-        self._codec, self._state_type = processor.codec, processor.state_type
+        processor.check_upgrades()
+        self._process_id, self._codec = process_id, processor.codec
         self._namespace = processor.name if config is None else config.name
         config = config or NamespaceConfig(name=processor.name, processor_targets=())
         self._processor, self._config, self._observer = processor, config, observer
@@ -197,6 +193,47 @@ class Rehearsal(Generic[State]):
         self._removed_by_request = False
         self._steps: list[TakenStep] = []
 
+    @classmethod
+    def from_snapshot(
+        cls,
+        processor: Processor[State],
+        snapshot: Stored,
+        *,
+        config: NamespaceConfig | None = None,
+        starts_at: dt.datetime | None = None,
+    ) -> Self:
+        """Return a rehearsal of a stored process, to try new code on a process from production.
+
+        It has the state, the events and the timer of the snapshot, but no tasks: the timer has no
+        args, and a process in error can be repaired, not retried.
+
+        Args:
+            processor: Its handlers run the steps.
+            snapshot: What `Client.get` returned, or what ``progressor get --json`` printed.
+            config: As for a new process.
+            starts_at: The start of the clock; None: the latest change that the snapshot shows.
+
+        Raises:
+            ValueError: The document is not one of ``progressor get``; the message names the field.
+        """
+        stored = stored_process(snapshot, processor.codec)
+        process = stored.process
+        rehearsal = cls(
+            processor,
+            process.process_id,
+            config=config,
+            starts_at=stored.changed_at if starts_at is None else starts_at,
+        )
+        process.namespace = rehearsal._namespace
+        rehearsal._process, rehearsal._result = process, process.result
+        rehearsal._history = stored.history
+        rehearsal._task_ids = itertools.count(stored.last_task_id + 1)
+        timer = stored.timer
+        if timer is not None:
+            message = types_pb2.SetTimer(remove=timer.type is TaskType.REMOVE)
+            rehearsal._timer = Timer(message=message, due_at=timer.due_at, task_id=timer.task_id)
+        return rehearsal
+
     @property
     def process_id(self) -> str:
         """The id of the process."""
@@ -219,10 +256,11 @@ class Rehearsal(Generic[State]):
 
     @property
     def state(self) -> State | None:
-        """The state of the process, of the processor's state type; None: it has none."""
-        data = b"" if self._process is None else self._process.aux_state
-        state: State | None = self._codec.decode(data, self._state_type)
-        return state
+        """The state of the process, as a step would read it; None: it has none."""
+        process = self._process
+        if process is None:
+            return None
+        return self._processor.decode_state(process.aux_state, process.state_version)
 
     @property
     def metadata(self) -> dict[str, Payload]:
@@ -369,6 +407,7 @@ class Rehearsal(Generic[State]):
 
         Raises:
             NothingToRetryError: No task broke the process.
+            ValueError: It is from a snapshot, which does not have the task that broke it.
             ProcessIsRunningError, ProcessFinishedError: The process is not in error.
         """
         self._expect_broken()
@@ -376,6 +415,9 @@ class Rehearsal(Generic[State]):
             await self.simple_repair()
             return
         if self._breaking_task is None:
+            if self._expect_process().corrupted_by:
+                message = "a snapshot does not have the task that broke the process: repair it"
+                raise ValueError(message)
             raise errors.NothingToRetryError(self._process_id)
         again = dataclasses.replace(
             self._breaking_task, attempt=1, broken_by=None, error=None, first_started_at=self._now
@@ -642,7 +684,7 @@ class Rehearsal(Generic[State]):
     def _request(self, task: Task, process: types_pb2.Process) -> pb.ProcessRequest:
         request = pb.ProcessRequest(
             process=process,
-            history=_in_range(self._history, task.history_range, self._config.history_last),
+            history=in_range(self._history, task.history_range, self._config.history_last),
             task=pb.ProcessorTask(
                 task_id=task.task_id,
                 type=TASK_TYPE_TO_WIRE[task.task_type],
@@ -675,6 +717,7 @@ class Rehearsal(Generic[State]):
             self._history.append(recorded)
         if response.HasField("aux_state"):
             process.aux_state = response.aux_state
+            process.state_version = response.state_version
         if response.HasField("metadata"):
             process.metadata.CopyFrom(response.metadata)
         self._recover()
@@ -737,53 +780,3 @@ class Rehearsal(Generic[State]):
         )
         self._steps.append(taken)
         await self._observed(started)
-
-
-def refusal_of(
-    response: pb.ProcessResponse, task_type: domain.TaskType
-) -> Failed | Rejected | None:
-    """Return how a step failed or was rejected, by its answer; None: it succeeded."""
-    match response.WhichOneof("action"):
-        case "reject" if task_type in {domain.TaskType.TIMEOUT, domain.TaskType.JOIN}:
-            return Failed(
-                code=status_number(grpc.StatusCode.INTERNAL),
-                reason="INVALID_ANSWER",
-                message=f"reject: a {task_type} has no caller to refuse",
-                retryable=False,
-            )
-        case "reject":
-            reject = response.reject
-            return Rejected(
-                code=reject.code,
-                reason=reject.reason,
-                message=reject.message,
-                metadata=dict(reject.metadata),
-            )
-        case "failure":
-            failure = response.failure
-            code = _CODES[failure.code or status_number(grpc.StatusCode.UNKNOWN)]
-            return Failed(
-                code=status_number(code),
-                reason=failure.reason or code.name,
-                message=failure.message,
-                retryable=code.name in _RETRYABLE,
-                retry_after=duration_from_wire(failure.retry_after),
-            )
-        case _:
-            return None
-
-
-def _in_range(
-    history: Sequence[types_pb2.Event],
-    requested: types_pb2.HistoryRange | None,
-    last: int | None,
-) -> Sequence[types_pb2.Event]:
-    """Return the part of a history that was requested, or else the namespace's default."""
-    if requested is None:
-        return history if last is None else history[len(history) - min(last, len(history)) :]
-    after = requested.after
-    if requested.direction == types_pb2.DIRECTION_BACKWARD:
-        found = [it for it in reversed(history) if not after or it.event_id < after]
-    else:
-        found = [it for it in history if it.event_id > after]
-    return found[: requested.limit] if requested.HasField("limit") else found

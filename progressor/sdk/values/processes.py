@@ -171,6 +171,7 @@ class Process(Generic[Decoded]):
 
     In a list, ``state`` and ``result`` are None, and ``first_wait`` is the wait of its first
     unfinished task; None: it has none. Outside of a list, ``first_wait`` is None.
+    ``state_version`` is the version of ``state`` as the processor set it; 0: none.
     """
 
     namespace: str
@@ -186,6 +187,7 @@ class Process(Generic[Decoded]):
     last_event_id: int
     result: Payload
     first_wait: Wait | None = None
+    state_version: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -360,6 +360,7 @@ def _import_arguments(process: Import) -> dict[str, Any]:
         "detail": process.detail,
         "corrupted_by_type": process.corrupted_by_type and str(process.corrupted_by_type),
         "aux_state": process.aux_state,
+        "state_version": process.state_version,
         "metadata": None if process.metadata is None else Jsonb(process.metadata),
         "created_at": process.created_at,
         "status_changed_at": process.status_changed_at,

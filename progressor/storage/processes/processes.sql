@@ -7,7 +7,7 @@ SELECT p.*
 FROM progressor.namespaces n
 CROSS JOIN LATERAL (
     SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea AS aux_state, metadata,
-        corrupted_by, created_at, status_changed_at, last_event_id, init_task_id
+        corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, state_version
     FROM progressor.processes
     WHERE namespace = n.name COLLATE "C"
         AND (NOT %(failed)s::boolean OR detail IS NOT NULL)

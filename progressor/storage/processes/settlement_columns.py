@@ -82,6 +82,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
             retry_after=[r and r.delay.total_seconds() for r in retries],
             attempt_count=[r and r.attempt_count for r in retries],
             cancels=[(isinstance(s, Break) and s.cancels) or None for s in settlements],
+            state_version=[intent.state_version or None for intent in intents],
         ),
         **_error_columns(settlements),
         **_timer_columns(batch, intents),

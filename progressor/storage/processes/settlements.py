@@ -373,10 +373,12 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: _Row) ->
     status = _STATUSES[row.process_status]
     detail, corrupted_by = process.detail, process.corrupted_by
     aux_state, metadata = process.aux_state, process.metadata
+    state_version = process.state_version
     match settlement:
         case Finish(intent):
             detail = corrupted_by = None
-            aux_state = aux_state if intent.aux_state is None else intent.aux_state
+            if intent.aux_state is not None:
+                aux_state, state_version = intent.aux_state, intent.state_version
             metadata = metadata if intent.metadata is None else intent.metadata
         case Break(error):
             detail, corrupted_by = error.message, task_id
@@ -402,6 +404,7 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: _Row) ->
         init_task_id=process.init_task_id,
         result=process.result,
         part=_part_after(process.part, settlement),
+        state_version=state_version,
     )
 
 

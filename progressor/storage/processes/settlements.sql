@@ -7,7 +7,7 @@ SELECT
     coalesce(t.finished_at, t.started_at) AS settled_at,
     p.slot, p.namespace, p.process_id, p.status AS process_status, p.previous_status, p.detail,
     p.aux_state, p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
-    p.init_task_id,
+    p.init_task_id, p.state_version,
     n.task_id AS next_task_id, n.task_type AS next_task_type, n.attempt_count AS next_attempt,
     n.token AS next_token, n.args AS next_args, n.caller_context AS next_caller_context,
     n.trace_context AS next_trace_context, n.history_after AS next_history_after,

@@ -53,6 +53,7 @@ class TestPut:
             status=ProcessStatus.RUNNING,
             previous_status=ProcessStatus.ERROR,
             aux_state=b"\0s",
+            state_version=2,
             metadata={"m": {"ü": 1}},
             created_at=long_ago,
             status_changed_at=long_ago + HOUR,
@@ -70,6 +71,7 @@ class TestPut:
         process = view.process
         assert (process.status, process.previous_status) == (put.status, put.previous_status)
         assert (process.aux_state, process.metadata) == (b"\0s", {"m": {"ü": 1}})
+        assert process.state_version == 2
         assert (process.created_at, process.status_changed_at) == (long_ago, long_ago + HOUR)
         page = await store.processes.history(
             put.key, HistoryRange(), last_event_id=2, bytes_max=9999

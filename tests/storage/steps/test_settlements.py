@@ -1,5 +1,6 @@
 """Settlement: what each outcome, and a retry, does to task, process, timer and queue."""
 
+import asyncio
 import datetime as dt
 from collections.abc import Sequence
 from typing import Any
@@ -66,7 +67,9 @@ class TestASuccess:
             NewEvent(payload=b"\0one", format_version=7, metadata={"a": "ü"}),
             NewEvent(payload=b""),
         )
-        intent = Intent(events=events, aux_state=b"\xff", metadata={"m": 1}, response=b"r")
+        intent = Intent(
+            events=events, aux_state=b"\xff", metadata={"m": 1}, response=b"r", state_version=3
+        )
 
         written = await store.settled(init, Succeeded(intent))
 
@@ -77,6 +80,7 @@ class TestASuccess:
         assert (process.aux_state, process.metadata, process.last_event_id) == (
             b"\xff", {"m": 1}, 2,
         )  # fmt: skip
+        assert process.state_version == 3
         [traced] = await store.processes.trace(key, after=0, limit=9)
         assert [(e.event_id, e.payload, e.format_version, e.metadata) for e in traced.events] == [
             (1, b"\0one", 7, {"a": "ü"}), (2, b"", 0, None),
@@ -91,6 +95,25 @@ class TestASuccess:
 
         process = (await store.processes.get(key)).process
         assert (process.aux_state, process.metadata) == (b"s", {"m": 1})
+
+    @pytest.mark.parametrize(
+        ("state", "version", "expected"), [(None, 0, 2), (b"t", 3, 3), (b"t", 0, 0), (b"", 0, 0)]
+    )
+    async def test_replaces_the_version_of_the_state_with_the_state(
+        self, store: Store, state: bytes | None, version: int, expected: int
+    ) -> None:
+        key = await store.ready(success(aux_state=b"s", state_version=2))
+        call = await store.run_task(a_request(key))
+        other = await store.run_task(a_request(await store.ready(success())))
+        assert call.process.state_version == 2
+
+        written, _ = await asyncio.gather(
+            store.settled(call, success(aux_state=state, state_version=version)),
+            store.settled(other, success(aux_state=b"o")),
+        )
+
+        process = (await store.processes.get(key)).process
+        assert (process.state_version, written.process) == (expected, process)
 
     async def test_overwrites_with_what_is_empty(self, store: Store) -> None:
         key = await store.ready(success(aux_state=b"s", metadata={"m": 1}))

@@ -19,7 +19,8 @@ from tests.support.storage.store import Store, create_namespace, running_stores
 T = TypeVar("T")
 
 _PROCESSES: LiteralString = """
-    SELECT process_id, status::text, detail, corrupted_by, last_event_id, aux_state
+    SELECT process_id, status::text, detail, corrupted_by, last_event_id, aux_state,
+        state_version
     FROM progressor.processes
     ORDER BY process_id COLLATE "C" """
 _TASKS: LiteralString = """

@@ -60,6 +60,7 @@ class ModelProcess:
     broken_by: ModelTask | None = None
     event_count: int = 0
     aux_state: bytes = b""
+    state_version: int = 0
     running: ModelTask | None = None
     line: list[ModelTask] = dataclasses.field(default_factory=list)
     timer: ModelTask | None = None
@@ -224,6 +225,7 @@ class Model:
                 process.broken_by and process.broken_by.task_id,
                 process.event_count,
                 process.aux_state,
+                process.state_version,
             )
             for process_id, process in sorted(self.processes.items())
         ]
@@ -258,7 +260,8 @@ class Model:
         task.end(TaskStatus.FINISHED)
         task.response = intent.response
         process.event_count += len(intent.events)
-        process.aux_state = process.aux_state if intent.aux_state is None else intent.aux_state
+        if intent.aux_state is not None:
+            process.aux_state, process.state_version = intent.aux_state, intent.state_version
         if isinstance(intent.action, Complete):
             self._cancel(process, "PROCESS_FINISHED")
             process.status, process.detail, process.broken_by = ProcessStatus.FINISHED, None, None

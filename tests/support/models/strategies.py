@@ -37,6 +37,8 @@ SUCCESSES = st.builds(
     events=st.integers(0, 2),
     response=st.sampled_from([b"", b"r"]),
     aux_state=st.sampled_from([None, b"", b"s"]),
+    # Without an aux_state it is ignored.
+    state_version=st.sampled_from([0, 0, 2]),
 )
 REFUSED = Rejected(code=3, message="no", reason="BAD")
 LONGEST_BACKOFF = dt.timedelta(seconds=20)

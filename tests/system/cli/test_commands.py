@@ -2,6 +2,7 @@
 
 import base64
 import datetime as dt
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
     engine: ScriptedEngine, cli: Cli
 ) -> None:
     engine.answers["Get"] = process_service_pb2.GetResponse(
-        process=_process(aux_state=b'{"paid":false}'),
+        process=_process(aux_state=b'{"paid":false}', state_version=2),
         history=[types_pb2.Event(event_id=1, occurred_at=_at(1), payload=b'"placed"', task_id=1)],
         timer=types_pb2.Timer(
             task_id=2,
@@ -150,7 +151,10 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
 
     assert "Task 2 (timeout) is a timer." in people
     assert '"placed"' in people
-    assert document["process"]["state"] == {"paid": False}
+    assert re.search(r"state version +2 *\n", people)
+    assert (document["process"]["state"], document["process"]["state_version"]) == (
+        {"paid": False}, 2,
+    )  # fmt: skip
     assert document["process"]["created_at"] == "2026-01-31T12:00:00+00:00"
     assert document["waits"][0]["cause"] == "timer"
     asked = engine.requests[0].history_range
@@ -304,13 +308,13 @@ def test_list_without_a_namespace_is_of_all_and_names_each(
 def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -> None:
     ended = cli(
         *("put", "order-1", "--state", '{"a":1}', "--event", "1", "--event", "2"),
-        *("--timer-after", "60"),
+        *("--timer-after", "60", "--state-version", "2"),
     )
 
     assert ended.code == 0
     (request,) = engine.requests
     assert request.status == types_pb2.PROCESS_STATUS_RUNNING
-    assert request.aux_state == b'{"a":1}'
+    assert (request.aux_state, request.state_version) == (b'{"a":1}', 2)
     assert [event.payload for event in request.history] == [b"1", b"2"]
     assert request.timer.after.seconds == 60
 

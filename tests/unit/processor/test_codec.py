@@ -48,6 +48,7 @@ PROCESS = Process(
     last_event_id=2,
     init_task_id=40,
     result=None,
+    state_version=4,
 )
 TASK = RunningTask(
     process=PROCESS,
@@ -77,7 +78,7 @@ REQUEST = """
 process {
   namespace: "orders" process_id: "order-1" aux_state: "state" detail: "went wrong"
   status: PROCESS_STATUS_ERROR previous_status: PROCESS_STATUS_RUNNING
-  corrupted_by: 41 last_event_id: 2
+  corrupted_by: 41 last_event_id: 2 state_version: 4
   metadata {
     fields { key: "customer" value { string_value: "c-7" } }
     fields { key: "total" value { number_value: 12.5 } }
@@ -231,6 +232,7 @@ VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]
         answer_of(
             events=[event_of(payload=LARGEST)],
             aux_state=LARGEST,
+            state_version=3,
             response=LARGEST,
             complete={"result": LARGEST},
         ),
@@ -238,6 +240,7 @@ VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]
             Intent(
                 events=(NewEvent(payload=LARGEST),),
                 aux_state=LARGEST,
+                state_version=3,
                 response=LARGEST,
                 action=Complete(LARGEST),
             )
@@ -311,6 +314,8 @@ UNREADABLE, UNNAMED = types_pb2.Order(key="k", version="x"), types_pb2.GateUse(g
 INVALID: list[tuple[processor_service_pb2.ProcessResponse, str]] = [
     (answer_of(response=TOO_LARGE), "response: must be at most 100 bytes, got 101"),
     (answer_of(aux_state=TOO_LARGE), "aux_state: must be at most 100 bytes, got 101"),
+    (answer_of(aux_state=b"", state_version=-1), "state_version: must not be negative, got -1"),
+    (answer_of(state_version=2), "state_version: must not be set without aux_state, got 2"),
     (answer_of(complete={"result": TOO_LARGE}),
      "complete.result: must be at most 100 bytes, got 101"),
     (set_timer(args=TOO_LARGE), "set_timer.args: must be at most 100 bytes, got 101"),

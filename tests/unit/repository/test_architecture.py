@@ -26,6 +26,8 @@ BROAD_CATCHERS = {
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
     "sdk/processor/blocking.py": "hands every error to the coroutine that it times",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",
+    "sdk/processor/versions.py": "says in which upgrade the user's code raised an error",
+    "sdk/testing/snapshots.py": "names each state on which the user's code raises an error",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",
     "storage/commit/group_read.py": "what is raised for a batch that is read costs one item",
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",

@@ -33,6 +33,7 @@ CHECKSUMS = {
     "0018_pre_schedule_runs.sql": "f1db5ce8e8fd43bc",
     "0019_pre_words.sql": "af2b37543f45d093",
     "0020_pre_held_tasks.sql": "8f0675ae1b3abfd8",
+    "0021_pre_state_versions.sql": "56a0fb6e368fe211",
 }
 
 

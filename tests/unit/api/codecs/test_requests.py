@@ -193,6 +193,7 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"status": 3, "result": b"x"}, "result"),
     ({"previous_status": 77}, "previous_status"),
     ({"aux_state": b"x" * 1001}, "aux_state"),
+    ({"state_version": -1}, "state_version"),
     ({"status": 3, "detail": "a\0"}, "detail"),
     ({"status": 3, "detail": "a" * 1001}, "detail"),
     ({"status": 4, "result": b"x" * 1001}, "result"),

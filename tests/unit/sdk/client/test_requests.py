@@ -179,7 +179,7 @@ IMPORT: dict[str, Any] = {
     "status": sdk.ProcessStatus.RUNNING, "state": {"a": 1}, "metadata": {"m": 1},
     "history": [sdk.NewEvent(payload="x", format_version=2, metadata={"e": 1}, occurred_at=NOON)],
     "timer": sdk.NewTimer(at=NOON, remove=True), "previous_status": sdk.ProcessStatus.ERROR,
-    "corrupted_by_type": sdk.TaskType.TIMEOUT, "created_at": NOON,
+    "corrupted_by_type": sdk.TaskType.TIMEOUT, "created_at": NOON, "state_version": 2,
 }  # fmt: skip
 IMPORT_WIRE: dict[str, Any] = {
     "process_id": "p", "status": types.PROCESS_STATUS_RUNNING, "aux_state": b'{"a":1}',
@@ -187,7 +187,7 @@ IMPORT_WIRE: dict[str, Any] = {
     "history": [types.NewEvent(payload=b'"x"', format_version=2, metadata={"e": 1},
                                occurred_at=NOON)],
     "timer": types.SetTimer(at=NOON, remove=True), "previous_status": types.PROCESS_STATUS_ERROR,
-    "corrupted_by_type": types.TASK_TYPE_TIMEOUT,
+    "corrupted_by_type": types.TASK_TYPE_TIMEOUT, "state_version": 2,
 }  # fmt: skip
 
 # fmt: off

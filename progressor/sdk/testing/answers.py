@@ -1,0 +1,65 @@
+"""Reads what a processor answers, and selects the history that goes with a task."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from progressor.domain.processes import task as domain
+from progressor.domain.processes.intent import Failed, Rejected
+from progressor.sdk.codec.wire import duration_from_wire
+from progressor.sdk.processor.verdicts import status_number
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2
+
+_CODES = {status_number(it): it for it in grpc.StatusCode}
+_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN")
+
+
+def refusal_of(
+    response: pb.ProcessResponse, task_type: domain.TaskType
+) -> Failed | Rejected | None:
+    """Return how a step failed or was rejected, by its answer; None: it succeeded."""
+    match response.WhichOneof("action"):
+        case "reject" if task_type in {domain.TaskType.TIMEOUT, domain.TaskType.JOIN}:
+            return Failed(
+                code=status_number(grpc.StatusCode.INTERNAL),
+                reason="INVALID_ANSWER",
+                message=f"reject: a {task_type} has no caller to refuse",
+                retryable=False,
+            )
+        case "reject":
+            reject = response.reject
+            return Rejected(
+                code=reject.code,
+                reason=reject.reason,
+                message=reject.message,
+                metadata=dict(reject.metadata),
+            )
+        case "failure":
+            failure = response.failure
+            code = _CODES[failure.code or status_number(grpc.StatusCode.UNKNOWN)]
+            return Failed(
+                code=status_number(code),
+                reason=failure.reason or code.name,
+                message=failure.message,
+                retryable=code.name in _RETRYABLE,
+                retry_after=duration_from_wire(failure.retry_after),
+            )
+        case _:
+            return None
+
+
+def in_range(
+    history: Sequence[types_pb2.Event],
+    requested: types_pb2.HistoryRange | None,
+    last: int | None,
+) -> Sequence[types_pb2.Event]:
+    """Return the part of a history that was requested, or else the namespace's default."""
+    if requested is None:
+        return history if last is None else history[len(history) - min(last, len(history)) :]
+    after = requested.after
+    if requested.direction == types_pb2.DIRECTION_BACKWARD:
+        found = [it for it in reversed(history) if not after or it.event_id < after]
+    else:
+        found = [it for it in history if it.event_id > after]
+    return found[: requested.limit] if requested.HasField("limit") else found
