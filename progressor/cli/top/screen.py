@@ -7,7 +7,7 @@ narrow screen the least important columns are left out. Output to a pipe is not 
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -38,6 +38,9 @@ _UNITS = ((10, 1, ".1f", "s"), (600, 1, ".0f", "s"), (36_000, 60, ".0f", "min"))
 _COUNTS = {"timers": "timer_count", "retries": "retry_count", "behind": "behind_count"}
 """Counts of waiting tasks other than due ones, by the heading of the column."""
 
+_BROKEN = {"process failed": "process_failed_count"}
+"""Counts of tasks that are held until their process comes back, shown if there are any."""
+
 _CONSTRAINED = {
     "run at": "run_at_count", "order": "order_count", "gate": "gate_count",
     "available": "available_count",
@@ -46,7 +49,7 @@ _CONSTRAINED = {
 
 _LEAST = (
     "run at", "behind", "timers", "mean ms", "order", "retries", "available", "gate", "failed/s",
-    "unreachable", "version", "id", "callers", "steps",
+    "process failed", "unreachable", "version", "id", "callers", "steps",
 )  # fmt: skip
 """Columns in the order in which they are left out on a narrow screen."""
 
@@ -132,8 +135,12 @@ def _rows(listings: Sequence[_Listing], room: int | None) -> list[int]:
 
 
 def _listings(overview: Overview) -> tuple[_Listing, ...]:
-    has_constraints = _has_constraints(overview.totals.queue)
-    counts = {**_COUNTS, **(_CONSTRAINED if has_constraints else {})}
+    queue = overview.totals.queue
+    counts = {
+        **_COUNTS,
+        **(_BROKEN if queue is not None and queue.process_failed_count else {}),
+        **(_CONSTRAINED if _has_constraints(queue) else {}),
+    }
     waiting: dict[str, Column[NamespaceLine]] = {
         head: functools.partial(_waiting_in, name=name, exact_below=overview.exact_below)
         for head, name in ({"due": "due_count"} | counts).items()
@@ -213,12 +220,11 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
         words = f"  {overview.uncounted_namespace_count:,} more namespaces were not counted"
         found.append(words, style="yellow")
     yield found
+    if queue.process_failed_count:
+        held = total("process_failed_count") + _oldest(queue.process_failed_age)
+        yield _facts({"process failed": held})
     if _has_constraints(queue):
-        counted = {head: total(name) for head, name in _CONSTRAINED.items()}
-        counted["gate"] += _oldest(queue.gate_age)
-        if queue.full_gate_count:
-            counted["gate"] += f", at {total('full_gate_count')} full"
-        yield _facts(counted | {"held": total("held_count")})
+        yield _constrained(queue, total)
     if queue.job_count:
         nodes = {
             state: getattr(queue, f"{state}_node_count")
@@ -232,6 +238,14 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
         if queue.late_schedule_count:
             found.append(f"   late {total('late_schedule_count')}", style="bold red")
         yield found
+
+
+def _constrained(queue: NamespaceQueue, total: Callable[[str], str]) -> Text:
+    counted = {head: total(name) for head, name in _CONSTRAINED.items()}
+    counted["gate"] += _oldest(queue.gate_age)
+    if queue.full_gate_count:
+        counted["gate"] += f", at {total('full_gate_count')} full"
+    return _facts(counted | {"held": total("held_count")})
 
 
 def age_text(age: dt.timedelta) -> str:

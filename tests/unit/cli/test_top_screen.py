@@ -117,6 +117,18 @@ def test_what_has_constraints_is_told_beside_where_there_is_any() -> None:
     ]  # fmt: skip
 
 
+def test_tasks_of_processes_in_error_are_shown_if_there_are_any() -> None:
+    queue = a_queue(
+        "orders", due=1, oldest=3.25, process_failed_count=500, process_failed_age=seconds(180)
+    )
+
+    lines = [re.split(r"\s{2,}", line) for line in shown(one(queue=queue))]
+
+    assert lines[3] == ["process failed 500, the oldest for 180 s"]
+    assert lines[5][8:] == ["behind", "process failed", "mean ms", "unreachable"]
+    assert lines[6][8:] == ["0", "500", "250.0"]
+
+
 def test_jobs_that_fail_and_schedules_that_are_late_are_told() -> None:
     queue = a_queue(
         "orders", job_count=10_000, ready_node_count=2, failed_node_count=4,
