@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from cyclopts.types import Int64
+from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -390,7 +390,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     ] = None,
     result: Annotated[str | None, option("The result that it finished with, JSON.")] = None,
     idempotency_key: Annotated[str, option("Makes the request safe to repeat.")] = "",
-    state_version: Annotated[int, option("The version of its state; 0: none.")] = 0,
+    state_version: Annotated[Int32, option("The version of its state; 0: none.")] = 0,
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Import a process in a given state, without its processor."""
