@@ -1,7 +1,7 @@
--- Describes what waits first on processes that are no longer in error, whose held tasks were released. Tasks with
--- constraints are evaluated again.
--- Locks: none of its own; the caller has locked the processes. Of those that are gated, as settle_gates.
--- Returns: what settle_gates returns; null: nothing.
+-- Returns the first due tasks of processes that have recovered from an error, after their held tasks were released,
+-- and evaluates the constraints of their gated tasks again.
+-- Locks: none of its own; the caller has locked the processes. For gated processes: as settle_gates.
+-- Returns: the effects, as settle_gates returns them; null: none.
 CREATE FUNCTION describe_recovered(LIKE own_arguments, p_key process_key[])
 RETURNS jsonb
 BY KEY

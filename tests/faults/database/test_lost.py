@@ -162,7 +162,7 @@ losses = pytest.mark.parametrize(
 
 
 @losses
-async def test_a_caller_elsewhere_is_answered_although_nobody_told_its_replica(
+async def test_a_caller_on_another_replica_is_answered_without_a_notification(
     env: FaultEnv, second_replica: Replica, fault: str
 ) -> None:
     process_id = env.fresh()

@@ -282,7 +282,7 @@ def test_what_goes_wrong_is_found(orders: str, case: Case) -> None:
         assert re.match(pattern, offender), offender
 
 
-def test_a_schema_before_clocks_were_told_is_coped_with(orders: str) -> None:
+def test_a_schema_without_the_clocks_of_replicas_is_not_checked_for_them(orders: str) -> None:
     execute(
         orders,
         replica(),

@@ -104,17 +104,17 @@ async def broken_as(store: Store, kind: str) -> RunningTask:
     return claimed.task
 
 
-async def run_all_told(store: Store, following: RunningTask | None) -> list[int]:
-    """Carry out what follows and all that is due, of which a replica was told; return the ids."""
+async def run_all_reported(store: Store, following: RunningTask | None) -> list[int]:
+    """Run the following task and all due ones, each reported to a replica; return the ids."""
     ran: list[int] = []
     while True:
         if following is None:
-            told = {task_id for effects in store.reported for _, task_id in effects.due}
+            reported = {task_id for effects in store.reported for _, task_id in effects.due}
             claimed = await store.claim_due()
             if not claimed:
                 return ran
             following = claimed[0].task
-            assert following.task_id in told
+            assert following.task_id in reported
         ran.append(following.task_id)
         store.reported.clear()
         following = (await store.settled(following)).next
@@ -126,7 +126,7 @@ NOTIFIES: tuple[dict[str, Any], ...] = ({}, {"constraints": on("g")}, {"constrai
 @pytest.mark.parametrize("retries", [True, False], ids=["retry", "simple repair"])
 @pytest.mark.parametrize("again", [success(), BROKEN, REFUSED], ids=["runs", "breaks", "refused"])
 @pytest.mark.parametrize("kind", ["init", "call", "timer", "gated call", "gated timer"])
-async def test_all_that_is_held_runs_in_order_and_is_told(
+async def test_held_tasks_run_in_order_and_are_reported_as_due(
     store: Store, observer: psycopg.Connection[Any], kind: str, again: Outcome, retries: bool
 ) -> None:
     if kind == "init" and again is REFUSED:
@@ -156,7 +156,7 @@ async def test_all_that_is_held_runs_in_order_and_is_told(
             store.reported.clear()
             following = (await store.settled(claimed.task)).next
 
-    assert await run_all_told(store, following) == held
+    assert await run_all_reported(store, following) == held
     view = await store.processes.get(key)
     assert view.process.status is ProcessStatus.RUNNING
     assert (view.timer is not None) == kind.endswith("call")
@@ -165,7 +165,7 @@ async def test_all_that_is_held_runs_in_order_and_is_told(
 
 @pytest.mark.parametrize("kind", ["init", "call", "timer", "gated call", "gated timer"])
 @pytest.mark.parametrize("action", [Complete(b""), RemoveProcess()], ids=["complete", "remove"])
-async def test_a_retry_that_ends_the_process_leaves_nothing_over(
+async def test_a_retry_that_ends_the_process_leaves_no_held_task(
     store: Store, observer: psycopg.Connection[Any], kind: str, action: Complete | RemoveProcess
 ) -> None:
     task = await broken_as(store, kind)
@@ -207,13 +207,13 @@ async def test_what_is_held_stays_so_if_the_namespace_begins_to_cancel(
     [claimed] = await store.claim_due()
     store.reported.clear()
     following = (await store.settled(claimed.task)).next
-    assert await run_all_told(store, following) == held
+    assert await run_all_reported(store, following) == held
 
 
 @pytest.mark.parametrize(
     ("held", "elsewhere"),
     [(1, None), (1, 3), (2, 1)],
-    ids=["held there", "in a circle with another process", "not looked at by the order"],
+    ids=["held there", "in a cycle with another process", "not looked at by the order"],
 )
 async def test_a_task_run_again_does_not_wait_for_smaller_versions(
     store: Store, observer: psycopg.Connection[Any], held: int, elsewhere: int | None
@@ -232,7 +232,7 @@ async def test_a_task_run_again_does_not_wait_for_smaller_versions(
     [again] = await store.claim(key, recovered.due.task_id)
     following = (await store.settled(again.task)).next
     assert broken_invariants(observer, now=store.clock.now()) == {}
-    assert set(await run_all_told(store, following)) == {it.task_id for it in behind}
+    assert set(await run_all_reported(store, following)) == {it.task_id for it in behind}
 
 
 def _notify(key: ProcessKey, version: int) -> Request:

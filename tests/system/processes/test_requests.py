@@ -90,7 +90,7 @@ async def test_a_repair_brings_a_broken_process_back(env: Env) -> None:
     assert env.asked_for("p")[-1].task.args == b"please"
 
 
-async def test_a_simple_repair_after_a_broken_call_asks_nobody(env: Env) -> None:
+async def test_a_simple_repair_after_a_broken_call_does_not_call_the_processor(env: Env) -> None:
     await env.broken("p")
     asked = len(env.asked_for("p"))
 
@@ -173,7 +173,7 @@ class TestDeadline:
         assert answer.response == b"1"
 
 
-async def test_a_caller_who_goes_away_takes_nothing_back_from_a_running_step(env: Env) -> None:
+async def test_a_running_step_completes_after_its_caller_has_disconnected(env: Env) -> None:
     await env.running("p", hang := Hang())
     caller = asyncio.ensure_future(env.client.call("p", b"1", idempotency_key="k"))
     await env.asked("p", 2)
@@ -186,7 +186,7 @@ async def test_a_caller_who_goes_away_takes_nothing_back_from_a_running_step(env
     assert answer.response == b"1"
 
 
-async def test_await_task_of_a_task_in_line_waits_for_its_turn(env: Env) -> None:
+async def test_await_task_waits_for_a_queued_task(env: Env) -> None:
     hang, _ = await env.busy("p")
     accepted = await env.client.call("p", b"2", accept_only=True)
     async with asyncio.TaskGroup() as group:

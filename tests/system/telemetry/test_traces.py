@@ -295,7 +295,7 @@ async def test_a_step_says_what_its_task_waited_for_before(
     assert not any(".spent." in key for it in others for key in it.attributes)
 
 
-async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(
+async def test_without_a_tracing_caller_the_ratio_decides_once_for_the_whole_trace(
     own_database: str, receiver: Collector
 ) -> None:
     always = traced(receiver, "always", ratio=1.0)

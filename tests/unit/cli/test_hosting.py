@@ -50,7 +50,7 @@ class FakeEngine:
 @pytest.mark.parametrize(
     "numbers",
     [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGINT]],
-    ids=["SIGTERM", "SIGINT", "an echo, which is no second one"],
+    ids=["SIGTERM", "SIGINT", "SIGTERM and SIGINT at once"],
 )
 def test_a_signal_ends_the_work_and_drains(numbers: list[signal.Signals]) -> None:
     engine = FakeEngine()

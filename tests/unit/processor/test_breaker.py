@@ -47,9 +47,7 @@ def test_probes_come_one_at_a_time_with_a_pause_that_doubles_up_to_a_cap(
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
 
 
-def test_a_probe_that_comes_to_nothing_is_followed_by_another(
-    breaker: Breaker, clock: ManualClock
-) -> None:
+def test_a_failed_probe_is_followed_by_another(breaker: Breaker, clock: ManualClock) -> None:
     breaker.refuse(0.0, None)
     clock.advance(seconds(0.2))
     breaker.take(1)

@@ -157,7 +157,7 @@ TIMER_CHANGES: list[tuple[dict[str, Any], object]] = [
 @pytest.mark.parametrize(
     "action", [{}, {"remove": {}}, {"complete": {}}, {"start_nodes": {"nodes": [{"name": "a"}]}}]
 )
-def test_a_timer_stands_beside_every_action(
+def test_a_timer_can_be_combined_with_every_action(
     timer: dict[str, Any], change: object, action: dict[str, Any]
 ) -> None:
     answer = decode(answer_of(**timer, **action))

@@ -150,7 +150,7 @@ async def test_a_processor_that_says_when_is_asked_then(ways: Ways, reach: Reach
     assert [refuse(reach, task_id, 7) for task_id in (1, 2, 3)] == [7, 7, 7]
 
 
-async def test_a_connection_wakes_whoever_waits_and_the_ramp_ends_by_itself(
+async def test_a_connection_makes_room_at_once_and_the_ramp_ends_with_time(
     ways: Ways, clock: ManualClock, reach: Reach
 ) -> None:
     reach.missed(NAME, 1, is_bound=False)

@@ -128,13 +128,13 @@ def test_a_steady_run_gives_no_cause_for_complaint() -> None:
     assert verdict.stored_bytes_per_life == 2**20
 
 
-def test_a_rate_that_falls_after_five_minutes_is_told() -> None:
+def test_a_rate_that_falls_after_five_minutes_is_reported() -> None:
     verdict = judge(make_samples(*[50.0] * 5, *[45.0] * 5), memory_mb_per_hour_max=1.0)
 
     assert verdict.complaints == ["the rate fell to 0.90 of what it was"]
 
 
-def test_memory_that_grows_is_told() -> None:
+def test_memory_that_grows_is_reported() -> None:
     samples = make_samples(*[50.0] * 10, memory_mb_per_sample=0.5)
 
     verdict = judge(samples, memory_mb_per_hour_max=20.0)
@@ -143,7 +143,7 @@ def test_memory_that_grows_is_told() -> None:
     assert verdict.complaints == ["the engine grows by 30 MB an hour"]
 
 
-def test_a_life_cut_short_is_told() -> None:
+def test_a_life_cut_short_is_reported() -> None:
     verdict = judge(make_samples(50.0, 50.0, failed=2), memory_mb_per_hour_max=1.0)
 
     assert verdict.complaints == ["2 lives were cut short by an error"]

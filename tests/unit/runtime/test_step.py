@@ -120,7 +120,7 @@ async def test_a_task_that_follows_a_release_is_released_without_asking(harness:
     assert isinstance(harness.settlements.entries[1].settlement, Retry)
 
 
-async def test_a_settlement_in_line_outlives_its_worker(harness: Harness) -> None:
+async def test_a_queued_settlement_outlives_its_worker(harness: Harness) -> None:
     harness.settlements.held = []
     running = asyncio.ensure_future(harness.run_step())
     await settled()
@@ -184,7 +184,7 @@ async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step(harness: 
     ],
     ids=["found again later", "removed"],
 )
-async def test_a_settlement_after_which_nothing_is_remembered_hurts_nobody(
+async def test_a_step_ends_also_if_its_history_cannot_be_cached(
     harness: Harness, outcome: Succeeded, process: Process | None
 ) -> None:
     harness.processor.script.append(outcome)

@@ -64,7 +64,7 @@ async def test_a_lost_lease_is_retried_and_the_attempt_counts(
     )
 
 
-async def test_the_caller_of_a_zombie_that_is_given_up_is_told_and_its_node_ends(
+async def test_a_zombie_that_is_given_up_ends_its_node_and_notifies_its_caller(
     harness: Harness,
 ) -> None:
     harness.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)

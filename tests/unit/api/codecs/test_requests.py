@@ -477,18 +477,18 @@ def test_the_levels_of_the_sdk_are_those_of_the_wire() -> None:
     assert of_the_sdk == dict(replicas_pb.LogLevel.items())
 
 
-def test_a_level_lasts_until_it_is_changed_unless_told_otherwise() -> None:
+def test_a_log_level_does_not_expire_by_default() -> None:
     message = replicas_pb.SetLogLevelRequest(level=replicas_pb.LOG_LEVEL_DEBUG)
     assert replicas.log_change_from_wire(message).lasting == dt.timedelta()
 
 
-def test_a_deadline_that_has_passed_is_accepted_of_a_repetition() -> None:
+def test_a_repeated_request_may_have_a_past_deadline() -> None:
     repeated = submit(deadline=PAST, idempotency_key="key")
 
     assert repeated.action.deadline == PAST.ToDatetime(dt.UTC)
 
 
-def test_a_retry_needs_no_deadline_and_a_reason_has_its_bound() -> None:
+def test_a_retry_needs_no_deadline_and_a_reason_is_limited() -> None:
     key = process_key("orders", "job")
     assert retry() == jobs.Retrial(key=key, deadline=None, timeout=None)
     assert cancel_job("x" * 1024) == jobs.Cancellation(key=key, reason="x" * 1024)

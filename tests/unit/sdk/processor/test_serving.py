@@ -157,7 +157,7 @@ async def test_steps_of_a_frame_are_answered_each_as_soon_as_it_is_done() -> Non
     assert late[1].response == b'"a"'
 
 
-async def test_what_one_step_does_wrong_is_told_in_its_own_answer() -> None:
+async def test_a_fault_of_one_step_is_reported_in_its_own_answer() -> None:
     async with served() as (_, engine, _address):
         garbage = frames_pb2.RawStep(step_id=1, request=b"\xff\xfe")
         await engine.send(
@@ -243,7 +243,7 @@ async def test_a_step_that_is_given_up_in_the_frame_it_came_with_never_begins() 
         assert orders.begun == ["b"]
 
 
-async def test_over_the_bound_steps_wait_in_line_where_they_can_be_given_up() -> None:
+async def test_steps_over_the_limit_are_queued_and_can_be_cancelled() -> None:
     async with served(steps_max=2) as (orders, engine, _):
         await engine.send(*(step(number, f"p{number}", "hang") for number in range(1, 5)))
         await orders.until(orders.begun, "p1", "p2")
@@ -316,7 +316,7 @@ async def test_an_engine_that_goes_away_takes_the_handlers_with_it_and_frees_the
     assert "p3" not in orders.begun
 
 
-async def test_an_engine_that_says_no_more_gets_what_it_is_owed() -> None:
+async def test_pending_answers_are_sent_after_the_engine_has_closed_its_side() -> None:
     async with served() as (orders, engine, _):
         await engine.send(step(1, "a", "hang"))
         await engine.call.done_writing()

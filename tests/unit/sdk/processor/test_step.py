@@ -200,7 +200,7 @@ DECISIONS: dict[str, Callable[[Step[Any]], None]] = {
 @pytest.mark.parametrize("timer", TIMERS)
 @pytest.mark.parametrize("action", DECISIONS)
 @pytest.mark.parametrize("turned", [False, True])
-async def test_a_timer_stands_beside_every_action_in_either_order(
+async def test_a_timer_can_be_combined_with_every_action_in_either_order(
     timer: str, action: str, turned: bool
 ) -> None:
     def handler(step: Step[Any]) -> None:

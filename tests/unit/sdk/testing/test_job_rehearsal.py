@@ -172,7 +172,7 @@ async def test_a_retry_goes_on_after_a_deadline_with_another_one_or_none() -> No
         await job.retry()
 
 
-async def test_a_node_is_told_as_it_was_added() -> None:
+async def test_a_node_is_described_as_it_was_added() -> None:
     graph = Graph()
     policy = RetryPolicy(attempts_max=2)
     graph.node("build", {"ref": "main"}, retry_policy=policy)

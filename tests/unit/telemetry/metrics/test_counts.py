@@ -116,7 +116,7 @@ def rejected() -> errors.RejectedError:
     ],
     ids=lambda it: type(it).__name__ if isinstance(it, Exception) else None,
 )
-def test_an_end_is_counted_by_who_has_to_act(
+def test_the_end_of_a_request_is_counted_by_who_must_act(
     error: errors.ProgressorError,
     outcome: str,
     reason: str,
@@ -372,7 +372,7 @@ async def test_what_only_the_scan_finds_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
+async def test_an_empty_count_is_reported_for_all_namespaces() -> None:
     harness = Harness(make_namespace(), make_namespace("invoices"))
 
     await harness.due.scan()
@@ -473,7 +473,7 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
 
 
 @in_virtual_time
-async def test_all_namespaces_that_are_looked_at_are_told_of_with_every_cause() -> None:
+async def test_every_counted_namespace_is_reported_with_every_cause() -> None:
     metrics = Metrics()
     found = [
         dataclasses.replace(QUEUE, namespace=f"n{number}", gate_count=1)
@@ -526,7 +526,7 @@ def pools() -> Pools:
     return Pools(front=cast("Pool", front), worker=cast("Pool", worker), scan=cast("Pool", scan))
 
 
-def test_connections_are_used_or_idle_and_who_waits_is_told_by_pool() -> None:
+def test_connections_and_their_waiters_are_reported_by_pool() -> None:
     metrics = Metrics()
 
     pools().observed_by(metrics)

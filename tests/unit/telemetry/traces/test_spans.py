@@ -367,7 +367,9 @@ def chain(spans: Spans, count: int, *, apart: dt.timedelta = AGE_MAX / 100) -> N
         now += apart
 
 
-def test_a_chain_of_timers_is_told_in_traces_of_bounded_length_each_linked_to_the_last() -> None:
+def test_successive_timers_are_recorded_in_traces_of_bounded_length_each_linked_to_the_last() -> (
+    None
+):
     spans = Spans()
 
     chain(spans, 3 * STEPS_MAX + 2)
