@@ -1,4 +1,4 @@
--- Returns the first due tasks of processes that have recovered from an error, after their held tasks were released,
+-- Finds the first due tasks of processes that have recovered from an error, after their held tasks were released,
 -- and evaluates the constraints of their gated tasks again.
 -- Locks: none of its own; the caller has locked the processes. For gated processes: as settle_gates.
 -- Returns: the effects, as settle_gates returns them; null: none.
