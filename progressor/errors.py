@@ -270,16 +270,6 @@ class ProcessFinishedError(StateError):
         super().__init__(f"process {process_id!r} is finished")
 
 
-class TaskIsRunningError(StateError):
-    """The task runs already: it can be cancelled no more."""
-
-    reason = "TASK_IS_RUNNING"
-
-    def __init__(self, process_id: str, task_id: int) -> None:
-        self.process_id, self.task_id = process_id, task_id
-        super().__init__(f"task {task_id} of process {process_id!r} is running")
-
-
 class TaskHasEndedError(StateError):
     """The task has ended already."""
 
@@ -326,6 +316,19 @@ class ProcessRemovedError(StateError):
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
         super().__init__(f"process {process_id!r} was removed")
+
+
+class ProcessTerminatedError(StateError):
+    """The awaited process was terminated: it is finished without a result.
+
+    ``detail`` is the reason that was given.
+    """
+
+    reason = "PROCESS_TERMINATED"
+
+    def __init__(self, process_id: str, detail: str) -> None:
+        self.process_id, self.detail = process_id, detail
+        super().__init__(f"process {process_id!r} was terminated: {detail}")
 
 
 class TaskCancelledError(StateError):

@@ -303,6 +303,8 @@ CREATE TABLE progressor.processes (
     node integer,
     job_options json,
     state_version integer NOT NULL DEFAULT 0,
+    end_reason text,
+    awaited_by bigint[],
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),

@@ -102,7 +102,8 @@ _COMMANDS = {
         ("retry", "processes.processes:retry", "Run the task that broke a process again."),
         ("simple-repair", "processes.processes:simple_repair", "Repair it without its processor."),
         ("await", "processes.processes:await_task", "Wait for a task."),
-        ("cancel", "processes.processes:cancel", "Cancel a waiting task."),
+        ("cancel", "processes.processes:cancel", "Cancel a task."),
+        ("result", "processes.processes:result", "Wait for a process to complete."),
         ("get", "processes.processes:get", "Print a process."),
         ("why", "processes.processes:why", "Explain what a process waits for."),
         ("trace", "processes.processes:trace", "Print the tasks of a process as a timeline."),
@@ -112,6 +113,7 @@ _COMMANDS = {
             "Print the processes of one namespace or all.",
         ),
         ("put", "processes.processes:put", "Import a process."),
+        ("terminate", "processes.processes:terminate", "End a process, and keep its record."),
         ("remove", "processes.processes:remove", "Delete a process."),
     ),
 }

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import ProcessKey
-from progressor.domain.processes.reply import Receipt, Reply, response_of
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.reply import ProcessEnd, Receipt, Reply, response_of, result_of
 from progressor.domain.processes.task import TaskResult, TaskType
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.slots import Slots
@@ -121,6 +121,44 @@ class Requests:
                 deadline.cancel()
             self.replies.forget(task_id, waiting.result)
 
+    async def await_process(
+        self, key: ProcessKey, *, until_finished: bool, timeout: float | None
+    ) -> bytes:
+        """Return the result of a process once it has ended.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StateError: It did not complete; see `reply.result_of`. `until_finished`: a process in
+                error has not ended.
+            DeadlineExceededError: `timeout` seconds have passed.
+        """
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
+        namespace = await self.namespaces.lookup(key.namespace)
+        self._enter(namespace)
+        try:
+            end = await self.results.await_process(key, until_finished=until_finished)
+            if not end.ends_wait(until_finished=until_finished):
+                left = None if timeout is None else timeout - (loop.time() - begun_at)
+                end = await self._end_of(key, end, left, until_finished=until_finished)
+        finally:
+            self._callers[namespace.name] -= 1
+        return result_of(key, end)
+
+    async def _end_of(
+        self, key: ProcessKey, begun: ProcessEnd, timeout: float | None, *, until_finished: bool
+    ) -> ProcessEnd:
+        waiter: asyncio.Future[ProcessEnd] = asyncio.get_running_loop().create_future()
+        self.replies.ends.expect(key, begun, waiter, until_finished=until_finished)
+        self.context.observers.tell("process_awaited", key=key)
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiter
+        except TimeoutError:
+            raise errors.DeadlineExceededError(None) from None
+        finally:
+            self.replies.ends.forget(begun, waiter)
+
     async def recover(self, key: ProcessKey, *, retries: bool) -> int | None:
         await self.namespaces.lookup(key.namespace)
         recovery, effects = await self.processes.recover(key, retries=retries)
@@ -154,8 +192,13 @@ class Requests:
         await self.namespaces.lookup(key.namespace)
         self.effects.apply(await self.processes.halt(key, detail))
 
+    async def terminate(self, key: ProcessKey, reason: str) -> None:
+        """Finish a process; callers who wait for its tasks get ProcessFinishedError."""
+        await self.namespaces.lookup(key.namespace)
+        self.effects.apply(await self.processes.halt(key, reason, ProcessStatus.FINISHED))
+
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a waiting task, and return its id; callers who wait for it get an error."""
+        """Cancel a task that has not ended, and return its id; its callers get an error."""
         await self.namespaces.lookup(key.namespace)
         task_id, effects = await self.processes.cancel(key, task)
         self.effects.apply(effects)

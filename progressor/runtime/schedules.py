@@ -60,10 +60,9 @@ _ENDS_BY_ITSELF = (
     errors.ProcessFinishedError,
     errors.TaskNotFoundError,
     errors.TaskHasEndedError,
-    errors.TaskIsRunningError,
     job_errors.JobEndedError,
 )
-"""Raised for work that has ended meanwhile, or a call in its last step."""
+"""Raised for work that has ended meanwhile."""
 
 ATTEMPTS_MAX = 5
 """How often a trigger is tried whose schedule changes, or whose instant is taken."""

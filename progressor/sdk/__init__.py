@@ -72,7 +72,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ShuttingDownError as ShuttingDownError, StateError as StateError,
         StepFailedError as StepFailedError, StorageUnavailableError as StorageUnavailableError,
         TaskCancelledError as TaskCancelledError, TaskFailedError as TaskFailedError,
-        TaskHasEndedError as TaskHasEndedError, TaskIsRunningError as TaskIsRunningError,
+        TaskHasEndedError as TaskHasEndedError, ProcessTerminatedError as ProcessTerminatedError,
         TaskNotFoundError as TaskNotFoundError,
     )
     from progressor.job_errors import (
@@ -166,7 +166,7 @@ _MODULES = {
         NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError
         ProgressorError RejectedError RepairFailedError ReplicaStoppedError RequestError
         ShuttingDownError StateError StepFailedError StorageUnavailableError TaskCancelledError
-        TaskFailedError TaskHasEndedError TaskIsRunningError TaskNotFoundError
+        TaskFailedError TaskHasEndedError ProcessTerminatedError TaskNotFoundError
     """,
     "progressor.job_errors": """
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError

@@ -10,8 +10,8 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
-                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_IS_RUNNING, TASK_HAS_ENDED
-  ABORTED              PROCESS_REMOVED, TASK_CANCELLED
+                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_HAS_ENDED
+  ABORTED              PROCESS_REMOVED, PROCESS_TERMINATED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
   UNAVAILABLE          SHUTTING_DOWN: the request was not accepted; STORAGE_UNAVAILABLE,
@@ -848,6 +848,47 @@ class RemoveResponse(_message.Message):
 Global___RemoveResponse: _TypeAlias = RemoveResponse  # noqa: Y015
 
 @_typing.final
+class TerminateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    process_id: _builtins.str
+    reason: _builtins.str
+    """Why. Required: 1 to 1,024 bytes."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "process_id", b"process_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TerminateRequest: _TypeAlias = TerminateRequest  # noqa: Y015
+
+@_typing.final
+class TerminateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TerminateResponse: _TypeAlias = TerminateResponse  # noqa: Y015
+
+@_typing.final
 class CancelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1207,6 +1248,54 @@ class AwaitTaskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitTaskResponse: _TypeAlias = AwaitTaskResponse  # noqa: Y015
+
+@_typing.final
+class AwaitProcessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_FINISHED_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    process_id: _builtins.str
+    until_finished: _builtins.bool
+    """If true, wait on while the process is in error: somebody may bring it back. Otherwise that is
+    reported at once, as PROCESS_FAILED.
+    """
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        until_finished: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "process_id", b"process_id", "until_finished", b"until_finished"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitProcessRequest: _TypeAlias = AwaitProcessRequest  # noqa: Y015
+
+@_typing.final
+class AwaitProcessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    result: _builtins.bytes
+    """What the processor completed the process with."""
+    def __init__(
+        self,
+        *,
+        result: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitProcessResponse: _TypeAlias = AwaitProcessResponse  # noqa: Y015
 
 @_typing.final
 class SessionRequest(_message.Message):

@@ -81,6 +81,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.RemoveRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.RemoveResponse.FromString,
                 _registered_method=True)
+        self.Terminate = channel.unary_unary(
+                '/progressor.v1.ProcessService/Terminate',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.TerminateRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.TerminateResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/progressor.v1.ProcessService/Cancel',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.CancelRequest.SerializeToString,
@@ -100,6 +105,11 @@ class ProcessServiceStub(object):
                 '/progressor.v1.ProcessService/AwaitTask',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.FromString,
+                _registered_method=True)
+        self.AwaitProcess = channel.unary_unary(
+                '/progressor.v1.ProcessService/AwaitProcess',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitProcessRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitProcessResponse.FromString,
                 _registered_method=True)
         self.Session = channel.stream_stream(
                 '/progressor.v1.ProcessService/Session',
@@ -183,11 +193,30 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Terminate(self, request, context):
+        """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
+        state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+        step loses its lease: its processor is notified, and its outcome is not saved. A job that the
+        process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
+        with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cancel(self, request, context):
-        """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
-        the task broke its process and waits to be run again, the process stays in error instead, with
-        what is held, and the task keeps its idempotency key.
+        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
+        on as if the task had not come. A running task loses its lease: its processor is notified over the
+        stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
+        the record of the task says so, and the task keeps its idempotency key. By type, also of a running
+        task:
+        init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
+        timeout    The process has no timer any more.
+        repair     The process stays in error.
+        join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
+        ends the job.
+        The task that broke its process, and waits or runs again, leaves the process in error, with what is
+        held, and keeps its idempotency key, whatever its type.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +239,16 @@ class ProcessServiceServicer(object):
 
     def AwaitTask(self, request, context):
         """Waits for a task, and ends as the request that created it would have ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitProcess(self, request, context):
+        """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
+        PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
+        process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
+        the namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,6 +312,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.RemoveRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.RemoveResponse.SerializeToString,
             ),
+            'Terminate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Terminate,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.TerminateRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.TerminateResponse.SerializeToString,
+            ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.CancelRequest.FromString,
@@ -292,6 +336,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.AwaitTask,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.SerializeToString,
+            ),
+            'AwaitProcess': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitProcess,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitProcessRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitProcessResponse.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -555,6 +604,33 @@ class ProcessService(object):
             _registered_method=True)
 
     @staticmethod
+    def Terminate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/Terminate',
+            progressor_dot_v1_dot_process__service__pb2.TerminateRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.TerminateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Cancel(request,
             target,
             options=(),
@@ -652,6 +728,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/AwaitTask',
             progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitProcess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/AwaitProcess',
+            progressor_dot_v1_dot_process__service__pb2.AwaitProcessRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.AwaitProcessResponse.FromString,
             options,
             channel_credentials,
             insecure,

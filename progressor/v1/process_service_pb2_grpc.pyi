@@ -10,8 +10,8 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
-                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_IS_RUNNING, TASK_HAS_ENDED
-  ABORTED              PROCESS_REMOVED, TASK_CANCELLED
+                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_HAS_ENDED
+  ABORTED              PROCESS_REMOVED, PROCESS_TERMINATED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
   UNAVAILABLE          SHUTTING_DOWN: the request was not accepted; STORAGE_UNAVAILABLE,
@@ -100,11 +100,26 @@ class ProcessServiceStub:
     """Deletes a process in any status with all its rows, in one transaction. The settlement of a running
     step is refused; waiting callers get PROCESS_REMOVED.
     """
+    Terminate: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TerminateRequest, _process_service_pb2.TerminateResponse]
+    """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
+    state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+    step loses its lease: its processor is notified, and its outcome is not saved. A job that the
+    process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
+    with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
+    """
     Cancel: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]
-    """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
-    the task broke its process and waits to be run again, the process stays in error instead, with
-    what is held, and the task keeps its idempotency key.
+    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
+    on as if the task had not come. A running task loses its lease: its processor is notified over the
+    stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
+    the record of the task says so, and the task keeps its idempotency key. By type, also of a running
+    task:
+      init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
+      timeout    The process has no timer any more.
+      repair     The process stays in error.
+      join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
+                 ends the job.
+    The task that broke its process, and waits or runs again, leaves the process in error, with what is
+    held, and keeps its idempotency key, whatever its type.
     """
     Trace: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -114,6 +129,12 @@ class ProcessServiceStub:
     """Pages through the processes of one namespace or of all, newest first."""
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task, and ends as the request that created it would have ended."""
+    AwaitProcess: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]
+    """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
+    PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
+    process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
+    the namespace.
+    """
     Session: _grpc.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]
     """Start, Call, Notify, Repair and Get, many in a frame, answered in any order. It is for clients with
     many requests: a unary call costs several times as much as a request in a frame. Each request ends
@@ -157,11 +178,26 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """Deletes a process in any status with all its rows, in one transaction. The settlement of a running
     step is refused; waiting callers get PROCESS_REMOVED.
     """
+    Terminate: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TerminateRequest, _process_service_pb2.TerminateResponse]  # type: ignore[assignment]
+    """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
+    state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+    step loses its lease: its processor is notified, and its outcome is not saved. A job that the
+    process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
+    with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
+    """
     Cancel: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]  # type: ignore[assignment]
-    """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
-    the task broke its process and waits to be run again, the process stays in error instead, with
-    what is held, and the task keeps its idempotency key.
+    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
+    on as if the task had not come. A running task loses its lease: its processor is notified over the
+    stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
+    the record of the task says so, and the task keeps its idempotency key. By type, also of a running
+    task:
+      init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
+      timeout    The process has no timer any more.
+      repair     The process stays in error.
+      join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
+                 ends the job.
+    The task that broke its process, and waits or runs again, leaves the process in error, with what is
+    held, and keeps its idempotency key, whatever its type.
     """
     Trace: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]  # type: ignore[assignment]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -171,6 +207,12 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """Pages through the processes of one namespace or of all, newest first."""
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task, and ends as the request that created it would have ended."""
+    AwaitProcess: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]  # type: ignore[assignment]
+    """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
+    PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
+    process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
+    the namespace.
+    """
     Session: _aio.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]  # type: ignore[assignment]
     """Start, Call, Notify, Repair and Get, many in a frame, answered in any order. It is for clients with
     many requests: a unary call costs several times as much as a request in a frame. Each request ends
@@ -267,15 +309,36 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Terminate(
+        self,
+        request: _process_service_pb2.TerminateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.TerminateResponse, _abc.Awaitable[_process_service_pb2.TerminateResponse]]:
+        """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
+        state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+        step loses its lease: its processor is notified, and its outcome is not saved. A job that the
+        process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
+        with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
+        """
+
+    @_abc_1.abstractmethod
     def Cancel(
         self,
         request: _process_service_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.CancelResponse, _abc.Awaitable[_process_service_pb2.CancelResponse]]:
-        """Cancels a task that is waiting or available. Callers waiting for it get TASK_CANCELLED. Cancelling
-        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED. If
-        the task broke its process and waits to be run again, the process stays in error instead, with
-        what is held, and the task keeps its idempotency key.
+        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
+        on as if the task had not come. A running task loses its lease: its processor is notified over the
+        stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
+        the record of the task says so, and the task keeps its idempotency key. By type, also of a running
+        task:
+          init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
+          timeout    The process has no timer any more.
+          repair     The process stays in error.
+          join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
+                     ends the job.
+        The task that broke its process, and waits or runs again, leaves the process in error, with what is
+        held, and keeps its idempotency key, whatever its type.
         """
 
     @_abc_1.abstractmethod
@@ -303,6 +366,18 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.AwaitTaskResponse, _abc.Awaitable[_process_service_pb2.AwaitTaskResponse]]:
         """Waits for a task, and ends as the request that created it would have ended."""
+
+    @_abc_1.abstractmethod
+    def AwaitProcess(
+        self,
+        request: _process_service_pb2.AwaitProcessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.AwaitProcessResponse, _abc.Awaitable[_process_service_pb2.AwaitProcessResponse]]:
+        """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
+        PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
+        process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
+        the namespace.
+        """
 
     @_abc_1.abstractmethod
     def Session(

@@ -54,8 +54,8 @@ class _OverlapPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlap
     """It starts anyway."""
     OVERLAP_POLICY_CANCEL_PREVIOUS: _OverlapPolicy.ValueType  # 4
     """It cancels the earlier ones and starts. A job is cancelled. A process goes into error with detail
-    SCHEDULE_CANCELLED, and the settlement of its running step is refused. A waiting call is cancelled; a
-    running one completes its step. Not for a backfill.
+    SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, also while it
+    runs. Not for a backfill.
     """
 
 class OverlapPolicy(_OverlapPolicy, metaclass=_OverlapPolicyEnumTypeWrapper):
@@ -76,8 +76,8 @@ OVERLAP_POLICY_ALLOW: OverlapPolicy.ValueType  # 3
 """It starts anyway."""
 OVERLAP_POLICY_CANCEL_PREVIOUS: OverlapPolicy.ValueType  # 4
 """It cancels the earlier ones and starts. A job is cancelled. A process goes into error with detail
-SCHEDULE_CANCELLED, and the settlement of its running step is refused. A waiting call is cancelled; a
-running one completes its step. Not for a backfill.
+SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, also while it
+runs. Not for a backfill.
 """
 Global___OverlapPolicy: _TypeAlias = OverlapPolicy  # noqa: Y015
 

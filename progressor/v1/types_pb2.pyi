@@ -355,7 +355,9 @@ class Process(_message.Message):
     process_id: _builtins.str
     status: Global___ProcessStatus.ValueType
     detail: _builtins.str
-    """Why the process is in error; empty otherwise."""
+    """Why the process is in error or, if it is finished without a result, why it was ended: the reason
+    given to Terminate, or that its job was cancelled. Empty otherwise.
+    """
     aux_state: _builtins.bytes
     """The state that the processor keeps, opaque to the engine. Each step that sets it replaces it."""
     corrupted_by: _builtins.int

@@ -128,9 +128,11 @@ class GatesMachine(ReplicasMachine):
     def request(self, task_type: TaskType, process_id: str, store: int, run: bool) -> None:
         self.storage.request(task_type, process_id, store, run=run)
 
-    @rule(process_id=IDS, store=STORES, removes=RARELY, retries=st.booleans())
-    def recover_or_remove(self, process_id: str, store: int, removes: bool, retries: bool) -> None:
-        if removes:
+    @rule(process_id=IDS, store=STORES, ends=RARELY, retries=st.booleans())
+    def recover_or_end(self, process_id: str, store: int, ends: bool, retries: bool) -> None:
+        if ends and retries:
+            self.storage.terminate(process_id)
+        elif ends:
             self.storage.remove(process_id)
         else:
             self.storage.recover(process_id, store, retries=retries)

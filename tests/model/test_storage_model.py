@@ -97,10 +97,17 @@ class StorageMachine(ReplicasMachine):
             process_id, status, event_count=event_count, after=after, broken_by=broken_by
         )
 
-    @rule(process_id=IDS, really=RARELY)
-    def remove(self, process_id: str, really: bool) -> None:
-        if really:
+    @rule(process_id=IDS, really=RARELY, keeps=st.booleans())
+    def remove_or_terminate(self, process_id: str, really: bool, keeps: bool) -> None:
+        if really and keeps:
+            self.storage.terminate(process_id)
+        elif really:
             self.storage.remove(process_id)
+
+    @rule(which=WHICH, really=RARELY)
+    def cancel(self, which: int, really: bool) -> None:
+        if really:
+            self.storage.cancel(which)
 
     # What processors and workers do.
 

@@ -1,10 +1,12 @@
--- Cancels a waiting or available task, given by its id or its idempotency key. It releases its gates, and the next
--- task in the queue of its process becomes due, or the parked timer wakes. Cancelling an init task also deletes the
--- process, which was never started, and fails its node if it follows in a job. The task that broke a process and
--- is about to run again has begun before: its key stays, and its process is in error, as it was.
+-- Cancels a task that has not ended, given by its id or its idempotency key. It releases its gates, and the next task
+-- in the queue of its process becomes due, or the parked timer wakes. The process stays as it was. A running step finds
+-- its lease gone; its processor may have acted, so the record says that, and the key stays. Cancelling an init task
+-- also deletes the process, and fails its node if it follows in a job; of one that ran, the answer is kept in replies.
+-- The task that broke a process and runs again, or is about to, has begun before: its key stays, and its process is in
+-- error, as it was.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
--- Returns: a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; the task; what
--- was cancelled, as in settle_tasks; and the effects, as settle_gates returns them.
+-- Returns: a verdict: cancelled, process_not_found, task_not_found, task_has_ended; the task; whether its process was
+-- deleted; what was cancelled, as delete_process returns it; and the effects, as settle_gates returns them.
 CREATE FUNCTION cancel_task(
     LIKE own_arguments,
     p_slot            smallint,
@@ -14,7 +16,7 @@ CREATE FUNCTION cancel_task(
     p_idempotency_key text
 )
 RETURNS TABLE (
-    verdict text, task_id bigint, task_type text, cancelled jsonb, effects jsonb
+    verdict text, task_id bigint, removed boolean, cancelled jsonb, effects jsonb
 )
 BY INDEX
 SET lock_timeout = '2s'
@@ -23,6 +25,7 @@ DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
+    v_running running%ROWTYPE;
     v_effects jsonb;
     v_retries boolean;
 BEGIN
@@ -39,12 +42,10 @@ BEGIN
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (p_slot, p_namespace, p_process_id, p_task_id);
     task_id := v_task.task_id;
-    task_type := v_task.task_type;
     verdict := CASE
         WHEN v_process.process_id IS NULL THEN 'process_not_found'
         WHEN v_task.task_id IS NULL THEN 'task_not_found'
         WHEN v_task.status IN ('finished', 'error', 'cancelled') THEN 'task_has_ended'
-        WHEN v_task.status = 'running' THEN 'task_is_running'
         ELSE 'cancelled'
     END;
     IF verdict <> 'cancelled' THEN
@@ -53,20 +54,36 @@ BEGIN
     END IF;
 
     v_retries := v_process.status = 'error' AND v_task.task_id IS NOT DISTINCT FROM v_process.corrupted_by;
-    IF v_task.task_type = 'init' AND NOT v_retries THEN
-        cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
-        effects := fail_node(
-            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request');
+    removed := v_task.task_type = 'init' AND NOT v_retries;
+    DELETE FROM running r
+    WHERE (r.slot, r.namespace, r.process_id) = (p_slot, p_namespace, p_process_id)
+        AND r.task_id = v_task.task_id
+    RETURNING * INTO v_running;
+    -- A caller whose own replica carries the task is noted nowhere else than in that replica.
+    cancelled := jsonb_build_array(jsonb_build_array(
+        v_task.task_id, v_task.task_type,
+        to_jsonb(array_remove(array_append(v_task.reply_to, v_running.replica_id), NULL)),
+        v_running.replica_id, v_running.token));
+    UPDATE tasks t
+    SET status = 'cancelled', finished_at = v_now, error_code = 10,
+        error_reason = CASE WHEN removed THEN 'PROCESS_REMOVED' ELSE 'TASK_CANCELLED' END,
+        error_message = CASE WHEN v_running.token IS NULL THEN 'cancelled by request'
+            ELSE 'cancelled by request while it ran: its processor may have acted' END,
+        error_rejected = false,
+        idempotency_key = CASE WHEN t.attempt_count > 0 OR v_retries THEN t.idempotency_key END
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_slot, p_namespace, p_process_id, v_task.task_id);
+    -- The process is gone, or nothing may be left that brings it back.
+    IF removed OR v_process.status = 'error' THEN
+        effects := describe_ends(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
+    END IF;
+    IF removed THEN
+        cancelled := merge_json(
+            cancelled,
+            delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id));
+        effects := merge_json(effects, fail_node(
+            v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request'));
     ELSE
-        cancelled := jsonb_build_array(jsonb_build_array(
-            v_task.task_id, v_task.task_type, coalesce(to_jsonb(v_task.reply_to), '[]')));
-        UPDATE tasks t
-        SET status = 'cancelled', finished_at = v_now, error_code = 10,
-            error_reason = 'TASK_CANCELLED', error_message = 'cancelled by request',
-            error_rejected = false,
-            idempotency_key = CASE WHEN t.attempt_count > 0 OR v_retries THEN t.idempotency_key END
-        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-            = (p_slot, p_namespace, p_process_id, v_task.task_id);
         DELETE FROM held h
         WHERE (h.slot, h.namespace, h.process_id, h.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);

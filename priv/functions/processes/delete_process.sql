@@ -15,7 +15,7 @@ BEGIN
     -- A caller whose own replica carries the task is noted nowhere else than in that replica.
     SELECT jsonb_agg(jsonb_build_array(
         t.task_id, t.task_type,
-        to_jsonb(array_remove(array_append(t.reply_to, r.replica_id), NULL))))
+        to_jsonb(array_remove(array_append(t.reply_to, r.replica_id), NULL)), r.replica_id, r.token))
     INTO v_cancelled
     FROM tasks t
     LEFT JOIN running r USING (slot, namespace, process_id, task_id)

@@ -1,7 +1,7 @@
 -- Ends processes from outside of their steps: their queued and running tasks are cancelled, and they are finished or
 -- in error; a running step finds its lease gone. Jobs that they lead, and their nodes, are left to the caller. What
 -- is held on a process in error stays so, unless it is finished.
--- p_detail: the error detail of the process; waiting callers get it too.
+-- p_detail: the error detail of the process, or why it was ended; the tasks that are cancelled have it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: what was cancelled, and the effects.
 CREATE FUNCTION halt_processes(
@@ -24,23 +24,23 @@ BEGIN
         CROSS JOIN LATERAL find_process(h.slot, h.namespace, h.process_id) p
     ),
     unfinished AS MATERIALIZED (
-        SELECT h.detail, t.task_row, w.replica_id, w.task_id IS NOT DISTINCT FROM h.broken_by AS retries
+        SELECT h.detail, t.task_row, w.replica_id, w.token, w.task_id IS NOT DISTINCT FROM h.broken_by AS retries
         FROM wanted h
         CROSS JOIN LATERAL (
-            SELECT s.task_id, NULL::bigint AS replica_id
+            SELECT s.task_id, NULL::bigint AS replica_id, NULL::bigint AS token
             FROM schedule s
             WHERE (s.slot, s.namespace, s.process_id) = (h.slot, h.namespace, h.process_id)
             UNION ALL
-            SELECT r.task_id, r.replica_id
+            SELECT r.task_id, r.replica_id, r.token
             FROM running r
             WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id)
             UNION ALL
-            SELECT d.task_id, NULL
+            SELECT d.task_id, NULL, NULL
             FROM held d
             WHERE (d.slot, d.namespace, d.process_id) = (h.slot, h.namespace, h.process_id)
                 AND p_status = 'finished'
             UNION ALL
-            SELECT g.task_id, NULL
+            SELECT g.task_id, NULL, NULL
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id) = (h.slot, h.namespace, h.process_id)
                 AND g.state <> 'available'
@@ -67,14 +67,16 @@ BEGIN
         WHERE t.ctid = u.task_row
         -- A caller whose own replica carries the task is noted nowhere else than in that replica.
         RETURNING t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
-            array_remove(array_append(t.reply_to, u.replica_id), NULL) AS reply_to
+            array_remove(array_append(t.reply_to, u.replica_id), NULL) AS reply_to, u.replica_id,
+            u.token
     )
     SELECT jsonb_agg(jsonb_build_array(c.slot, c.namespace, c.process_id, c.tasks))
     INTO v_halted.cancelled
     FROM (
         SELECT e.slot, e.namespace, e.process_id,
             jsonb_agg(jsonb_build_array(
-                e.task_id, e.task_type, coalesce(to_jsonb(e.reply_to), '[]'))) AS tasks
+                e.task_id, e.task_type, coalesce(to_jsonb(e.reply_to), '[]'), e.replica_id,
+                e.token)) AS tasks
         FROM ended e
         GROUP BY e.slot, e.namespace, e.process_id
     ) c;
@@ -96,6 +98,7 @@ BEGIN
         status_changed_at = p_now,
         detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
         corrupted_by = NULL,
+        end_reason = CASE WHEN p_status = 'finished' THEN h.detail END,
         finished_at = CASE WHEN p_status = 'finished' THEN p_now END
     FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
     WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
@@ -110,6 +113,7 @@ BEGIN
         v_halted.effects := settle_gates(
             p_now, p_replica_id, p_starvation_timeout, 100, v_gated);
     END IF;
+    v_halted.effects := merge_json(v_halted.effects, describe_ends(p_key));
     RETURN v_halted;
 END;
 $$;

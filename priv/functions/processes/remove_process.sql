@@ -26,11 +26,12 @@ BEGIN
         RETURN;
     END IF;
     v_now := coalesce(p_now, clock_timestamp());
+    effects := describe_ends(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
     IF v_process.is_gated THEN
-        effects := settle_gates(
+        effects := merge_json(effects, settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100,
-            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
+            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
     END IF;
     effects := merge_json(effects, fail_node(
         v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));

@@ -36,7 +36,7 @@ SET enable_bitmapscan = off
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT i.number, p.is_whole, p.status, p.previous_status, p.detail,
+    SELECT i.number, p.is_whole, p.status, p.previous_status, coalesce(p.detail, p.end_reason),
         CASE WHEN p.is_whole THEN p.aux_state END, CASE WHEN p.is_whole THEN p.metadata END,
         p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id,
         CASE WHEN p.is_whole THEN p.result END,

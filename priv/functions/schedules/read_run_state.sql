@@ -18,7 +18,8 @@ BEGIN
             SELECT CASE p.status
                 WHEN 'error' THEN 'failed'
                 WHEN 'finished' THEN
-                    CASE WHEN p.led_by IS NOT NULL THEN coalesce((
+                    CASE WHEN p.end_reason IS NOT NULL THEN 'cancelled'
+                    WHEN p.led_by IS NOT NULL THEN coalesce((
                         SELECT CASE j.state WHEN 'cancelled' THEN 'cancelled' ELSE 'done' END
                         FROM jobs j
                         WHERE (j.slot, j.namespace, j.process_id)

@@ -18,8 +18,8 @@
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same worker. timer_*:
 -- what the process now waits for with nothing running, a timer or its own retry. cancelled: [[task_id, task_type,
--- [replica_id, ...]], ...] of tasks that will never run. If gates are involved, one row more, without an item, with
--- the effects of settle_gates_batch.
+-- [replica_id, ...]], ...] of tasks that will never run. If gates are involved, or processes end that are awaited, more
+-- rows, without an item, with effects as those of settle_gates.
 --
 -- A process in error recovers by a repair that succeeds, or when the task that broke it was run again and did not
 -- fail: then what is held waits again.
@@ -75,11 +75,17 @@ DECLARE
     v_cancelled   jsonb;
     v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
     v_broken      integer[];  -- items whose processes are in error
+    v_ends        jsonb;      -- as describe_ends
 BEGIN
     SELECT array_agg(i.item)
             FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL),
-        array_agg(i.item) FILTER (WHERE p.status = 'error')
-    INTO v_gated, v_broken
+        array_agg(i.item) FILTER (WHERE p.status = 'error'),
+        jsonb_agg(jsonb_build_array(
+            i.namespace, i.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
+            FILTER (WHERE p.awaited_by IS NOT NULL AND (
+                p_outcome[i.item] IN ('complete', 'break', 'remove')
+                OR (p_outcome[i.item] = 'fail' AND p.status = 'error')))
+    INTO v_gated, v_broken, v_ends
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -87,13 +93,19 @@ BEGIN
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT p.is_gated, p.status
+        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
     ) p;
 
     v_now := coalesce(p_now, clock_timestamp());
+
+    IF v_ends IS NOT NULL THEN
+        effects := v_ends;
+        RETURN NEXT;
+        effects := NULL;
+    END IF;
 
     IF v_gated IS NOT NULL THEN
         -- What comes next there is a matter of gates too, which are looked at in the end.

@@ -54,6 +54,11 @@ class Requests(Protocol):
     async def await_task(self, key: ProcessKey, task: int | str, *, timeout: float | None) -> Reply:
         """Return the answer of a task known by its id or its idempotency key."""
 
+    async def await_process(
+        self, key: ProcessKey, *, until_finished: bool, timeout: float | None
+    ) -> bytes:
+        """Return the result of a process once it has ended."""
+
     async def recover(self, key: ProcessKey, *, retries: bool) -> int | None:
         """Bring a broken process back; return the task that runs again, None if there is none.
 
@@ -65,6 +70,8 @@ class Requests(Protocol):
     async def remove(self, key: ProcessKey) -> None: ...
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int: ...
+
+    async def terminate(self, key: ProcessKey, reason: str) -> None: ...
 
 
 class GateCapacities(Protocol):

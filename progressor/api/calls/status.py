@@ -38,6 +38,7 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
     job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
     errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
+    errors.ProcessTerminatedError: grpc.StatusCode.ABORTED,
     errors.TaskCancelledError: grpc.StatusCode.ABORTED,
     # Replaces a code of the processor that gRPC does not know.
     errors.RejectedError: grpc.StatusCode.UNKNOWN,

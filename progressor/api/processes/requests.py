@@ -17,6 +17,7 @@ from progressor.api.calls.validation import (
     check_namespace_name,
     read_key,
     read_payload,
+    text_of,
 )
 from progressor.api.processes.responses import CAUSE_FROM_WIRE
 from progressor.domain.processes.admission import Import, Request
@@ -32,9 +33,10 @@ from progressor.wire import processes as process_wire
 from progressor.wire.shapes import UNSENT, Field, Shape, Violations, any_of, read_each
 
 TASK_ID_MIN = 1
+END_REASON_BYTES_MAX = 1024
 
 Admitted = pb.StartRequest | pb.CallRequest | pb.NotifyRequest | pb.RepairRequest
-Keyed = pb.RetryRequest | pb.SimpleRepairRequest | pb.RemoveRequest
+Keyed = pb.RetryRequest | pb.SimpleRepairRequest | pb.RemoveRequest | pb.AwaitProcessRequest
 NamesTask = pb.AwaitTaskRequest | pb.CancelRequest
 
 _KEY = read_key()
@@ -119,6 +121,21 @@ class Tracing:
     limit: PageSize
 
 
+def _end_reason(message: pb.TerminateRequest, path: str, _context: object) -> str:
+    if not message.reason.strip():
+        wire.refuse(f"{path}reason", "must not be empty")
+    text_of(END_REASON_BYTES_MAX)(message.reason, f"{path}reason")
+    return message.reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Termination:
+    """A Terminate: which process, and why it is ended."""
+
+    key: Key
+    reason: Annotated[str, Field(read=_end_reason)]
+
+
 def _task_of(message: NamesTask, path: str, _context: object) -> int | str:
     match message.WhichOneof("task"):
         case "task_id":
@@ -183,6 +200,7 @@ _LISTING = Shape(
 )
 
 get_from_wire = Shape(Reading, pb.GetRequest).read
+termination_from_wire = Shape(Termination, pb.TerminateRequest).read
 trace_from_wire = Shape(Tracing, pb.TraceRequest).read
 list_from_wire = _LISTING.read
 

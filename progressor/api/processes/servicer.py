@@ -9,7 +9,7 @@ from progressor.api.calls.servicer import Backend, Servicer, log_change, reading
 from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import requests, responses
-from progressor.api.processes.requests import Admitted, NamedTask, Reading, Tracing
+from progressor.api.processes.requests import Admitted, NamedTask, Reading, Termination, Tracing
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
@@ -92,6 +92,12 @@ class ProcessServicer(Servicer):
         log_change(_log, "task cancelled", named.key, context, task_id=task_id)
         return pb.CancelResponse(task_id=task_id)
 
+    @reading(requests.termination_from_wire)
+    async def terminate(self, asked: Termination, context: CallContext) -> pb.TerminateResponse:
+        await self._backend().requests.terminate(asked.key, asked.reason)
+        log_change(_log, "process terminated", asked.key, context)
+        return pb.TerminateResponse()
+
     @reading(requests.trace_from_wire)
     async def trace(self, tracing: Tracing, context: CallContext) -> pb.TraceResponse:
         async with self._turns.of(context) as turn:
@@ -119,6 +125,16 @@ class ProcessServicer(Servicer):
             type=process_wire.TASK_TYPE_TO_WIRE[answer.task_type],
             response=answer.response,
         )
+
+    async def await_process(
+        self, message: pb.AwaitProcessRequest, context: CallContext
+    ) -> pb.AwaitProcessResponse:
+        """Return the result of a process once it has ended."""
+        timeout = seconds_left(context)
+        result = await self._backend().requests.await_process(
+            requests.key_of_request(message), until_finished=message.until_finished, timeout=timeout
+        )
+        return pb.AwaitProcessResponse(result=result)
 
     async def _ask(
         self,

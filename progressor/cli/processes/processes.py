@@ -356,9 +356,10 @@ async def cancel(
     idempotency_key: RequestKey = None,
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
-    """Cancel a task that is waiting or available; callers that wait for it get an error.
+    """Cancel a task that has not ended; callers that wait for it get an error.
 
-    Cancelling an init task also deletes the process, unless it broke and waits to be run again.
+    The processor of a running task is notified, but may have acted. Cancelling an init task also
+    deletes the process, unless it broke and is run again.
     """
     _check_task(task, idempotency_key)
     async with client_of(options) as client:
@@ -410,6 +411,41 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
         )
     words = f"imported {process_id}, {status}; its task is {accepted.task_id}"
     show(accepted, words, as_json=options.json)
+
+
+async def terminate(
+    process_id: str,
+    /,
+    *,
+    reason: Annotated[str, option("Why; it is kept as the detail of the process.")],
+    options: NamespaceOptions = NamespaceOptions(),
+) -> None:
+    """End a process in any status as finished, and keep its record.
+
+    What waits on it is cancelled, and a running step is stopped; its processor may have acted.
+    """
+    async with client_of(options) as client:
+        await client.terminate(process_id, reason)
+    document = {"terminated": process_id, "reason": reason}
+    show(document, f"terminated {process_id}: {one_line(reason)}", as_json=options.json)
+
+
+async def result(
+    process_id: str,
+    /,
+    *,
+    until_finished: Annotated[
+        bool, option("Wait on while the process is in error, instead of failing.")
+    ] = False,
+    options: NamespaceOptions = NamespaceOptions(),
+) -> None:
+    """Wait for a process to complete, and print its result.
+
+    It fails if the process is in error, terminated or removed. --timeout limits the wait.
+    """
+    async with client_of(options) as client:
+        found: bytes | None = await client.result(process_id, until_finished=until_finished)
+    show({"result": found}, payload_text(found), as_json=options.json)
 
 
 async def remove(process_id: str, /, *, options: NamespaceOptions = NamespaceOptions()) -> None:

@@ -1,6 +1,9 @@
-"""Replies: what a caller who waits for a task gets when the task has ended."""
+"""Replies: what a caller who waits for a task, or for a process, gets when that has ended."""
 
 import dataclasses
+import datetime as dt
+import enum
+from typing import assert_never
 
 from progressor import errors, job_errors
 from progressor.domain.processes.process import ProcessKey
@@ -13,6 +16,7 @@ FAILURE_REASON = "failure_reason"
 PROCESS_FAILED = errors.ProcessFailedError.reason
 PROCESS_FINISHED = errors.ProcessFinishedError.reason
 PROCESS_IS_RUNNING = errors.ProcessIsRunningError.reason
+PROCESS_REMOVED = errors.ProcessRemovedError.reason
 
 _LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
 """How the engine rejects requests to a leader that it runs itself."""
@@ -34,6 +38,63 @@ class Receipt:
 
     task_id: int
     deduplicated: bool = False
+
+
+class End(enum.StrEnum):
+    """How a process has ended; REMOVED: it is gone."""
+
+    FINISHED = "finished"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+    REMOVED = "removed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnd:
+    """How a process has ended, if it has; see priv/functions/lookups/find_end.sql.
+
+    The init task and the instant of creation tell the process from others of its id.
+    """
+
+    init_task_id: int
+    created_at: dt.datetime
+    verdict: End | None = None
+    result: bytes = b""
+    detail: str = ""
+    broken_by: int | None = None
+    error_code: int | None = None
+    error_reason: str | None = None
+
+    def ends_wait(self, *, until_finished: bool) -> bool:
+        """Return whether a caller who waits for the end gets it now.
+
+        One who waits until the process is finished does not mind that it is in error meanwhile.
+        """
+        return self.verdict is not None and not (until_finished and self.verdict is End.FAILED)
+
+
+def result_of(key: ProcessKey, end: ProcessEnd) -> bytes:
+    """Return the result of an ended process.
+
+    Raises:
+        StateError: It did not complete; the class says how it ended.
+    """
+    match end.verdict:
+        case End.FINISHED:
+            return end.result
+        case End.TERMINATED:
+            raise errors.ProcessTerminatedError(key.process_id, end.detail)
+        case End.FAILED:
+            failure = errors.StepFailure(
+                broken_by=end.broken_by, code=end.error_code, reason=end.error_reason
+            )
+            raise errors.ProcessFailedError(key.process_id, end.detail, failure=failure)
+        case End.REMOVED:
+            raise errors.ProcessRemovedError(key.process_id)
+        case None:
+            raise AssertionError("the process has not ended")  # a bug of the caller
+        case _:
+            assert_never(end.verdict)
 
 
 def response_of(key: ProcessKey, result: TaskResult) -> bytes:
@@ -72,6 +133,8 @@ def _cancelled(key: ProcessKey, task_id: int, error: TaskError) -> errors.Reques
         )
     if error.reason == PROCESS_FINISHED:
         return errors.ProcessFinishedError(key.process_id)
+    if error.reason == PROCESS_REMOVED:
+        return errors.ProcessRemovedError(key.process_id)
     if error.reason == PROCESS_IS_RUNNING:
         return errors.ProcessIsRunningError(key.process_id)
     return errors.TaskCancelledError(key.process_id, task_id)

@@ -89,16 +89,23 @@ class EffectDispatcher:
                 )
         self.gate_queue.add(effects)
         self.upkeep_queue.add(*effects.upkeep)
-        for cancellation in effects.cancelled:
-            self._cancel(cancellation)
+        self._reply(effects)
         for key, state in effects.ended:
             self.context.metrics.jobs_ended.add(1, (key.namespace, state))
         for namespace in effects.gone:
             self.channels.forget(namespace)
             self.context.measures.forget(namespace)
 
+    def _reply(self, effects: Effects) -> None:
+        for cancellation in effects.cancelled:
+            self._cancel(cancellation)
+        for end in effects.process_ends:
+            self.replies.announce_end(end)
+
     def _cancel(self, cancellation: Cancellation) -> None:
         task = cancellation.task
+        if task.lease is not None:
+            self.replies.revoke(task.lease)
         if task.task_type not in _REQUESTS and not task.reply_to:
             return
         result = TaskResult(

@@ -4,6 +4,9 @@ A task that this replica runs is answered from memory the moment it is settled. 
 replica runs has this replica's id in its row (reply_to): the replica that settles it sends a
 notification, and the result is read. Where notifications do not get through (a pooler, a broken
 connection), a safety net reads the results of the oldest expected tasks once a second.
+
+The same notifications say that awaited processes have ended (``ends``) and that leases of this
+replica were revoked.
 """
 
 import asyncio
@@ -17,7 +20,9 @@ from progressor.domain.processes.task import TaskResult
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import MILLISECONDS
+from progressor.runtime.effects.ends import Ends
 from progressor.storage.processes.results import Results, Word
+from progressor.storage.rows.effects import AwaitedEnd, RevokedLease
 from progressor.telemetry.instruments import Labels
 
 Waiter = asyncio.Future[TaskResult]
@@ -28,6 +33,7 @@ _SAFETY_SECONDS = 1.0
 _BACKOFF_SECONDS = 0.5, 4.0
 _LOCAL: Labels = ("local",)
 _REMOTE: Labels = ("remote",)
+_END: Labels = ("", "end")
 
 OUTGOING_MAX = 100_000
 """Tasks of which other replicas are still to be notified; they find any others by themselves."""
@@ -55,6 +61,7 @@ class Replies:
         self._listen = listen
         self._leases = leases
         self._context = context
+        self.ends = Ends(results=results, context=context)
         self._clock, self._metrics = context.clock, context.metrics
         self._metrics.callers_waiting.read_from(lambda: [((), self.waiting_count)])
         self.work_is_due = asyncio.Event()
@@ -65,6 +72,7 @@ class Replies:
         self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._wanted: dict[int, None] = {}
         self._outgoing: dict[int, list[int]] = {}
+        self._outgoing_revoked: dict[int, list[int]] = {}
         self._outgoing_labels: set[Labels] = set()
         self._outgoing_count = 0
         self._fetch_wanted = asyncio.Event()
@@ -72,7 +80,7 @@ class Replies:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._expected)
+        return len(self._expected) + self.ends.waiting_count
 
     def expect(self, task_id: int, key: ProcessKey, waiter: Waiter) -> None:
         expected = self._expected.get(task_id)
@@ -99,8 +107,24 @@ class Replies:
             if replica_id != self._context.replica_id:
                 self._queue_notification(replica_id, result.task_id, (namespace, result.task_type))
 
+    def announce_end(self, end: AwaitedEnd) -> None:
+        """Notify the replicas, this one too, where callers wait for the end of a process."""
+        self.ends.look([end.init_task_id])
+        for replica_id in end.awaited_by:
+            if replica_id != self._context.replica_id:
+                self._queue_notification(replica_id, end.init_task_id, _END)
+
+    def revoke(self, lease: RevokedLease) -> None:
+        """Stop the step of a revoked lease, here or in the replica that runs it."""
+        if lease.replica_id == self._context.replica_id:
+            self._leases.revoke(lease.token)
+            return
+        self._outgoing_revoked.setdefault(lease.replica_id, []).append(lease.token)
+        self._send_wanted.set()
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.ends.run(), name="process ends")
             group.create_task(self._run_listener(), name="replies listener")
             group.create_task(self._run_fetcher(), name="replies fetcher")
             group.create_task(self._run_sender(), name="replies sender")
@@ -145,9 +169,14 @@ class Replies:
     def _take_in(self, word: Word) -> None:
         if word.work_is_due:
             self.work_is_due.set()
+        elif word.revoked:
+            for token in word.revoked:
+                self._leases.revoke(token)
         elif not word.task_ids:
             # Listening (again): the ends of tasks before this were missed.
             self._want(task_id for task_id in self._expected if not self._leases.holds(task_id))
+            self.ends.look_at_all()
+        self.ends.look(word.task_ids)
         for task_id in word.task_ids:
             if task_id in self._expected:
                 self._want([task_id])
@@ -191,12 +220,16 @@ class Replies:
             outgoing, self._outgoing = self._outgoing, {}
             all_labels, self._outgoing_labels = self._outgoing_labels, set()
             self._outgoing_count = 0
+            revoked, self._outgoing_revoked = self._outgoing_revoked, {}
             begun_at = self._clock.monotonic()
             try:
+                if revoked:
+                    await self._results.revoke(revoked)
                 await self._results.notify(outgoing)
             except errors.StorageError:
-                # The callers' replicas find the results by themselves, a little later.
-                self._lose_notifications(len(outgoing))
+                # The callers' replicas find the results by themselves, a little later; a step
+                # whose lease was revoked finds that when it is settled.
+                self._lose_notifications(len(outgoing) + len(revoked))
             else:
                 seconds = self._clock.monotonic() - begun_at
                 for labels in all_labels:

@@ -123,8 +123,12 @@ class Steps:
         namespace = await self._namespace(task)
         outcome = None if namespace is None else await self._ask(task, handle, namespace, span)
         if namespace is None or outcome is None:
-            span.fail("ABANDONED")
-            self._abandon(task)
+            if handle.ending is Ending.REVOKED:
+                span.fail("LEASE_LOST")
+                self.context.observers.tell("revoked", task_id=task.task_id, key=task.key)
+            else:
+                span.fail("ABANDONED")
+                self._abandon(task)
             return None
         self.context.observers.tell("answered", task_id=task.task_id, key=task.key)
         plan = None
@@ -262,12 +266,12 @@ class Steps:
             try:
                 return await self._ask_processor(task, namespace, span)
             except asyncio.CancelledError:
-                # Uncancelled only if `let_go` cancelled it.
+                # Uncancelled only if the handle cancelled it.
                 if handle.asking is not None or worker is None or worker.uncancel() > 0:
                     raise
             finally:
                 handle.asking = None
-        return None if handle.ending is Ending.ABANDONED else Released()
+        return Released() if handle.ending is Ending.RELEASED else None
 
     async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
         try:

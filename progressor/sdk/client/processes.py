@@ -16,7 +16,7 @@ from progressor.sdk.client.resource import (
     listing,
     sent,
 )
-from progressor.sdk.codec.codecs import Payload
+from progressor.sdk.codec.codecs import Payload, Typed, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
@@ -252,6 +252,21 @@ class Processes(Resource[Connection]):
         return exchange(self, request, nothing, **options)
 
     @sent
+    def terminate(
+        self, process_id: str, reason: str, **options: Unpack[RequestOptions]
+    ) -> Exchange[None]:
+        """End a process in any status as finished, and keep its record.
+
+        What waits on it is cancelled, and a running step loses its lease. The `reason` is required;
+        it is shown as the detail of the process.
+
+        Raises:
+            ProcessFinishedError: The process is finished already.
+        """
+        request = pb.TerminateRequest(process_id=process_id, reason=reason)
+        return exchange(self, request, nothing, **options)
+
+    @sent
     def cancel(
         self,
         process_id: str,
@@ -260,16 +275,16 @@ class Processes(Resource[Connection]):
         idempotency_key: str | None = None,
         **options: Unpack[RequestOptions],
     ) -> Exchange[int]:
-        """Cancel a task that waits or is available, and return its id.
+        """Cancel a task that has not ended, and return its id.
 
-        Its callers get TaskCancelledError. Cancelling an init task also deletes the process, which
-        was never started; its callers get ProcessRemovedError. A task that broke its process and
-        waits to be run again leaves the process in error.
+        Its callers get TaskCancelledError, and the process goes on without it. The processor of a
+        running task is notified; it may have acted, which the record of the task says. Cancelling
+        an init task also deletes the process; its callers get ProcessRemovedError. A task that
+        broke its process and runs again leaves the process in error.
 
         Raises:
             ValueError: Not exactly one of `task_id` and `idempotency_key` is given.
             TaskNotFoundError: The process has no such task.
-            TaskIsRunningError: The task is running.
             TaskHasEndedError: The task has ended.
         """
         request = pb.CancelRequest(process_id=process_id, **_task_named(task_id, idempotency_key))
@@ -353,6 +368,37 @@ class Processes(Resource[Connection]):
             self, request, values.read_task_reply, kind=response_type, repeatable=True, **options
         )
 
+    @sent
+    def result(
+        self,
+        process_id: str,
+        *,
+        type: TypeForm[Decoded] = ANYTHING,  # noqa: A002  # reads as `result(..., type=Order)`
+        until_finished: bool = False,
+        **options: Unpack[RequestOptions],
+    ) -> Exchange[Decoded]:
+        """Wait for a process to complete, and return its result.
+
+        Give a `timeout` that is as long as the process may take; by default it is the client's.
+
+        Args:
+            process_id: The id of the process.
+            type: The type that the codec decodes the result to.
+            until_finished: Wait on while the process is in error, in case it is brought back.
+                False: raise ProcessFailedError as soon as it is in error.
+            options: See `RequestOptions`.
+
+        Raises:
+            ProcessFailedError: The process is in error.
+            ProcessTerminatedError: The process was terminated; `detail` is the reason.
+            ProcessRemovedError: The process was removed while this waited.
+            ProcessNotFoundError: The process does not exist.
+            DeadlineExceededError: The process has not ended within the timeout.
+            ValueError: The result is not a `type`.
+        """
+        request = pb.AwaitProcessRequest(process_id=process_id, until_finished=until_finished)
+        return exchange(self, request, _read_result, kind=type, repeatable=True, **options)
+
 
 def _asked(
     resource: Resource[Any],
@@ -397,6 +443,10 @@ def _read_task_id(message: pb.CancelResponse, _path: str, _context: object) -> i
     return message.task_id
 
 
+def _read_result(message: pb.AwaitProcessResponse, _path: str, context: Typed) -> Any:  # noqa: ANN401  # of the type asked for
+    return decoded(context.codec, message.result, context.kind)
+
+
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:
     if (task_id is None) == (idempotency_key is None):
         message = "exactly one of `task_id` and `idempotency_key` must be given"
@@ -420,3 +470,5 @@ class SyncProcesses(Resource[BlockingConnection]):
     list = blocking(Processes.list)
     cancel = blocking(Processes.cancel)
     await_task = blocking(Processes.await_task)
+    terminate = blocking(Processes.terminate)
+    result = blocking(Processes.result)

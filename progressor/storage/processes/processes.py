@@ -13,7 +13,7 @@ from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes import reply
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NO_HISTORY, Direction, Event, HistoryRange
-from progressor.domain.processes.process import Process, ProcessKey
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import HistoryPage, ProcessView, Timer
@@ -110,7 +110,8 @@ class _Row(NamedTuple):
     existed: bool = False
     cancelled: list[Any] | None = None
     task_id: int | None = None
-    task_type: TaskType | None = None
+    removed: bool = False
+    leads: bool = False
     timer_task_id: int | None = None
     timer_due_at: dt.datetime | None = None
     told_at: dt.datetime | None = None
@@ -267,8 +268,10 @@ class Processes:
         ended = cancellations(key.namespace, removed.cancelled, removed=True)
         return gate_effects(removed.effects) | Effects(cancelled=ended)
 
-    async def halt(self, key: ProcessKey, detail: str) -> Effects:
-        """Put a process that has not ended into error.
+    async def halt(
+        self, key: ProcessKey, detail: str, status: ProcessStatus = ProcessStatus.ERROR
+    ) -> Effects:
+        """Put a process that has not ended into error; or finish one, also one in error.
 
         A running step loses its lease. If this is cancelled, whether it was done is unknown.
 
@@ -276,24 +279,28 @@ class Processes:
             ProcessNotFoundError: There is none.
             ProcessFinishedError: It has ended, one way or the other.
         """
-        [halted] = await self._context.call(self._halt_process, key, detail=detail)
+        [halted] = await self._context.call(
+            self._halt_process, key, detail=detail, status=str(status)
+        )
         if halted.verdict == "process_not_found":
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         if halted.verdict == "process_has_ended":
             raise errors.ProcessFinishedError(key.process_id)
-        error = TaskError(code=FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=detail)
+        finished = status is ProcessStatus.FINISHED
+        reason = reply.PROCESS_FINISHED if finished else reply.PROCESS_FAILED
+        error = TaskError(code=FAILED_PRECONDITION, reason=reason, message=detail)
         ended = cancellations(key.namespace, halted.cancelled, error=error)
-        return gate_effects(halted.effects) | Effects(cancelled=ended)
+        upkeep = (key,) if halted.leads else ()
+        return gate_effects(halted.effects) | Effects(cancelled=ended, upkeep=upkeep)
 
     async def cancel(self, key: ProcessKey, task: int | str) -> tuple[int, Effects]:
-        """Cancel a task that waits, given its id or idempotency key, and return its id.
+        """Cancel a task that waits or runs, given its id or idempotency key, and return its id.
 
         With an init task its process is deleted, unless that is in error.
 
         Raises:
             ProcessNotFoundError: There is no such process.
             TaskNotFoundError: It has no such task.
-            TaskIsRunningError: It runs.
             TaskHasEndedError: It has ended, or was cancelled.
         """
         by_id = isinstance(task, int)
@@ -307,12 +314,9 @@ class Processes:
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         if found.verdict == "task_not_found" or found.task_id is None:
             raise errors.TaskNotFoundError(key.process_id, task)
-        if found.verdict == "task_is_running":
-            raise errors.TaskIsRunningError(key.process_id, found.task_id)
         if found.verdict == "task_has_ended":
             raise errors.TaskHasEndedError(key.process_id, found.task_id)
-        removed = found.task_type is TaskType.INIT
-        ended = cancellations(key.namespace, found.cancelled, removed=removed)
+        ended = cancellations(key.namespace, found.cancelled, removed=found.removed)
         return found.task_id, gate_effects(found.effects) | Effects(cancelled=ended)
 
     async def recover(self, key: ProcessKey, *, retries: bool) -> tuple[Recovery, Effects]:

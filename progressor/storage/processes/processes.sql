@@ -6,7 +6,8 @@
 SELECT p.*
 FROM progressor.namespaces n
 CROSS JOIN LATERAL (
-    SELECT namespace, slot, process_id, status, previous_status, detail, ''::bytea AS aux_state, metadata,
+    SELECT namespace, slot, process_id, status, previous_status,
+        coalesce(detail, end_reason) AS detail, ''::bytea AS aux_state, metadata,
         corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, state_version
     FROM progressor.processes
     WHERE namespace = n.name COLLATE "C"

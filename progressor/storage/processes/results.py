@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.reply import ProcessEnd
 from progressor.domain.processes.task import FINAL_STATUSES, TaskResult
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
@@ -25,6 +26,7 @@ _SQL = statements.load("processes/results")
 _log = logging.getLogger(__name__)
 
 _DUE = "due"
+_REVOKED = "revoked "
 _DIGITS_MAX = 19
 PROBE_SECONDS = 5.0
 """How often a connection that listens asks whether the server is there, and takes writes."""
@@ -40,10 +42,17 @@ class _AwaitedRow(NamedTuple):
     """Of a task, ended or not; None: there is none."""
 
 
+class _EndRow(NamedTuple):
+    number: int
+    end: ProcessEnd
+
+
 class Results:
     def __init__(self, context: StorageContext) -> None:
         self._context = context
         self._await_task = context.functions.call("await_task", _AwaitedRow)
+        self._await_process = context.functions.call("await_process", ProcessEnd)
+        self._read_ends = context.functions.call("read_ends", _EndRow)
 
     async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
         """Return how a task ended; its id if it has not: this replica is then notified of it.
@@ -80,11 +89,43 @@ class Results:
         )
         return list(found)
 
+    async def await_process(self, key: ProcessKey, *, until_finished: bool) -> ProcessEnd:
+        """Return how a process has ended; if the caller is to wait, this replica is notified.
+
+        Raises:
+            ProcessNotFoundError: There is no such process.
+        """
+        found = await self._context.call(self._await_process, key, until_finished=until_finished)
+        if not found:
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return found[0]
+
+    async def read_ends(self, keys: Sequence[ProcessKey]) -> list[ProcessEnd | None]:
+        """Return how processes have ended, in the order of their keys; None: it is gone."""
+        found: list[ProcessEnd | None] = [None] * len(keys)
+        async with self._context.connection(reads_only=True) as connection:
+            for row in await self._read_ends.rows(
+                connection,
+                slot=[key.slot for key in keys],
+                namespace=[key.namespace for key in keys],
+                process_id=[key.process_id for key in keys],
+            ):
+                found[row.number - 1] = row.end
+        return found
+
+    async def revoke(self, leases: Mapping[int, Sequence[int]]) -> None:
+        """Notify replicas that leases of theirs, by their tokens, are no longer valid."""
+        await self._notify(leases, _REVOKED)
+
     async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
+        """Notify replicas of tasks that have ended, and of processes, by their init tasks."""
+        await self._notify(ended)
+
+    async def _notify(self, ids_by_replica: Mapping[int, Sequence[int]], kind: str = "") -> None:
         pieces = [
-            (replica_id, ",".join(map(str, task_ids[start : start + NOTIFY_IDS_MAX])))
-            for replica_id, task_ids in ended.items()
-            for start in range(0, len(task_ids), NOTIFY_IDS_MAX)
+            (replica_id, kind + ",".join(map(str, ids[start : start + NOTIFY_IDS_MAX])))
+            for replica_id, ids in ids_by_replica.items()
+            for start in range(0, len(ids), NOTIFY_IDS_MAX)
         ]
         await self._context.execute(
             _SQL["notify_replicas"],
@@ -109,11 +150,13 @@ class Results:
 class Word:
     """What a replica hears: of tasks that have ended, or that some are due which it may take.
 
-    Neither: from now on nothing is missed.
+    Of a process that has ended, the task is its init task. ``revoked``: tokens of this replica's
+    leases that are no longer valid. None of these: from now on nothing is missed.
     """
 
     task_ids: tuple[int, ...] = ()
     work_is_due: bool = False
+    revoked: tuple[int, ...] = ()
 
 
 async def listen(
@@ -159,7 +202,9 @@ def _word(payload: str) -> Word | None:
     """Return what a notification says; None: anybody who may connect can send anything."""
     if payload == _DUE:
         return Word(work_is_due=True)
-    parts = payload.split(",")
+    ids = payload.removeprefix(_REVOKED)
+    parts = ids.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
         return None
-    return Word(task_ids=tuple(map(int, parts)))
+    numbers = tuple(map(int, parts))
+    return Word(task_ids=numbers) if ids is payload else Word(revoked=numbers)

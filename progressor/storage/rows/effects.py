@@ -53,13 +53,33 @@ class LoweredGate:
     gate: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class AwaitedEnd:
+    """A process that has ended, by its init task, and the replicas where callers wait for that."""
+
+    init_task_id: int
+    awaited_by: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RevokedLease:
+    """The lease of a task that was cancelled while a replica ran it."""
+
+    replica_id: int
+    token: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """A task that will never run, and the replicas where a caller may wait for it."""
+    """A task that will never end otherwise, and the replicas where a caller may wait for it.
+
+    ``lease``: it ran until then.
+    """
 
     task_id: int
     task_type: TaskType
     reply_to: tuple[int, ...]
+    lease: RevokedLease | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +113,8 @@ class Effects:
     """Jobs that were cancelled or failed as a whole."""
     gone: tuple[str, ...] = ()
     """Namespaces that were deleted."""
+    process_ends: tuple[AwaitedEnd, ...] = ()
+    """Awaited processes that have ended, or may have."""
 
     def __or__(self, other: "Effects") -> "Effects":
         if other is NO_EFFECTS:
@@ -105,7 +127,10 @@ _EFFECTS = tuple(field.name for field in dataclasses.fields(Effects))
 
 
 class GateEffect(NamedTuple):
-    """A task, or, without one, a gate, a queue or an order that another transaction held."""
+    """A task, or, without one, a gate, a queue or an order that another transaction held.
+
+    With ``awaited_by``: the init task of a process that has ended.
+    """
 
     namespace: str
     process_id: str
@@ -115,11 +140,12 @@ class GateEffect(NamedTuple):
     order_key: str | None = None
     wait_seconds: float | None = None
     due_seconds: float | None = None
+    awaited_by: Sequence[int] | None = None
 
 
 def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
     """Read the JSON of ``priv/functions/gates/settle_gates.sql``."""
-    due, upcoming, later, again = [], [], [], []
+    due, upcoming, later, again, ends = [], [], [], [], []
     for row in itertools.starmap(GateEffect, rows or ()):
         if row.task_id is None:
             again.append(
@@ -130,6 +156,9 @@ def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
                     order_key=row.order_key,
                 )
             )
+            continue
+        if row.awaited_by is not None:
+            ends.append(AwaitedEnd(row.task_id, tuple(row.awaited_by)))
             continue
         key = process_key(row.namespace, row.process_id)
         if row.wait_seconds is not None:
@@ -144,6 +173,7 @@ def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
         upcoming=tuple(upcoming),
         later=tuple(later),
         again=tuple(dict.fromkeys(again)),
+        process_ends=tuple(ends),
     )
 
 
@@ -175,8 +205,13 @@ def cancellations_of(
 
 def cancelled(tasks: Sequence[Any] | None) -> tuple[Cancelled, ...]:
     return tuple(
-        Cancelled(task_id=task_id, task_type=TaskType(task_type), reply_to=tuple(reply_to))
-        for task_id, task_type, reply_to in tasks or ()
+        Cancelled(
+            task_id=task_id,
+            task_type=TaskType(task_type),
+            reply_to=tuple(reply_to),
+            lease=RevokedLease(*lease) if lease and lease[0] is not None else None,
+        )
+        for task_id, task_type, reply_to, *lease in tasks or ()
     )
 
 

@@ -15,9 +15,10 @@ from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskError
+from progressor.storage.processes.settlements import LeaseLost
 from tests.support.models.jobs.graphs import Graph, specs
 from tests.support.storage.jobs.store import DONE, JobStore, begun
-from tests.support.storage.store import NO_TIME, fresh_key, success
+from tests.support.storage.store import BROKEN, NO_TIME, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -241,3 +242,57 @@ async def test_jobs_of_a_halted_process_say_why(jobs: JobStore) -> None:
     assert await error_of(jobs, outer) == up
     assert await error_of(jobs, inner) == because("why")
     assert await details_of(jobs, inner) == ("JOB_CANCELLED: why",) * 2
+
+
+async def test_a_terminated_leader_cancels_its_job_and_fails_its_node(jobs: JobStore) -> None:
+    outer, inner = await nested(jobs, "a", "b")
+
+    await jobs.store.terminate(inner, "why")
+    await jobs.control.maintain(inner)
+
+    assert await jobs.states(outer) == {"a": "failed"}
+    assert await error_of(jobs, outer) == because("why", "PROCESS_TERMINATED", code=9)
+    assert await error_of(jobs, inner) == because("why")
+    process = (await jobs.store.processes.get(inner)).process
+    assert (process.status, process.detail) == (ProcessStatus.FINISHED, "why")
+
+
+async def test_the_job_of_a_terminated_leader_is_cancelled(jobs: JobStore) -> None:
+    leader = await begun(jobs, CHAIN)
+
+    await jobs.store.terminate(leader, "why")
+    await jobs.control.maintain(leader)
+
+    assert await jobs.states(leader) == dict.fromkeys("abc", "cancelled")
+    job = (await jobs.jobs.read(leader, payloads=False)).job
+    assert (job.state, job.detail) == (JobState.CANCELLED, "why")
+
+
+async def test_a_job_that_failed_is_cancelled_with_its_terminated_leader(jobs: JobStore) -> None:
+    leader = await begun(jobs, ALONE)
+    await jobs.end(await jobs.claim(), "a", fails={"a"})
+    [join] = (await jobs.claim()).values()
+    await jobs.settled(join, BROKEN)
+
+    await jobs.store.terminate(leader, "why")
+
+    assert (await jobs.jobs.read(leader, payloads=False)).job.state is JobState.CANCELLED
+    with pytest.raises(job_errors.JobNotFailedError):
+        await jobs.control.retry(leader, deadline=None, timeout=None)
+
+
+async def test_a_terminated_follower_fails_its_node_again_when_its_job_is_retried(
+    jobs: JobStore,
+) -> None:
+    leader = await begun(jobs, CHAIN)
+    [init] = (await jobs.claim()).values()
+    await jobs.store.terminate(init.key, "why")
+    assert await jobs.states(leader) == {"a": "failed", "b": "skipped", "c": "skipped"}
+    assert isinstance(await jobs.settle(init), LeaseLost)
+    [join] = (await jobs.claim()).values()
+    await jobs.settled(join, BROKEN)
+
+    await jobs.control.retry(leader, deadline=None, timeout=None)
+
+    assert await jobs.states(leader) == {"a": "failed", "b": "skipped", "c": "skipped"}
+    assert await error_of(jobs, leader) == because("why", "PROCESS_TERMINATED", code=9)

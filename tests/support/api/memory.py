@@ -90,6 +90,17 @@ class MemoryRequests:
             raise self.raises
         return task if isinstance(task, int) else 6
 
+    async def terminate(self, key: ProcessKey, reason: str) -> None:
+        assert reason
+        self.requests.append(key)
+
+    async def await_process(
+        self, key: ProcessKey, *, until_finished: bool, timeout: float | None
+    ) -> bytes:
+        self.requests.append(key)
+        await self._wait(b"", timeout)
+        return b"finished" if until_finished else b"ended"
+
     async def _wait(self, args: bytes, seconds: float | None) -> None:
         self.asked.set()
         if self.raises is not None:

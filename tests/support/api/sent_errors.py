@@ -28,7 +28,6 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (job_errors.JobNotFailedError("n", "j"), "namespace=n job_id=j"),
         (job_errors.JobEndedError("n", "j"), "namespace=n job_id=j"),
         (errors.GateInUseError("n", "g"), "namespace=n gate=g"),
-        (errors.TaskIsRunningError("p", 3), "process_id=p task_id=3"),
         (errors.TaskHasEndedError("p", 3), "process_id=p task_id=3"),
         (
             errors.ProcessFailedError("p", "why", own=True, task_id=3, failure=FAILURE),
@@ -52,6 +51,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (job_errors.ScheduleChangedError("s", 1, 2), "schedule_id=s expected=1 actual=2"),
         (errors.GateChangedError("g", 1, 2), "gate=g expected=1 actual=2"),
         (errors.ProcessRemovedError("p"), "process_id=p"),
+        (errors.ProcessTerminatedError("p", "why"), "process_id=p detail=why"),
         (errors.TaskCancelledError("p", 3), "process_id=p task_id=3"),
     ],
     "UNIMPLEMENTED": [(job_errors.LedByEngineError("n", "j"), "namespace=n job_id=j")],

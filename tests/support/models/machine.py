@@ -19,8 +19,8 @@ from tests.support.storage.store import Store, create_namespace, running_stores
 T = TypeVar("T")
 
 _PROCESSES: LiteralString = """
-    SELECT process_id, status::text, detail, corrupted_by, last_event_id, aux_state,
-        state_version
+    SELECT process_id, status::text, coalesce(detail, end_reason), corrupted_by, last_event_id,
+        aux_state, state_version
     FROM progressor.processes
     ORDER BY process_id COLLATE "C" """
 _TASKS: LiteralString = """

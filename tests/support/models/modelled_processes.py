@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis.stateful import rule
 
 from progressor import errors
@@ -196,6 +197,51 @@ class ModelledStorage:
                 ModelTask(task_id=None, task_type=TaskType.TIMEOUT, due_at=self.clock.now() + after)
             )
 
+    def unended(self) -> list[tuple[str, ModelTask]]:
+        return [
+            (process_id, task)
+            for process_id, process in self.model.processes.items()
+            for task in process.tasks
+            if not task.has_ended
+        ]
+
+    def cancel(self, which: int) -> None:
+        self.adopt()
+        unended = self.unended()
+        if unended:
+            self.cancel_task(*unended[which % len(unended)])
+
+    def cancel_task(self, process_id: str, task: ModelTask) -> None:
+        assert task.task_id is not None
+        if task is self.model.processes[process_id].running:
+            self.lose(task)
+        self.model.cancel(process_id, task, self.clock.now())
+
+        assert self.do(self.stores[0].cancel(key_of(process_id), task.task_id)) == task.task_id
+
+        self.follow()
+
+    def terminate(self, process_id: str) -> None:
+        process = self.model.processes.get(process_id)
+        if process is None or process.status is ProcessStatus.FINISHED:
+            refused = (
+                errors.ProcessNotFoundError if process is None else errors.ProcessFinishedError
+            )
+            with pytest.raises(refused):
+                self.do(self.stores[0].terminate(key_of(process_id), "enough"))
+            return
+        unended = [*process.waiting()]
+        if process.running is not None:
+            unended.append(process.running)
+            self.lose(process.running)
+        self.adopt()
+        self.model.terminate(process_id, "enough")
+
+        cancelled = self.do(self.stores[0].terminate(key_of(process_id), "enough"))
+
+        assert {each.task_id for each in cancelled} == {task.task_id for task in unended}
+        self.follow()
+
     def remove(self, process_id: str) -> None:
         process = self.model.remove(process_id)
         unended = [] if process is None else [*process.waiting()]
@@ -364,11 +410,15 @@ class ModelledStorage:
         told = [wait for found in waits.values() for wait in found]
 
         firsts = self.do(processes.first_waits(keys))
+        ends = self.do(self.stores[0].results.read_ends(keys))
 
         assert sorted(wait.task_id for wait in told) == [
             row[0] for row in self.machinery.tasks() if row[3] in {"waiting", "running", "blocked"}
         ]
         assert firsts == {key: found[0] for key, found in waits.items() if found}
+        assert [end and end.verdict for end in ends] == [
+            self.model.end_of(key.process_id) for key in keys
+        ]
         self._is_counted(told)
         self._is_collected(told)
 

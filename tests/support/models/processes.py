@@ -12,6 +12,7 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Verdict, decide
 from progressor.domain.processes.intent import Complete, KeepTimer, SetTimer, UnsetTimer
 from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.reply import End
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import FINAL_STATUSES, TIMER_TYPES, TaskStatus, TaskType
 
@@ -213,6 +214,38 @@ class Model:
             self._go_on(process, None, continues=False, now=now)
         return Verdict.ACCEPTED
 
+    def cancel(self, process_id: str, task: ModelTask, now: dt.datetime) -> None:
+        """Cancel a task, which may run; with an init task that is not run again its process."""
+        process = self.processes[process_id]
+        if task.task_type is TaskType.INIT and task is not process.broken_by:
+            self.remove(process_id)
+            return
+        self._end_one(process, task, "TASK_CANCELLED")
+        process.line = [other for other in process.line if other is not task]
+        process.apart = [other for other in process.apart if other is not task]
+        process.held = [other for other in process.held if other is not task]
+        process.timer = None if process.timer is task else process.timer
+        process.running = None if process.running is task else process.running
+        if process.running is None:
+            self._go_on(process, None, continues=False, now=now)
+
+    def terminate(self, process_id: str, reason: str) -> None:
+        process = self.processes[process_id]
+        if process.running is not None:
+            self._end_one(process, process.running, "PROCESS_FINISHED")
+            process.running = None
+        self._cancel(process, "PROCESS_FINISHED")
+        process.status, process.detail, process.broken_by = ProcessStatus.FINISHED, reason, None
+
+    def end_of(self, process_id: str) -> End | None:
+        """Return how a process has ended; in error it has only while nothing brings it back."""
+        process = self.processes[process_id]
+        if process.status is ProcessStatus.FINISHED:
+            return End.FINISHED if process.detail is None else End.TERMINATED
+        recovers = process.running is not None or process.line or process.timer is not None
+        recovers = recovers or (process.broken_by is not None and not process.broken_by.has_ended)
+        return End.FAILED if process.status is ProcessStatus.ERROR and not recovers else None
+
     def remove(self, process_id: str) -> ModelProcess | None:
         return self.processes.pop(process_id, None)
 
@@ -371,9 +404,16 @@ class Model:
         )
 
     @staticmethod
-    def _cancel(process: ModelProcess, reason: str) -> None:
+    def _end_one(process: ModelProcess, task: ModelTask, reason: str) -> None:
+        """Cancel a task; the key of one that has broken its process stays, since it has begun."""
+        key = task.idempotency_key
+        task.end(TaskStatus.CANCELLED, reason)
+        if task is process.broken_by:
+            task.idempotency_key = key
+
+    def _cancel(self, process: ModelProcess, reason: str) -> None:
         for task in process.waiting():
-            task.end(TaskStatus.CANCELLED, reason)
+            self._end_one(process, task, reason)
         process.line.clear()
         process.apart.clear()
         process.held.clear()

@@ -16,7 +16,7 @@ from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
-from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskError, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
@@ -336,8 +336,12 @@ class Store:
         """Put a process into error; return its unfinished tasks."""
         return self._ended(await self.processes.halt(key, detail))
 
+    async def terminate(self, key: ProcessKey, reason: str) -> tuple[Cancelled, ...]:
+        """Finish a process; return its unfinished tasks."""
+        return self._ended(await self.processes.halt(key, reason, ProcessStatus.FINISHED))
+
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
-        """Cancel a task that waits; return its id."""
+        """Cancel a task; return its id."""
         task_id, effects = await self.processes.cancel(key, task)
         self.effects.apply(effects)
         return task_id

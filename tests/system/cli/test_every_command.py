@@ -42,6 +42,8 @@ COMMANDS = [
     "trace p",
     "list",
     "put p",
+    "terminate p --reason why",
+    "result p",
     "remove p",
     "replicas",
     "top --once --interval 0.1s",

@@ -119,17 +119,6 @@ class TestCancel:
         assert (await env.client.call("p", b"3")).response == b"3"
         assert [request.task.args for request in env.asked_for("p")] == [b"", b"busy", b"3"]
 
-    async def test_what_runs_is_not_cancelled(self, env: Env) -> None:
-        hang, task_id = await env.busy("p")
-
-        with pytest.raises(errors.TaskIsRunningError) as caught:
-            await env.client.cancel("p", task_id=task_id)
-        hang.released.set()
-        answer = await env.client.await_task("p", task_id=task_id)
-
-        assert (caught.value.process_id, caught.value.task_id) == ("p", task_id)
-        assert answer.response == b"busy"
-
     async def test_what_has_ended_is_not_cancelled(self, env: Env) -> None:
         await env.running("p")
         answer = await env.client.call("p", b"1")

@@ -38,13 +38,13 @@ ELSEWHERE = {
     *(kind for kind in CODES if kind.__module__ == job_errors.__name__),
     errors.GateInUseError,
     errors.GateChangedError,
-    errors.TaskIsRunningError,
+    errors.ProcessTerminatedError,
     errors.TaskHasEndedError,
     errors.NamespaceAlreadyExistsError,
     errors.NamespaceNotEmptyError,
     errors.NamespaceChangedError,
 }
-"""Of namespaces, gates, jobs, schedules and Cancel, which have no place in a session."""
+"""Of namespaces, gates, jobs, schedules, Cancel and AwaitProcess: no session has them."""
 
 SENT_ERRORS: list[errors.ProgressorError] = [
     errors.InvalidRequestError(FIELD),

@@ -34,6 +34,7 @@ CHECKSUMS = {
     "0019_pre_words.sql": "af2b37543f45d093",
     "0020_pre_held_tasks.sql": "8f0675ae1b3abfd8",
     "0021_pre_state_versions.sql": "56a0fb6e368fe211",
+    "0022_pre_process_ends.sql": "e74118d7e04d68ed",
 }
 
 

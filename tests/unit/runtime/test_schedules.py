@@ -157,7 +157,6 @@ async def test_what_runs_is_ended_before_the_next_one_is_run(
 @pytest.mark.parametrize(
     ("task_type", "error"),
     [
-        (TaskType.CALL, errors.TaskIsRunningError("p", 7)),
         (TaskType.CALL, errors.TaskHasEndedError("p", 7)),
         (TaskType.NOTIFY, errors.TaskNotFoundError("p", 7)),
         (TaskType.NOTIFY, errors.ProcessNotFoundError("clocks", "p")),

@@ -108,7 +108,7 @@ class ScriptedEngine:
         return entry
 
     Start = Call = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = answer
-    Trace = List = AwaitTask = Cancel = answer
+    Trace = List = AwaitTask = Cancel = Terminate = AwaitProcess = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
     GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer

@@ -173,8 +173,12 @@ BEGIN
     IF v_finished IS NOT NULL THEN
         PERFORM end_nodes(
             v_now, p_replica_id, array_agg((n.slot, n.namespace, n.process_id)::process_key),
-            array_agg(n.ordinal), array_agg('done'::node_state), array_agg(p.result), NULL, NULL,
-            NULL)
+            array_agg(n.ordinal),
+            -- One that was terminated stays so, and its node fails again.
+            array_agg(CASE WHEN p.end_reason IS NULL THEN 'done' ELSE 'failed' END::node_state),
+            array_agg(p.result), array_agg(CASE WHEN p.end_reason IS NOT NULL THEN 9 END),
+            array_agg(CASE WHEN p.end_reason IS NOT NULL THEN 'PROCESS_TERMINATED' END),
+            array_agg(p.end_reason))
         FROM unnest(v_finished) AS o (ordinal)
         JOIN job_nodes n
             ON (n.slot, n.namespace, n.process_id, n.ordinal)

@@ -133,9 +133,11 @@ WHERE j.state = 'running'
     AND CASE n.state
         WHEN 'running' THEN
             (f.status IN ('init', 'running') OR w.task_id IS NOT NULL) IS NOT TRUE
-        WHEN 'done' THEN f.status <> 'finished'
-        WHEN 'failed' THEN coalesce(f.status <> 'error', n.error_reason IS NULL)
-        WHEN 'cancelled' THEN f.status IN ('init', 'running', 'finished')
+        -- One that was terminated is finished, but not done.
+        WHEN 'done' THEN f.status <> 'finished' OR f.end_reason IS NOT NULL
+        WHEN 'failed' THEN
+            coalesce(f.status <> 'error' AND f.end_reason IS NULL, n.error_reason IS NULL)
+        WHEN 'cancelled' THEN f.status <> 'error' AND f.end_reason IS NULL
         -- One with constraints that a retry begins again waits for maintain_job.
         WHEN 'ready' THEN f.status IS NOT NULL AND NOT (n.gated AND f.status = 'error')
         ELSE f.status IS NOT NULL

@@ -111,15 +111,15 @@ class GatedModel(Model):
 
     def cancel(self, process_id: str, task: ModelTask, now: dt.datetime) -> None:
         process = self.processes[process_id]
-        if task.task_type is TaskType.INIT:
-            self.remove(process_id)
-            return
-        task.end(TaskStatus.CANCELLED, "TASK_CANCELLED")
-        process.line = [other for other in process.line if other is not task]
-        process.apart = [other for other in process.apart if other is not task]
-        process.timer = None if process.timer is task else process.timer
-        self._line_up(process, now)
-        self.look(process, now)
+        super().cancel(process_id, task, now)
+        if process_id in self.processes:
+            self._line_up(process, now)
+            self.look(process, now)
+
+    def terminate(self, process_id: str, reason: str) -> None:
+        super().terminate(process_id, reason)
+        self.kept[self.processes[process_id]].clear()
+        self.unseen[self.processes[process_id]].clear()
 
     def remove(self, process_id: str) -> ModelProcess | None:
         process = super().remove(process_id)

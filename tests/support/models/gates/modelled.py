@@ -33,7 +33,8 @@ _SEEN: LiteralString = """
     )
     SELECT
         (SELECT json_agg(json_build_array(
-                p.process_id, p.status, p.detail, p.corrupted_by, p.last_event_id,
+                p.process_id, p.status, coalesce(p.detail, p.end_reason), p.corrupted_by,
+                p.last_event_id,
                 encode(p.aux_state, 'hex')
             ) ORDER BY p.process_id COLLATE "C")
         FROM progressor.processes p),
@@ -173,34 +174,6 @@ class ModelledGates(ModelledStorage):
 
     def later(self, constraints: Constraints, soon: dt.timedelta) -> Constraints:
         return dataclasses.replace(constraints, run_at=self.clock.now() + soon)
-
-    def unended(self) -> list[tuple[str, ModelTask]]:
-        return [
-            (process_id, task)
-            for process_id, process in self.model.processes.items()
-            for task in process.tasks
-            if not task.has_ended
-        ]
-
-    def cancel(self, which: int) -> None:
-        self.adopt()
-        unended = self.unended()
-        if not unended:
-            return
-        self.cancel_task(*unended[which % len(unended)])
-
-    def cancel_task(self, process_id: str, task: ModelTask) -> None:
-        assert task.task_id is not None
-        cancel = self.stores[0].cancel(key_of(process_id), task.task_id)
-        if task.status is TaskStatus.RUNNING:
-            with pytest.raises(errors.TaskIsRunningError):
-                self.do(cancel)
-            return
-        self.model.cancel(process_id, task, self.clock.now())
-
-        self.do(cancel)
-
-        self.follow()
 
     def set_gate(self, gate: str, capacity: int) -> None:
         now = self.clock.now()
